@@ -12,7 +12,7 @@ from parley.model.cards import AgentExtension
 from parley.model.operations import BY_NAME
 from parley.model.parts import Message, Part, Role
 from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
-from parley.model.service import CallContext
+from parley.model.service import CallContext, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.grpc.options import GrpcOptions
@@ -303,7 +303,9 @@ async def test_metadata_of_a_caller_is_sent_once_and_ours_beside_it() -> None:
 
     from parley.model.errors import A2AError
 
-    context = CallContext(extensions=frozenset({"urn:b", "urn:a"}), traceparent="00-2-2-01")
+    context = CallContext(
+        extensions=frozenset({"urn:b", "urn:a"}), trace=TraceContext(traceparent="00-2-2-01")
+    )
     headers = {"TraceParent": "00-1-1-01", "X-Own": "1"}
     async with answering(answer, headers=headers) as binding:
         with pytest.raises(A2AError):

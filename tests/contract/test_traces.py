@@ -11,6 +11,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
+from parley.model.service import TraceContext
 from tests.contract.conftest import Serve, Speech, reach
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +46,7 @@ async def send(traces: Any, speech: Speech, text: str, *trace: str, **options: A
     parent, state = trace
     async with reach([random.choice(traces)], speech) as remote:
         remote.context = msgspec.structs.replace(
-            remote.context, traceparent=parent, tracestate=state
+            remote.context, trace=TraceContext(traceparent=parent, tracestate=state)
         )
         return await remote.send(text, **options)
 

@@ -24,7 +24,7 @@ SECOND = TraceContext(traceparent="00-11111111111111111111111111111111-222222222
 
 def within(trace: TraceContext) -> CallContext:
     """Return the context of a request that belongs to a trace."""
-    return CallContext(traceparent=trace.traceparent, tracestate=trace.tracestate)
+    return CallContext(trace=trace)
 
 
 async def test_a_turn_that_runs_again_belongs_to_the_trace_of_its_message(

@@ -98,9 +98,11 @@ async def test_nothing_of_the_dead_process_runs(store: str, caplog) -> None:
             await remote.crash()
             await remote.advance(3600)
             assert await remote.get(task.id) == completed("done")
+        assert not caplog.records
         gc.collect()
     assert ran == []
-    assert not caplog.records
+    # Collecting what all tests left may take so long that the watchdogs of servers warn.
+    assert not [record for record in caplog.records if record.name != "parley.engine"]
 
 
 async def test_no_thread_of_the_dead_process_watches_the_loop(store: str) -> None:

@@ -54,7 +54,7 @@ async def call(services: TurnServices, attempt: Attempt) -> object:
     if inspect.isgenerator(value):
         await _stream_from_thread(services, attempt, value)
         return None
-    return await referred(services, attempt, value)
+    return value if type(value) is str else await referred(services, attempt, value)
 
 
 def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:

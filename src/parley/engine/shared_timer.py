@@ -38,9 +38,10 @@ class SharedTimer:
         self._handles: deque[SharedTimerHandle] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def call_later(self, action: Callable[[], None]) -> SharedTimerHandle:
-        """Call ``action`` after the timeout."""
-        loop = asyncio.get_running_loop()
+    def call_later(
+        self, action: Callable[[], None], loop: asyncio.AbstractEventLoop
+    ) -> SharedTimerHandle:
+        """Call ``action`` after the timeout; ``loop`` is the running event loop."""
         handle = SharedTimerHandle(loop.time() + self._seconds, action)
         self._handles.append(handle)
         if self._timer is None:

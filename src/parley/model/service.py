@@ -125,11 +125,11 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a request: who sent it, and how.
 
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
-    ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` and
-    ``tracestate`` are the W3C trace headers: a server has those received, if they are valid; a
-    client sends them. ``reply_timeout`` is how many seconds the caller waits for the end of a task,
-    if the binding has a deadline. ``base_url`` is the agent's address as the sender of a message
-    sees it, without a trailing slash; empty if the request carries none (gRPC).
+    ``last_event_id`` is the number of the last event that the caller has. ``trace`` is the trace
+    that the request belongs to: a server has what it received, if it is valid; a client sends it.
+    ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the binding has
+    a deadline. ``base_url`` is the agent's address as the sender of a message sees it, without a
+    trailing slash; empty if the request carries none (gRPC).
     """
 
     caller: Caller = ANONYMOUS
@@ -137,17 +137,9 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     version: str = "1.0"
     extensions: frozenset[str] = frozenset()
     last_event_id: str | None = None
-    traceparent: str = ""
-    tracestate: str = ""
+    trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
     base_url: str = ""
-
-    @property
-    def trace(self) -> TraceContext:
-        """The trace that the request belongs to."""
-        if not self.traceparent:
-            return NO_TRACE
-        return TraceContext(traceparent=self.traceparent, tracestate=self.tracestate)
 
 
 class StreamItem(NamedTuple):

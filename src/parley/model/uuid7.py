@@ -26,8 +26,7 @@ class _Series:
 
 
 _lock = threading.Lock()
-_pool = ""
-_drawn = 0
+_random: list[str] = []
 _here, _at_store = _Series(), _Series()
 
 
@@ -38,21 +37,29 @@ def new_id(at: int | None = None) -> str:
     within a millisecond, unless the clock is set back far. ``at`` is the time by the store's clock,
     for ids from which it is read: the clocks of replicas differ.
     """
-    global _drawn, _pool
-    milliseconds = time.time_ns() // 1_000_000 if at is None else at
-    series = _here if at is None else _at_store
+    if at is None:
+        milliseconds, series = time.time_ns() // 1_000_000, _here
+    else:
+        milliseconds, series = at, _at_store
     with _lock:
-        if _drawn == len(_pool):
-            _pool, _drawn = os.urandom(1500).hex(), 0
-        random = _pool[_drawn : _drawn + 15]
-        _drawn += 15
-        series.counter += 1
+        if not _random:
+            _draw()
         last = series.milliseconds
+        counter = series.counter + 1
         if milliseconds > last or milliseconds < last - MAX_CLOCK_STEP:
             series.begin(milliseconds)
-        elif series.counter > 0xFFF:
+            counter = 0
+        elif counter > 0xFFF:
             series.begin(last + 1)
-        return f"{series.prefix}{series.counter:03x}8{random}"
+            counter = 0
+        series.counter = counter
+        return f"{series.prefix}{counter:03x}8{_random.pop()}"
+
+
+def _draw() -> None:
+    """Draw the random digits of the next ids."""
+    digits = os.urandom(1500).hex()
+    _random.extend(digits[at : at + 15] for at in range(0, len(digits), 15))
 
 
 def milliseconds_of(id: str) -> int:
@@ -60,11 +67,10 @@ def milliseconds_of(id: str) -> int:
     return int(id[:12], 16)
 
 
-def _forget_pool() -> None:
-    """Discard the pool: a forked process must not repeat its parent's ids."""
-    global _drawn, _pool
-    _pool, _drawn = "", 0
+def _forget() -> None:
+    """Discard the random digits: a forked process must not repeat its parent's ids."""
+    _random.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_forget)

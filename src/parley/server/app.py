@@ -24,7 +24,7 @@ from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
 from parley.server.http.exchange import Identify
 from parley.server.http.hsts import with_hsts
-from parley.server.http.misdirected import refuse_host
+from parley.server.http.misdirected import refusing_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
@@ -174,14 +174,15 @@ class App:
                 allow_headers=(*_REQUEST_HEADERS, *_key_headers(identify, endpoints.values())),
                 expose_headers=_RESPONSE_HEADERS,
             )
-        self._serve_http = wrapped(self._answer, middleware)
+        self._with_middleware = wrapped(self._answer, middleware) if middleware else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "http":
             if scope.get("scheme") == "https" and self.settings.hsts_max_age:
                 send = with_hsts(scope, send, self.settings.hsts_max_age)
-            await self._serve_http(scope, receive, send)
+            answer = self._with_middleware or self._answering(scope)
+            await answer(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
@@ -197,13 +198,15 @@ class App:
             await self.lifecycle.stop()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an HTTP request."""
+        await self._answering(scope)(scope, receive, send)
+
+    def _answering(self, scope: Scope) -> ASGIApp:
+        """Return what answers an HTTP request: a frame for each costs every one of them."""
         try:
             self.hosts.check(scope)
         except HostNotAllowed as error:
-            await refuse_host(self._handler(scope), error, scope, send)
-            return
-        await (self._cors or self._handler(scope))(scope, receive, send)
+            return refusing_host(self._handler(scope), error)
+        return self._cors or self._handler(scope)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._handler(scope)(scope, receive, send)

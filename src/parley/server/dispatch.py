@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -32,31 +32,30 @@ from parley.server.lifecycle import Lifecycle
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 
 
-def _no_interfaces(tenant: str) -> Interfaces:
-    return ()
+class SeenAddresses(Protocol):
+    """The addresses of an agent, as the sender of a request sees them."""
 
+    def interfaces(self, tenant: str) -> Interfaces:
+        """Return the interfaces of the agent of a tenant. Raises ``BadAddress``."""
 
-def _no_address(tenant: str) -> str:
-    return ""
+    def address(self, tenant: str) -> str:
+        """Return the URL below which the agent of a tenant is; empty if nothing shows it."""
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
-    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them, and
-    ``address`` the URL below which the agent of a tenant is; empty if the request does not show it.
     """
 
     version: str
+    addresses: SeenAddresses
     caller: Caller = ANONYMOUS
     extensions: tuple[str, ...] = ()
     tenant: str = ""
     last_event_id: str | None = None
     trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
-    interfaces: Callable[[str], Interfaces] = _no_interfaces
-    address: Callable[[str], str] = _no_address
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
     operation: Operation
     request: Any
     context: CallContext
-    interfaces: Callable[[str], Interfaces]
+    addresses: SeenAddresses
     limiter: ConcurrencyLimiter | None = None
 
     def answer(self) -> Awaitable[Any]:
@@ -122,7 +121,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
         if card.supported_interfaces:
             return card
         # The agent does not know its interfaces; the server does.
-        interfaces = self.interfaces(self.context.tenant)
+        interfaces = self.addresses.interfaces(self.context.tenant)
         if self.endpoint.files is not None:
             card = self.endpoint.files.declared(card, interfaces)
         return msgspec.structs.replace(card, supported_interfaces=interfaces)
@@ -221,16 +220,15 @@ class Dispatcher:
             version=parameters.version,
             extensions=extensions,
             last_event_id=parameters.last_event_id,
-            traceparent=parameters.trace.traceparent,
-            tracestate=parameters.trace.tracestate,
+            trace=parameters.trace,
             reply_timeout=parameters.reply_timeout,
-            base_url=parameters.address(tenant) if begins_turn else "",
+            base_url=parameters.addresses.address(tenant) if begins_turn else "",
         )
         if operation.extension:
-            return agent.method_call(operation, request, context)
+            return agent.method_call(operation, request, context, parameters.addresses)
         limiter = self._limiter if _is_blocking(operation, request) else None
         return ServiceCall(
-            agent.endpoint, operation, request, context, parameters.interfaces, limiter
+            agent.endpoint, operation, request, context, parameters.addresses, limiter
         )
 
     def endpoint(self, tenant: str) -> Endpoint:
@@ -301,11 +299,13 @@ class _CheckedEndpoint:
         operation.check(self.capabilities)
         return extensions
 
-    def method_call(self, operation: Operation, request: Any, context: CallContext) -> MethodCall:
+    def method_call(
+        self, operation: Operation, request: Any, context: CallContext, addresses: SeenAddresses
+    ) -> MethodCall:
         """Return the call of an extension method. Raises ``MethodNotFoundError``."""
         known: ExtensionMethod[Any, Any] | None = self.extensions.methods.get(operation.name)
         if known is None or known.operation.request is not operation.request:
             raise MethodNotFoundError(f"this agent has no method {operation.name}")
         return MethodCall(
-            self.endpoint, operation, request, context, _no_interfaces, handle=known.handle
+            self.endpoint, operation, request, context, addresses, handle=known.handle
         )

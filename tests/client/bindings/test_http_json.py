@@ -39,7 +39,7 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from parley.model.service import CallContext
+from parley.model.service import CallContext, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState
 from parley.server.run import serving
@@ -161,7 +161,9 @@ async def test_a_request_is_a_verb_a_path_a_query_and_a_body(
 
 
 async def test_a_message_goes_out_as_the_type_of_the_protocol() -> None:
-    context = CallContext(extensions=frozenset({"https://x/v1"}), traceparent="00-1")
+    context = CallContext(
+        extensions=frozenset({"https://x/v1"}), trace=TraceContext(traceparent="00-1")
+    )
     async with bound(answering(HI), headers={"X-Key": "k"}) as (binding, server):
         answer = await binding.call(BY_NAME["SendMessage"], SEND, context)
     assert answer.text == "hi"

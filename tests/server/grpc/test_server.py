@@ -218,8 +218,8 @@ async def test_service_parameters_are_told_to_the_service(rpc, service):
     call = rpc.start("GetTask", GET, metadata)
     await call
     context = service.context
-    assert (context.traceparent, context.last_event_id) == (TRACE, "7")
-    assert context.tracestate == "a=1,b=2"
+    assert (context.trace.traceparent, context.last_event_id) == (TRACE, "7")
+    assert context.trace.tracestate == "a=1,b=2"
     assert context.extensions == {EXTENSION}
     assert ("a2a-extensions", EXTENSION) in tuple(await call.initial_metadata())
 

@@ -83,7 +83,7 @@ async def test_the_context_says_who_asks_and_how(service):
     assert context.caller == Caller(id="alice", authenticated=True)
     assert context.tenant == "acme"
     assert context.version == "1.0"
-    assert context.traceparent == trace
+    assert context.trace.traceparent == trace
     assert context.last_event_id is None
 
 

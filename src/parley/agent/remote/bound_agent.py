@@ -80,13 +80,11 @@ class BoundAgent(RemoteAgent):
         self._address = address_of(reference)
         self._link = RemoteLink(self, self._address, card_of(reference, agent), calls, shared)
         self._chains = declares(agent.card, CALL_CHAIN)
-        trace = calls.trace()
         extensions = agent.context.extensions
         self.context = replace(
             agent.context,
             extensions=extensions | {CALL_CHAIN} if self._chains else extensions,
-            traceparent=trace.traceparent,
-            tracestate=trace.tracestate,
+            trace=calls.trace(),
         )
 
     @property

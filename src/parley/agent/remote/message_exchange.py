@@ -18,6 +18,7 @@ from parley.client.calls.stream_reader import StreamReader
 from parley.client.calls.turn_events import turn_events
 from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
+from parley.engine.turn.attempt import TurnOver
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.encoding import encode
 from parley.model.errors import (
@@ -92,10 +93,18 @@ class MessageExchange:
         """Return the answer. If that is cancelled, the remote task's id is still waited for.
 
         The turn stays awake meanwhile, also if another branch of it sleeps: what the agent asks
-        must not wait until that wakes up.
+        must not wait until that wakes up. A turn that ends meanwhile, as it does with a question
+        beside the call, cancels it: the next attempt waits for the answer.
         """
-        with self._calls.attempt.waits.busy():
-            return await self._run()
+        attempt = self._calls.attempt
+        was_over = attempt.finished
+        with attempt.waits.busy():
+            try:
+                return await self._run()
+            except TurnOver:
+                if was_over:
+                    raise
+                raise asyncio.CancelledError from None
 
     async def _run(self) -> Task | Message:
         work = asyncio.create_task(self._consume())

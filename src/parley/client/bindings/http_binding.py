@@ -247,10 +247,8 @@ class HttpClientBinding(ABC):
             ours[self.dialect.extensions_header] = join_items(sorted(context.extensions))
         if context.last_event_id is not None:
             ours["Last-Event-ID"] = context.last_event_id
-        if context.traceparent:
-            ours["traceparent"] = context.traceparent
-            if context.tracestate:
-                ours["tracestate"] = context.tracestate
+        if context.trace:
+            ours |= context.trace.headers
         return override(self._headers, ours)
 
     def _checked_answer(self, reply: Reply, sent: SentRequest) -> Bytes:

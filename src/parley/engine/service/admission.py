@@ -35,10 +35,10 @@ from parley.model.errors import (
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
-from parley.model.service import CallContext
+from parley.model.service import ANONYMOUS, CallContext
 from parley.model.uuid7 import new_id
 from parley.push.validation import validated
-from parley.security.authorization import access_of
+from parley.security.authorization import Authorization, access_of
 from parley.store.events import MessageReceived, RecordKind
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
@@ -84,20 +84,24 @@ class Admission:
 
         Raises ``A2AError`` for a message that is refused, and ``StoreError``.
         """
-        push = self._push(request, context)
+        agent = self._agent
+        push = self._push(request, context) if request.configuration is not None else None
+        chain = None
         if context.extensions:
             profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.has_receivers:
                 request = await profile.receive(request, context)
-        chain = None
-        if CALL_CHAIN in context.extensions:
-            chain = await self._chains.admit(request)
+            if CALL_CHAIN in context.extensions:
+                chain = await self._chains.admit(request)
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
-        skill = await self._skill_for(request, context)
-        await self._authorize(skill, request, context)
-        check_modes(request, skill, self._agent)
+        skill = skill_of(agent, message, request.metadata)
+        if skill is None:
+            skill = await self._routed(request, context)
+        if agent.authorization is not None:
+            await self._authorize(agent.authorization, skill, request, context)
+        check_modes(request, skill, agent)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
         configuration = request.configuration
         task_id = ""
@@ -108,7 +112,9 @@ class Admission:
             Request(
                 message=message,
                 skill=skill,
-                caller=kept(context.caller, self._agent.options.keep_claims),
+                caller=ANONYMOUS
+                if context.caller is ANONYMOUS
+                else kept(context.caller, agent.options.keep_claims),
                 tenant=context.tenant,
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
@@ -126,14 +132,11 @@ class Admission:
             task_id=task_id,
         )
 
-    async def _skill_for(self, request: SendMessageRequest, context: CallContext) -> Skill:
-        """Return the skill of a message that names no task."""
-        skill = skill_of(self._agent, request.message, request.metadata)
-        if skill is None:
-            metadata = dict(request.metadata or {})
-            routed = RoutedMessage(request.message, metadata, context.caller)
-            skill = await route(self._agent, routed, self._executor.in_thread)
-        return skill
+    async def _routed(self, request: SendMessageRequest, context: CallContext) -> Skill:
+        """Return the skill that the agent's router chooses for a message that names none."""
+        metadata = dict(request.metadata or {})
+        routed = RoutedMessage(request.message, metadata, context.caller)
+        return await route(self._agent, routed, self._executor.in_thread)
 
     async def authorize_repeat(
         self, request: SendMessageRequest, context: CallContext, task_id: str
@@ -142,7 +145,8 @@ class Admission:
 
         ``task_id`` is that of its task, if it has one. Raises ``A2AError`` and ``StoreError``.
         """
-        if self._agent.authorization is None:
+        authorization = self._agent.authorization
+        if authorization is None:
             return
         record = skill = None
         if task_id:
@@ -150,16 +154,19 @@ class Admission:
         if record is not None:
             skill = await skill_at_work(self._agent, self._store, record)
         elif not request.message.task_id:  # it had a direct reply: no log says the skill
-            skill = await self._skill_for(request, context)
-        await self._authorize(skill, request, context)
+            skill = skill_of(self._agent, request.message, request.metadata)
+            if skill is None:
+                skill = await self._routed(request, context)
+        await self._authorize(authorization, skill, request, context)
 
     async def _authorize(
-        self, skill: Skill | None, request: SendMessageRequest, context: CallContext
+        self,
+        authorization: Authorization,
+        skill: Skill | None,
+        request: SendMessageRequest,
+        context: CallContext,
     ) -> None:
         """Refuse a message to a skill that its sender may not use. Raises ``A2AError``."""
-        authorization = self._agent.authorization
-        if authorization is None:
-            return
         if skill is not None:
             authorization.check_skill(skill.id, context.caller)
         access = access_of(
@@ -177,7 +184,12 @@ class Admission:
 
     def _has_files(self, message: Message) -> bool:
         """Return whether a message may name files of this server."""
-        return self._files is not None and any(self._files.is_own(each) for each in message.parts)
+        files = self._files
+        if files is not None:
+            for part in message.parts:
+                if part.url is not None and files.is_own(part):
+                    return True
+        return False
 
     async def _attach(self, message: Message, scope: Scope, task_id: str) -> None:
         """Keep the files that a message names with its task, before the task has the message."""
@@ -230,7 +242,8 @@ class Admission:
         if record.task.state.is_terminal:
             raise ended(task_id)
         skill = await skill_at_work(self._agent, self._store, record)
-        await self._authorize(skill, request, context)
+        if self._agent.authorization is not None:
+            await self._authorize(self._agent.authorization, skill, request, context)
         check_modes(request, skill, self._agent)
         self._executor.check_capacity()
         if self._has_files(message):

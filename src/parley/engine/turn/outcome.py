@@ -109,7 +109,7 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     return TaskOutcome(state, message=attempt.message(text))
 
 
-def store_failure(failure: BaseException | None) -> StoreUnavailable | None:
+def store_failure(failure: BaseException) -> StoreUnavailable | None:
     """Return the store's failure, if that is why a function failed."""
     if isinstance(failure, StoreUnavailable):
         return failure

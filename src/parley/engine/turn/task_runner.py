@@ -134,12 +134,19 @@ class TaskRunner:
         ``timer`` limits how long the function may take to reply without a task; ``None`` sets no
         limit.
         """
-        self._main = asyncio.get_running_loop().create_task(self._run(attempt, timer))
+        loop = asyncio.get_running_loop()
+        if timer is not None and self.writer is None:
+            self._direct_reply_timer = timer.call_later(self._promote, loop)
+        self._main = loop.create_task(self._run(attempt))
 
-    async def _run(self, attempt: Attempt | None, timer: SharedTimer | None) -> None:
+    async def _run(self, attempt: Attempt | None) -> None:
         try:
             if attempt is not None:
-                await self._run_first_turn(attempt, timer)
+                if self.executor.deadlines.are_set or attempt.request.chain is not None:
+                    self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
+                if self.writer is not None:
+                    await self.writer.flush()
+                await self._run_turn(attempt)
             if attempt is None or (self.writer is not None and not self.abandoned):
                 await self._run_logged_turns()
         except StoreError as error:
@@ -161,15 +168,6 @@ class TaskRunner:
                 self.writer.detach()
             if self.waiters.are_left:
                 self.waiters.delegate(self.executor.remote_replies)
-
-    async def _run_first_turn(self, attempt: Attempt, timer: SharedTimer | None) -> None:
-        if self.executor.deadlines.are_set or attempt.request.chain is not None:
-            self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
-        if self.writer is not None:
-            await self.writer.flush()
-        elif timer is not None:
-            self._direct_reply_timer = timer.call_later(self._promote)
-        await self._run_turn(attempt)
 
     async def _run_logged_turns(self) -> None:
         """Claim the task, and run its turns until there is nothing to do; then release it."""
@@ -370,7 +368,7 @@ class TaskRunner:
         else:
             if self.abort_error is not None:
                 failure, self.abort_error = self.abort_error, None
-            if (unavailable := store_failure(failure)) is not None:
+            if failure is not None and (unavailable := store_failure(failure)) is not None:
                 raise unavailable  # not the function's fault: its turn is run again
             await self._finish(attempt, value, failure)
         self.attempt = None

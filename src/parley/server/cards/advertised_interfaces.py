@@ -94,21 +94,31 @@ class AdvertisedInterfaces:
         It is what the sender of a request sees; empty if the request names no valid host. The
         answer is cached, because every message asks for it.
         """
-        telling = [(name, value) for name, value in scope["headers"] if name in _TELLING]
-        server = tuple(scope.get("server") or ())
-        is_tls = "tls" in (scope.get("extensions") or ())
-        key = (scope.get("scheme"), scope.get("root_path"), server, is_tls, *telling)
-        address = self._addresses.get(key)
+        key: list[object] = [scope.get("scheme"), scope.get("root_path")]
+        for name, value in scope["headers"]:
+            if name in _TELLING:
+                key += (name, value)
+        key += scope.get("server") or ()
+        extensions = scope.get("extensions")
+        if extensions and "tls" in extensions:
+            key.append("tls")
+        found = tuple(key)
+        address = self._addresses.get(found)
         if address is None:
-            try:
-                address = self.address(scope).rstrip("/")
-            except BadAddress:
-                address = ""
-            if sum(len(value) for _, value in telling) <= _MAX_TELLING:
-                if len(self._addresses) >= _MAX_CACHED:
-                    self._addresses.clear()
-                self._addresses[key] = address
-        return f"{address}/{tenant}" if address and tenant in self._tenants else address
+            address = self._remember(found, scope)
+        return f"{address}/{tenant}" if tenant and address and tenant in self._tenants else address
+
+    def _remember(self, key: tuple[object, ...], scope: Scope) -> str:
+        """Return the address that a request tells, and cache it unless the key is large."""
+        try:
+            address = self.address(scope).rstrip("/")
+        except BadAddress:
+            address = ""
+        if sum(len(part) for part in key if isinstance(part, bytes)) <= _MAX_TELLING:
+            if len(self._addresses) >= _MAX_CACHED:
+                self._addresses.clear()
+            self._addresses[key] = address
+        return address
 
     @property
     def varies(self) -> tuple[bytes, ...]:

@@ -27,6 +27,7 @@ from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
 from parley.server.dispatch import Parameters, ServiceCall
+from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits
 from parley.server.grpc.restricted import NO_METHOD
@@ -235,7 +236,6 @@ class GrpcCall:
             self._operation, data, max_depth=settings.max_depth, max_parts=settings.max_parts
         )
         self._around, request = self._agents.find(request)
-        interfaces = self._around.interfaces
         parameters = Parameters(
             version=self._dialect.version,
             caller=caller,
@@ -243,15 +243,22 @@ class GrpcCall:
             last_event_id=metadata.get("last-event-id"),
             trace=self._trace() if "traceparent" in metadata else NO_TRACE,
             reply_timeout=self._reply_timeout(),
-            interfaces=lambda tenant: interfaces(
-                {**self._scope(), "scheme": self._server.scheme}, tenant
-            ),
+            addresses=self,
         )
         call = self._around.dispatcher.call(self._operation, parameters, lambda: request)
         if call.context.extensions:
             uris = ", ".join(sorted(call.context.extensions))
             self._echo.append((self._dialect.extensions_header, uris))
         return call
+
+    def interfaces(self, tenant: str) -> Interfaces:
+        """Return the interfaces of the agent of a tenant (``SeenAddresses``)."""
+        scope = {**self._scope(), "scheme": self._server.scheme}
+        return self._around.interfaces(scope, tenant)
+
+    def address(self, tenant: str) -> str:
+        """Return no URL: a call shows none (``SeenAddresses``)."""
+        return ""
 
     def _trace(self) -> TraceContext:
         values: dict[str, list[str]] = {"traceparent": [], "tracestate": []}

@@ -116,6 +116,11 @@ class Exchange(ABC):
     """
 
     takes_body = True
+    # Defaults of the class, which most requests never change.
+    is_notification = False
+    doing = "a request"
+    context = CallContext()
+    answers_message = False
 
     def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
         self.served = served
@@ -123,10 +128,6 @@ class Exchange(ABC):
         self.tenant = tenant
         self.request_headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.response_headers: list[tuple[bytes, bytes]] = [NO_STORE]
-        self.is_notification = False
-        self.doing = "a request"
-        self.context = CallContext()
-        self.answers_message = False
 
     # -- what a binding implements --------------------------------------------------------------
 
@@ -282,6 +283,14 @@ class Exchange(ABC):
                     named = value
         return versions.requested(named)
 
+    def interfaces(self, tenant: str) -> Interfaces:
+        """Return the interfaces of the agent of a tenant (``SeenAddresses``)."""
+        return self.served.interfaces(self.scope, tenant)
+
+    def address(self, tenant: str) -> str:
+        """Return the URL below which the agent of a tenant is (``SeenAddresses``)."""
+        return self.served.address(self.scope, tenant)
+
     def parameters(self, version: str, caller: Caller) -> Parameters:
         """Return the service parameters of the request."""
         request_headers, scope = self.request_headers, self.scope
@@ -296,8 +305,7 @@ class Exchange(ABC):
             tenant=self.tenant,
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
             trace=_trace_in(scope["headers"]) if b"traceparent" in request_headers else NO_TRACE,
-            interfaces=lambda tenant: self.served.interfaces(scope, tenant),
-            address=lambda tenant: self.served.address(scope, tenant),
+            addresses=self,
         )
 
 

@@ -41,7 +41,7 @@ _WITH_STATUS = (
     NotJson,
     TooLarge,
 )
-_LATEST = versions.dialect(versions.LATEST).jsonrpc
+_LATEST = VERSION_HEADERS[versions.LATEST]
 
 
 class JsonRpcBinding:
@@ -62,18 +62,15 @@ class JsonRpcBinding:
 class JsonRpcExchange(Exchange):
     """One request with a JSON-RPC envelope."""
 
-    codec: JsonRpcCodec
+    codec: JsonRpcCodec = versions.dialect(versions.LATEST).jsonrpc
+    _id: msgspec.Raw | None = None
 
     def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
         super().__init__(served, scope, tenant)
-        self._id: msgspec.Raw | None = None
-        self._use_version(versions.LATEST)
+        self.response_headers = [_LATEST, NO_STORE]
 
     def _use_version(self, version: str) -> None:
-        if version == versions.LATEST:
-            self.codec = _LATEST
-        else:
-            self.codec = versions.dialect(version).jsonrpc
+        self.codec = versions.dialect(version).jsonrpc
         self.response_headers = [VERSION_HEADERS[version], NO_STORE]
 
     def parse(self, body: bytes, caller: Caller) -> ServiceCall:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.types import ASGIApp, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import InvalidRequestError
 from parley.server.hosts import HostNotAllowed
@@ -20,7 +20,16 @@ class Misdirected(InvalidRequestError):
     http_status = 421
 
 
-async def refuse_host(handler: ASGIApp, error: HostNotAllowed, scope: Scope, send: Send) -> None:
+def refusing_host(handler: ASGIApp, error: HostNotAllowed) -> ASGIApp:
+    """Return the app that refuses a request in the format of ``handler``."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await _refuse(handler, error, scope, send)
+
+    return refuse
+
+
+async def _refuse(handler: ASGIApp, error: HostNotAllowed, scope: Scope, send: Send) -> None:
     """Refuse a request in the format of ``handler``, without reading its body."""
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
     version = versions.supported_for(named) or versions.LATEST
