@@ -201,7 +201,7 @@ class App:
         await self._answering(scope)(scope, receive, send)
 
     def _answering(self, scope: Scope) -> ASGIApp:
-        """Return what answers an HTTP request: a frame for each costs every one of them."""
+        """Return the app for an HTTP request. Awaiting it here would cost each request a frame."""
         try:
             self.hosts.check(scope)
         except HostNotAllowed as error:
