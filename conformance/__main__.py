@@ -9,11 +9,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from conformance import itk, tck
+from conformance import ard, itk, tck
 from conformance.kits import NotAtHand
 from conformance.outcomes import Outcomes, differences, known, summary
 
-RUNS = {"tck-1.0": tck.run_1_0, "tck-0.3": tck.run_0_3, "itk": itk.run}
+RUNS = {"tck-1.0": tck.run_1_0, "tck-0.3": tck.run_0_3, "itk": itk.run, "ard": ard.run}
 
 
 def main() -> int:

@@ -78,6 +78,13 @@ ITK = Kit(
     "ITK",
     ("httpx==0.28.1", "httpx-sse==0.4.3", "fastapi>=0.115", "uvicorn>=0.30", "protobuf>=6.33"),
 )
+ARD = Kit(
+    "ard",
+    "https://github.com/ards-project/ard-spec",
+    "5fa2f5aef790b478319f6a3b43adf4661b0ed0e0",
+    "ARD",
+    (),  # its tool takes jsonschema from the environment of the tests
+)
 
 
 def files_of(kit: Kit) -> Path:

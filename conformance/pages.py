@@ -7,7 +7,7 @@ from conformance.served import ROOT
 
 PAGE = ROOT / "docs" / "conformance.md"
 BEGIN, END = "<!-- known: begin -->", "<!-- known: end -->"
-TITLES = {"tck-1.0": "TCK, 1.0", "tck-0.3": "TCK, 0.3", "itk": "ITK"}
+TITLES = {"tck-1.0": "TCK, 1.0", "tck-0.3": "TCK, 0.3", "itk": "ITK", "ard": "ARD"}
 KINDS = {"failed": "Fails", "skipped": "Passed over", "xfailed": "Passed over"}
 
 

@@ -1,6 +1,7 @@
 """What every test shares."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Generator
@@ -66,6 +67,15 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 def pytest_xdist_auto_num_workers() -> int:
     """Run one more test at a time than there are processors: many wait for other processes."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests themselves from the garbage collector: each full collection would visit them.
+
+    Twenty thousand tests are half a million objects, which take 0.4 s each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -92,8 +92,11 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(cls)
         case inspect.StrType(min_length=least):
             return names if least else texts
-        case inspect.IntType():
-            return st.integers(-(2**31), 2**31 - 1)
+        case inspect.IntType(ge=lowest, le=highest):
+            low, high = (-(2**31), 2**31 - 1) if lowest is None else (lowest, highest)
+            return st.integers(low, high)
+        case inspect.FloatType():
+            return st.floats(0, 1)
         case inspect.BoolType():
             return st.booleans()
         case inspect.BytesType():

@@ -10,7 +10,8 @@
         "Returns the current time of the server."
         return datetime.now().isoformat()
 
-``parley serve FILE`` serves it; ``parley.connect(url)`` calls it; ``parley.testing`` tests it.
+``parley serve FILE`` serves it; ``parley.connect(url)`` calls it, ``parley.find(need)`` finds it;
+``parley.testing`` tests it, ``parley.envelope`` calls it by messages over a WebSocket.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.files.stream import FileStream
+    from parley.client.registry.finding import find, find_sync
+    from parley.client.registry.found import FoundAgent
+    from parley.client.registry.remote_registry import RemoteRegistry
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
@@ -43,6 +47,11 @@ if TYPE_CHECKING:
         AgentInterface,
         AgentProvider,
         AgentSkill,
+    )
+    from parley.model.envelope.declared import (
+        DeclaredPerformance,
+        EnvelopeSettings,
+        MaintenanceWindow,
     )
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
@@ -82,12 +91,17 @@ _HOMES = {
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
+    "DeclaredPerformance": "parley.model.envelope.declared",
+    "EnvelopeSettings": "parley.model.envelope.declared",
     "EventCompleted": "parley.store.protocols.timers",
     "FileStream": "parley.client.files.stream",
+    "FoundAgent": "parley.client.registry.found",
+    "MaintenanceWindow": "parley.model.envelope.declared",
     "Message": "parley.model.parts",
     "NotAuthorized": "parley.engine.turn.attempt",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
+    "RemoteRegistry": "parley.client.registry.remote_registry",
     "RemoteTaskFailed": "parley.client.errors",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
@@ -107,6 +121,8 @@ _HOMES = {
     "complete_sync": "parley.host.complete",
     "connect": "parley.host.connecting",
     "connect_sync": "parley.host.connecting",
+    "find": "parley.client.registry.finding",
+    "find_sync": "parley.client.registry.finding",
     "serve": "parley.host.app",
 }
 
@@ -130,12 +146,17 @@ __all__ = [
     "CallContext",
     "Caller",
     "ClientError",
+    "DeclaredPerformance",
+    "EnvelopeSettings",
     "EventCompleted",
     "FileStream",
+    "FoundAgent",
+    "MaintenanceWindow",
     "Message",
     "NotAuthorized",
     "Part",
     "RemoteAgent",
+    "RemoteRegistry",
     "RemoteTaskFailed",
     "Role",
     "RoutedMessage",
@@ -156,14 +177,16 @@ __all__ = [
     "complete_sync",
     "connect",
     "connect_sync",
+    "find",
+    "find_sync",
     "serve",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that ``import parley`` costs little."""
-    if name == "testing":
-        return importlib.import_module("parley.testing")
+    if name in ("compose", "envelope", "push", "testing"):
+        return importlib.import_module(f"parley.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley' has no attribute {name!r}")

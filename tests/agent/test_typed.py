@@ -587,3 +587,24 @@ async def test_callers_of_a_data_skill_may_accept_json_alone(talk: Any) -> None:
         assert reply.parts[0].data == {"start": "Monday", "nights": 1}
         reply = await caller.send("go", accepted_output_modes=("text/plain",))
         assert reply.text == '{"start":"Monday","nights":1}'
+
+
+async def test_a_text_may_come_as_data_under_the_name_of_its_parameter(talk: Any) -> None:
+    agent = Agent("Echo")
+
+    @agent.skill(id="plain")
+    async def plain(query: str) -> str:
+        return f"<{query}>"
+
+    @agent.skill(id="turn")
+    async def with_turn(turn: Turn, query: str) -> str:
+        return f"<{query}>"
+
+    given = ({"query": "refunds"}, "refunds", {"other": "refunds"})
+    async with talk(agent) as caller:
+        for skill in agent.skills:
+            said = [
+                (await caller.send(data(each, message_id=f"{skill}{n}", metadata={"skill": skill})))
+                for n, each in enumerate(given)
+            ]
+            assert [reply.text for reply in said] == ["<refunds>", "<refunds>", "<>"]

@@ -6,6 +6,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn, asgi
+from parley.compose import part, sequence
 from parley.server.run import serving
 
 pytestmark = pytest.mark.anyio
@@ -54,4 +55,20 @@ async def test_nothing_overflows_a_narrow_screen(browser, dark):
     ):
         await page.until("!document.querySelector('#rest').hidden")
         assert await page.run("document.documentElement.scrollWidth <= 380")
+        assert page.complaints == []
+
+
+async def test_the_picture_of_a_composition_is_shown_and_runs_nothing(browser):
+    async def shout(text: str) -> str:
+        return text.upper()
+
+    hostile = part(shout, name="<script>alert(1)</script>")
+    made = sequence(hostile, agent(), name="Line")
+    async with serving(parley.asgi(made)) as url, browser.page(f"{url}/docs", width=380) as page:
+        width = await page.until("document.querySelector('.picture img')?.naturalWidth")
+        assert width > 380
+        assert await page.run("document.documentElement.scrollWidth <= 380")
+        assert await page.run("document.querySelector('#composition pre').textContent") == (
+            made.mermaid()
+        )
         assert page.complaints == []

@@ -49,7 +49,9 @@ def parley(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(agent_call, "RETRY", Retry(calls=1, streams=2, first=0.01, limit=0.01))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    for name in ("PARLEY_STORE", "PARLEY_BUS", "PARLEY_FILES"):
+    keys = ("PARLEY_SIGNING_KEYS", "PARLEY_SIGNING_KEYS_FILE")
+    own = ("PARLEY_PUBLISHER", "PARLEY_NAMESPACE", "PARLEY_ENVELOPE_KEYS")
+    for name in ("PARLEY_STORE", "PARLEY_BUS", "PARLEY_FILES", "PARLEY_AUDIT", *keys, *own):
         monkeypatch.delenv(name, raising=False)
 
     def call(*arguments: str) -> Ran:

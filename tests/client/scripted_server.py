@@ -148,10 +148,12 @@ class ScriptedServer:
                 await self._count(0)
                 answer = asyncio.ensure_future(self.handler(exchange))
                 gone = asyncio.ensure_future(line.gone.wait())
-                await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
-                gone.cancel()
-                if not answer.done():
+                try:
+                    await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+                finally:  # stopped or not, the answer ends here, and what it failed with is read
+                    gone.cancel()
                     answer.cancel()
+                    await asyncio.wait([answer])
                 await answer
         except (ConnectionError, asyncio.CancelledError):
             pass
@@ -159,9 +161,9 @@ class ScriptedServer:
             self._failure = error
         finally:
             writer.close()
-            await line.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+            await line.close()  # it has ended: who cancels a read that just failed hides why
             await self._count(-1)
 
     async def _count(self, change: int) -> None:

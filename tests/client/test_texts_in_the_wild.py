@@ -18,7 +18,6 @@ from parley.client import RemoteAgent, connect
 from parley.client.errors import AuthenticationRequired, CardInvalid, CardNotFound
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.server.app import Settings
 from parley.server.run import serving
 from tests.client.scripted_server import Exchange, card, scripted
 
@@ -338,15 +337,10 @@ async def test_an_agent_that_is_not_there_is_not_another_one() -> None:
 
 
 async def test_an_agent_of_another_server_is_named_and_not_called() -> None:
-    app = asgi(
-        {"/time": speaker("Time")},
-        store="memory:",
-        url="https://agents.example",
-        settings=Settings(allowed_hosts=("127.0.0.1",)),
-    )
-    async with serving(app) as url:
+    elsewhere = {"agents": [{"name": "Time", "url": "https://agents.example/time"}]}
+    async with scripted(Host({"/": elsewhere})) as server:
         with pytest.raises(CardNotFound, match="another server") as refusal:
-            await connect(url, retries=0)
+            await connect(server.url, retries=0)
         assert "https://agents.example/time" in str(refusal.value)
 
 

@@ -107,9 +107,10 @@ class Replica(Talk):
         """End as a process does that is killed: nothing is written, nothing is let go."""
         assert isinstance(self.store, MortalStore)
         self.store.die()
-        for runner in list(self.executor._active):
-            assert runner._main is not None
-            runner._main.cancel()
+        for executor in self.host.executors.values():
+            for runner in list(executor._active):
+                assert runner._main is not None
+                runner._main.cancel()
 
 
 class Fleet:

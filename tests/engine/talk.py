@@ -27,8 +27,7 @@ class Talk:
     @property
     def executor(self) -> AgentExecutor:
         """What runs the agent's turns."""
-        (executor,) = self.host.executors.values()
-        return executor
+        return self.host.executors[self.service.agent.key]
 
     def request(self, said: str | Message, **options: Any) -> SendMessageRequest:
         """Return a request to send what is said."""

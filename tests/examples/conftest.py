@@ -19,6 +19,8 @@ Serve = Callable[..., AbstractAsyncContextManager[parley.RemoteAgent]]
 def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return an example as a module, made anew."""
     monkeypatch.syspath_prepend(EXAMPLES)
+    for each in EXAMPLES.glob("*.py"):  # another test's module may have the name of one
+        monkeypatch.delitem(sys.modules, each.stem, raising=False)
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
     assert spec.loader
@@ -39,7 +41,8 @@ def serve() -> Serve:
     async def serving(
         agent: parley.Agent, store: str = "memory:"
     ) -> AsyncIterator[parley.RemoteAgent]:
-        async with listening(parley.asgi(agent, store=store)) as url, parley.connect(url) as remote:
+        app = parley.asgi(agent, store=store, allow_private_agents=True)
+        async with listening(app) as url, parley.connect(url) as remote:
             yield remote
 
     return serving

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import aiohttp
 import pytest
 
 import parley
@@ -47,3 +48,18 @@ def test_every_example_says_how_to_run_it(path) -> None:
     assert f"examples/{path.name}" in docstring or f"{path.stem}:app" in docstring
     ways = ("parley send", f"pytest examples/{path.name}", "curl")  # not every one is an agent
     assert any(way in docstring for way in ways)
+
+
+async def test_a_catalog_lists_what_is_served(example) -> None:
+    module = example("catalog")
+    app = parley.asgi(module.AGENTS, publisher=module.PUBLISHER, store="memory:")
+    async with (
+        listening(app) as url,
+        aiohttp.ClientSession() as http,
+        http.get(f"{url}/.well-known/ai-catalog.json") as answer,
+    ):
+        catalog = await answer.json(content_type="application/ai-catalog+json")
+    assert [entry["identifier"] for entry in catalog["entries"]] == [
+        f"urn:air:agent.localhost:agent:{name}" for name in ("time", "boats", "flights")
+    ]
+    assert all(len(entry["representativeQueries"]) >= 2 for entry in catalog["entries"])

@@ -29,6 +29,7 @@ from parley.extensions import (
 from parley.model.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
+    TaskNotFoundError,
     UnsupportedOperationError,
 )
 from parley.model.requests import SendMessageRequest
@@ -134,3 +135,20 @@ async def test_the_extended_card_has_more(remote: parley.RemoteAgent) -> None:
     card = await remote.extended_card()
     assert [skill.id for skill in card.skills] == ["say", "make", "more"]
     assert card.supported_interfaces
+
+
+async def test_what_a_webhook_gets_is_chosen_and_its_history_read(
+    remote: parley.RemoteAgent,
+) -> None:
+    made = await remote.send("Hi", message_metadata={"skill": "make"})
+    assert isinstance(made, Task)
+    config = await remote.push.create(made.id, "https://hooks.example.com/")
+    if remote.interface.protocol_binding == "GRPC" or remote.version == "0.3":
+        with pytest.raises(UnsupportedOperationError, match="push/options/set"):
+            await remote.push.set_events(made.id, config.id, "significant")
+        return
+    await remote.push.set_events(made.id, config.id, "significant")
+    [history] = await remote.push.history(made.id)
+    assert (history.id, history.events, history.state) == (config.id, "significant", "done")
+    with pytest.raises(TaskNotFoundError):
+        await remote.push.history(made.id, "another")

@@ -26,8 +26,15 @@ class Served:
     """A server on a port and a store that stay the same over its deaths."""
 
     def __init__(
-        self, store: Path, *, grpc: bool = False, script: Path = SERVED, args: Sequence[str] = ()
+        self,
+        store: Path,
+        *,
+        grpc: bool = False,
+        script: Path = SERVED,
+        args: Sequence[str] = (),
+        store_url: str = "",
     ) -> None:
+        self._store_url = store_url or f"sqlite:///{store}"
         self._script = script
         self._args = args
         self.port = _free_port()
@@ -41,7 +48,7 @@ class Served:
         """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, self._script, str(self.port), f"sqlite:///{self.store}",
+                sys.executable, self._script, str(self.port), self._store_url,
                 *([str(self.grpc_port)] if self.grpc_port else []), *self._args,
                 stdout=log, stderr=log,
             )  # fmt: skip

@@ -25,7 +25,7 @@ from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-ROUNDS = int(os.environ.get("PARLEY_KILLS", "2"))
+ROUNDS = int(os.environ.get("PARLEY_KILLS", "1"))
 TASKS = 6
 KILLS = int(os.environ.get("PARLEY_KILLS_A_ROUND", "8"))
 PAUSE = 7.2 / KILLS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -10,13 +11,16 @@ import pytest
 
 import parley
 from parley import Task, TaskState
+from parley.extensions import PushDelivery, PushOptions
 from parley.model.encoding import encode
 from parley.model.requests import StreamResponse
 from parley.store.protocols.webhooks import PushState
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
+from tests.faults.served import CHUNKS
 from tests.polling import let_time_pass
-from tests.webhooks import Webhook, is_over, webhook
+from tests.push.proofs.receiving import asking, is_signed
+from tests.webhooks import Told, Webhook, is_over, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -86,3 +90,81 @@ async def test_what_a_dead_webhook_missed_is_told_by_the_next_server(served: Ser
             await hook.until_over(30)
             await served.end(signal.SIGTERM)
     check(hook, await events_of(served, task.id))
+
+
+async def test_a_delivery_that_a_kill_repeats_has_its_id_and_a_proof_of_its_own(
+    served: Served,
+) -> None:
+    """Killed while the webhook has taken a delivery and not yet answered it."""
+    secret = "a-secret-of-thirty-characters!"
+    async with webhook() as hook, parley.connect(served.url) as agent:
+        is_dead = asyncio.Event()
+
+        async def answer(told: Told) -> int:
+            if len(hook.told) == 2:
+                await is_dead.wait()
+            return 200
+
+        hook.answer = answer
+        push = asking(hook.url, "HMAC-SHA256", secret)
+        await agent.send("go", metadata={"skill": "report"}, push=push, return_immediately=True)
+        await hook.until(lambda told: len(told) >= 2)
+        await served.end()
+        is_dead.set()
+        await let_time_pass(1.1)  # the time of an attempt is in seconds
+        await served.start()
+        await hook.until_over(60)
+    cut, again = [told for told in hook.told if told.number == hook.told[1].number]
+    assert cut.headers["webhook-id"] == again.headers["webhook-id"]
+    assert cut.body == again.body
+    assert int(cut.headers["webhook-timestamp"]) < int(again.headers["webhook-timestamp"])
+    assert all(is_signed(told, secret.encode()) for told in hook.told)
+    mixed = {**again.headers, "webhook-timestamp": cut.headers["webhook-timestamp"]}
+    assert not is_signed(again._replace(headers=mixed), secret.encode())
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+async def test_significant_events_survive_kills_of_the_server_and_of_the_receiver(
+    served: Served, seed: int
+) -> None:
+    """Each state and the complete artifact come at least once, in order, with the same bodies."""
+    chance = random.Random(seed)
+    metadata = {"skill": "report", **PushDelivery.says(PushOptions(events="significant"))}
+    async with webhook() as hook:
+        port = int(hook.url.rsplit(":", 1)[1].split("/")[0])
+    told: list[Told] = []
+    async with parley.connect(served.url, extensions=[PushDelivery()]) as agent:
+        task = await agent.send("go", metadata=metadata, push=hook.url, return_immediately=True)
+        assert isinstance(task, Task)
+        while not (told and is_over(told[-1])):
+            async with webhook(port) as hook:
+                hook.answer = lambda _: 200 if chance.random() < 0.6 else 503
+                await let_time_pass(chance.uniform(0.1, 0.6))
+                told += hook.told
+            if chance.random() < 0.5:
+                await served.end()
+                await served.start()
+        hook.answer = lambda _: 200
+        assert (await agent.wait(task.id, timeout=30)).state is TaskState.COMPLETED
+    async with webhook(port) as hook:
+        store = SqliteTaskStore(served.store)
+        await served.end(signal.SIGTERM)
+        await store.open(lambda _: None)
+        [push] = await store.pushes(task.id)
+        await store.close()
+        if push.state is not PushState.DONE:  # its last answer was 503
+            await served.start()
+            await hook.until_over(60)
+            await served.end(signal.SIGTERM)
+            told += hook.told
+    by_number: dict[int, set[bytes]] = {}
+    for each in told:
+        by_number.setdefault(each.number, set()).add(each.body)
+    firsts = list(by_number)
+    assert firsts == sorted(firsts), "in order"
+    assert all(len(bodies) == 1 for bodies in by_number.values()), "a repeat is the same"
+    artifacts = [each.json["artifactUpdate"] for each in told if "artifactUpdate" in each.json]
+    assert artifacts, "the artifact was lost"
+    text = "".join(part["text"] for part in artifacts[0]["artifact"]["parts"])
+    assert text == "".join(f"{n} " for n in range(CHUNKS))
+    assert len(firsts) <= 8

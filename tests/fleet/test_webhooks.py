@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from parley import Task
+from parley.store.protocols.webhooks import ATTEMPTS_KEPT, PushState
 from tests.fleet.callers import client
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica
@@ -119,3 +120,62 @@ async def test_a_configuration_deleted_at_another_replica_is_told_no_more(
                 pass
         # One may have been on its way when it was deleted.
         assert len(hook.told) <= told + 1
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_replicas_receivers_and_the_store_die_and_nothing_is_lost(
+    fleet_of: FleetOf, seed: int
+) -> None:
+    """Both kinds of webhooks, counted: every event, and each state with the complete artifact."""
+    chance = random.Random(seed)
+    async with asyncio.timeout(2 * BOUND), fleet_of(2) as fleet:
+        async with webhook() as hook:
+            port = int(hook.url.rsplit(":", 1)[1].split("/")[0])
+        base = f"http://127.0.0.1:{port}"
+        one = fleet.replicas[0]
+        told: list[Told] = []
+        tasks = {
+            f"/{n}": await begin(one, f"{base}/{n}", f"{chance.randrange(60, 120)} 20")
+            for n in range(4)
+        }
+        async with client(one.url) as agent:
+            for n in range(4, 8):
+                task = await agent.send(
+                    f"{chance.randrange(60, 120)} 20",
+                    message_metadata={"skill": "report"},
+                    return_immediately=True,
+                    push=f"{base}/{n}",
+                )
+                assert isinstance(task, Task)
+                await agent.push.set_events(task.id, "default", "significant")
+                tasks[f"/{n}"] = task.id
+        for fault in ("replica", "store", "receiver"):
+            async with webhook(port) as hook:
+                hook.answer = lambda _: 200 if chance.random() < 0.8 else 503
+                await let_time_pass(chance.uniform(0.3, 1.0))
+                if fault == "replica":
+                    await kill(fleet, chance.choice(fleet.replicas))
+                elif fault == "store":
+                    await asyncio.to_thread(fleet.postgres.kill)
+                    await asyncio.to_thread(fleet.postgres.start)
+                told += hook.told
+            await let_time_pass(0.3)
+        async with webhook(port) as hook, opened(fleet) as store:
+            for path, task_id in tasks.items():
+                while not (await kept(store, task_id)).task.state.is_terminal:
+                    await let_time_pass(0.1)
+                while (await store.pushes(task_id))[0].state is PushState.ACTIVE:
+                    await let_time_pass(0.1)
+                found = await kept(store, task_id)
+                heard = [each for each in told + hook.told if each.path == path]
+                numbers = list(dict.fromkeys(each.number for each in heard))
+                assert numbers == sorted(numbers), (path, numbers)
+                if int(path[1:]) < 4:
+                    assert numbers == list(range(1, found.record.seq + 1)), (path, numbers)
+                    continue
+                assert numbers[-1] == found.record.seq
+                last = [each.json for each in heard if "artifactUpdate" in each.json][-1]
+                parts = last["artifactUpdate"]["artifact"]["parts"]
+                assert "".join(part["text"] for part in parts) == found.task.artifacts[0].text
+                attempts = await store.push_attempts(task_id, "default")
+                assert 0 < len(attempts) <= ATTEMPTS_KEPT

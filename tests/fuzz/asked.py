@@ -27,7 +27,7 @@ from parley.model.errors import (
 from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessageRequest
 from parley.model.struct import A2AStruct
-from parley.server.http.callbacks import CallbackRefused, read_value
+from parley.server.http.callbacks import CallbackRefused, read_content, value_of
 from parley.server.http.paths import Paths, segments_of
 from parley.store.protocols.timers import event_value
 from parley.wire import jsonrpc, versions
@@ -337,7 +337,7 @@ def callbacks(data: bytes) -> None:
     """What is posted to a callback address: a media type, and below it the body."""
     media_type, _, body = data.partition(b"\n")
     try:
-        value = read_value(media_type, body, max_depth=100)
+        value = value_of(read_content(media_type, body, max_depth=100))
     except CallbackRefused as refused:
         assert refused.status in (400, 413, 415)
         assert 0 < len(refused.message) <= LONGEST_REFUSAL

@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parley.wire import versions
-from tests.fuzz import answered, asked, secured, served, tokens
+from tests.fuzz import (
+    answered,
+    asked,
+    catalogs,
+    crawled,
+    deliveries,
+    enveloped,
+    searched,
+    secured,
+    served,
+    signed,
+    sockets,
+    tokens,
+)
 
 REGRESSIONS = Path(__file__).parent / "regressions"
 
@@ -40,6 +53,21 @@ TARGETS: dict[str, Target] = {
     "tokens": Target(tokens.tokens, tokens.token_seeds, "text"),
     "claims": Target(tokens.claims, tokens.claims_seeds, "json"),
     "key-sets": Target(tokens.key_sets, tokens.key_set_seeds, "json"),
+    "notifications": Target(deliveries.bodies, deliveries.body_seeds, "json"),
+    "proofs": Target(deliveries.proofs, deliveries.proof_seeds, "text"),
+    "signed-cards": Target(signed.signed_cards, signed.signed_card_seeds, "json"),
+    "catalogs": Target(catalogs.checked, catalogs.catalog_seeds, "json"),
+    "entries": Target(crawled.examined, crawled.examined_seeds, "json"),
+    "robots": Target(crawled.robots, crawled.robots_seeds, "text"),
+    "links": Target(crawled.links, crawled.link_seeds, "text"),
+    "expressions": Target(searched.expressions, searched.expression_seeds, "text"),
+    "filters": Target(searched.filters, searched.filter_seeds, "json"),
+    "search-pages": Target(searched.places, searched.place_seeds, "text"),
+    "marks": Target(searched.texts, searched.text_seeds, "text"),
+    "entry-texts": Target(searched.described, searched.described_seeds, "json"),
+    "sockets": Target(sockets.sockets, sockets.socket_seeds, "line and protobuf"),
+    "envelope-messages": Target(enveloped.messages, enveloped.message_seeds, "json"),
+    "envelope-cards": Target(enveloped.cards, enveloped.card_seeds, "json"),
     "headers": Target(answered.headers, answered.header_seeds, "line and text"),
 }
 for _version in versions.SUPPORTED_VERSIONS:

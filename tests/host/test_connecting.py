@@ -196,7 +196,7 @@ async def test_what_cannot_be_connected_to_is_refused() -> None:
         parley.connect(echo(), binding="GRPC")
     with pytest.raises(ValueError, match="http= is for agents on the network"):
         parley.connect(echo(), http=HttpTransport())
-    with pytest.raises(TypeError, match="connect takes an address, a card, an agent, or an ASGI"):
+    with pytest.raises(TypeError, match="connect takes an address, a card, an agent, one that"):
         parley.connect(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="path is for an address or an app"):
         parley.connect({"name": "x"}, path="/x")
@@ -216,3 +216,10 @@ async def test_signatures_are_those_of_the_client() -> None:
     assert parley.connect.__name__ == "connect"
     assert parley.connect_sync.__name__ == "connect_sync"
     assert "An ASGI app" in (parley.connect.__doc__ or "").replace("an ``Agent`` or an", "An")
+
+
+async def test_an_agent_of_this_process_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment says of servers is not about it, even if it is wrong."""
+    monkeypatch.setenv("PARLEY_PUBLISHER", "localhost")
+    async with parley.connect(echo()) as remote:
+        assert isinstance(await remote.send("Hello"), Message)

@@ -55,6 +55,38 @@ def test_a_quick_run_measures_requests_and_streams() -> None:
         assert case in done.stdout
 
 
+def test_idle_sockets_are_measured() -> None:
+    script = str(BENCHMARKS / "sockets.py")
+    done = subprocess.run(
+        [sys.executable, script, "--sockets", "20", "--ping", "0.2"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| 20 |") == 3
+
+
+def test_messages_of_the_envelope_protocol_are_measured() -> None:
+    script = str(BENCHMARKS / "envelope.py")
+    done = subprocess.run(
+        [sys.executable, script, "--messages", "40", "--in-flight", "4"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    for row in (
+        "JSON-RPC over HTTP",
+        "envelope by POST",
+        "envelope over one WebSocket",
+        "HEARTBEAT",
+    ):
+        assert f"| {row}" in done.stdout
+
+
 def test_tokens_are_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,9 @@ from tests.polling import block_thread
 
 PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
-SERVES = re.compile(r"^(parley serve |python \S+\.py$|uvicorn )")
+SERVES = re.compile(
+    r"^(parley serve |parley registry serve |parley push listen |python \S+\.py$|uvicorn )"
+)
 
 
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.M))

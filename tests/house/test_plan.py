@@ -15,7 +15,7 @@ CROWDED = 20
 
 def rooms() -> dict[str, int]:
     """Return the rooms of the plan and the floor of each."""
-    rows = re.findall(r"^\| (\d) \| `(\w+)/` \|", PLAN, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/` \|", PLAN, flags=re.MULTILINE)
     return {room: int(floor) for floor, room in rows}
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import pkgutil
+from types import ModuleType
+
+import pytest
+
 import parley
+import parley.compose
+import parley.push
+import parley.testing
 
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Answer Artifact ArtifactVersion ArtifactVersions AuthorizationRefused BlockingFile
-BlockingTurn CallContext Caller ClientError EventCompleted FileStream Message NotAuthorized Part
-RemoteAgent RemoteTaskFailed Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent
-TaskCredential TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext
-Turn TurnFile asgi complete complete_sync connect connect_sync serve
+BlockingTurn CallContext Caller ClientError DeclaredPerformance EnvelopeSettings EventCompleted
+FileStream FoundAgent MaintenanceWindow Message NotAuthorized Part RemoteAgent RemoteRegistry
+RemoteTaskFailed Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskCredential
+TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn TurnFile
+asgi complete complete_sync connect connect_sync find find_sync serve
 """
 
 
@@ -25,3 +34,10 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
 
 def test_dir_shows_the_public_names() -> None:
     assert set(NAMES.split()) <= set(dir(parley))
+
+
+@pytest.mark.parametrize("package", [parley, parley.compose, parley.push, parley.testing])
+def test_no_module_has_the_name_of_something_public_beside_it(package: ModuleType) -> None:
+    # Python sets a module's name in its package when it is imported: the other would be gone.
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert modules & set(package.__all__) == set()

@@ -72,7 +72,26 @@ JS_0_3 = Peer(
 )
 GO_2_4 = Peer("a2a-go-2.4", "PARLEY_OFFICIAL_GO", ("github.com/a2aproject/a2a-go/v2@2.4.0",), "go")
 RUST = Peer("a2a-rs-0.4", "PARLEY_OFFICIAL_RUST", ("a2a-cli@0.4.5",), "cargo")
+WS = Peer("ws-8", "PARLEY_WS", ("ws@8.23.0",), "node")
 OIDC_PROVIDER = Peer("oidc-provider-9", "PARLEY_OIDC_PROVIDER", ("oidc-provider@9.13.3",), "node")
+WEBHOOKS_PYTHON = Peer(
+    "webhooks-python",
+    "PARLEY_WEBHOOKS_PYTHON",
+    ("standardwebhooks==1.1.0", "PyJWT[crypto]==2.15.1"),
+)
+WEBHOOKS_JS = Peer(
+    "webhooks-js", "PARLEY_WEBHOOKS_JS", ("standardwebhooks@1.1.1", "jose@6.2.17"), "node"
+)
+WEBHOOKS_GO = Peer(
+    "webhooks-go",
+    "PARLEY_WEBHOOKS_GO",
+    (
+        "github.com/standard-webhooks/standard-webhooks/libraries@0.0.1",
+        "github.com/go-jose/go-jose/v4@4.1.8",
+        "github.com/a2aproject/a2a-go/v2@2.4.0",
+    ),
+    "go-program",
+)
 JDK = Peer("jdk", "PARLEY_JAVA", ("a JDK of version 17 or later",), "jdk")
 
 
@@ -104,8 +123,13 @@ def _in_node(peer: Peer, script: Path, given: str | None) -> list[str]:
 
 def _in_go(peer: Peer, script: Path, given: str | None) -> list[str]:
     """Return the command of one side of the program that is built from the folder ``go``."""
-    program = Path(given) if given else _built_with_go(peer)
+    program = Path(given) if given else _built_with_go(peer, Path(__file__).parent / "go")
     return [str(program), script.parent.name.removesuffix("s")]
+
+
+def _as_go_program(peer: Peer, script: Path, given: str | None) -> list[str]:
+    """Return the command of the program that is built from the folder of a script."""
+    return [str(given or _built_with_go(peer, script.parent))]
 
 
 def _installed_by_cargo(peer: Peer, script: Path, given: str | None) -> list[str]:
@@ -134,6 +158,7 @@ KINDS: dict[str, Callable[[Peer, Path, str | None], list[str]]] = {
     "python": _in_python,
     "node": _in_node,
     "go": _in_go,
+    "go-program": _as_go_program,
     "cargo": _installed_by_cargo,
     "jdk": _on_the_jdk,
 }
@@ -189,9 +214,8 @@ def _install_node(home: Path, packages: Sequence[str]) -> None:
     _run(*_npm(), "install", *options, *packages, cwd=home)
 
 
-def _built_with_go(peer: Peer) -> Path:
+def _built_with_go(peer: Peer, sources: Path) -> Path:
     """Return the program, built again whenever its sources change."""
-    sources = Path(__file__).parent / "go"
     texts = [path.read_bytes() for path in sorted(sources.iterdir())]
     name = _program("official")
 

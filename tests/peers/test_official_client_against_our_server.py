@@ -96,7 +96,8 @@ async def test_the_card_is_resolved(official: Official) -> None:
     assert card["description"] == "What official clients talk to"
     assert card["provider"] == {"organization": "Parley", "url": "https://parley.example"}
     offered = [(i["protocolBinding"], i["protocolVersion"]) for i in card["supportedInterfaces"]]
-    assert offered == [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS]
+    known = [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS]
+    assert offered == [*known, ("urn:parley:envelope:v1", "1.0")]  # which no SDK knows
     assert card["supportedInterfaces"][0]["url"].rstrip("/") == official.url
     assert card["capabilities"]["streaming"] is True
     uris = {extension["uri"] for extension in card["capabilities"]["extensions"]}
@@ -108,6 +109,7 @@ async def test_the_card_is_resolved(official: Official) -> None:
         "urn:parley:call-chain:v1",
         "urn:parley:in-task-authorization:v1",
         "urn:parley:file-transfer:v1",
+        "urn:parley:push-delivery:v1",
     }
     assert [skill["id"] for skill in card["skills"]] == list(agent.skills)
     assert card["skills"][0]["examples"] == ["hello"]

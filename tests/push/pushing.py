@@ -120,14 +120,16 @@ async def pushing(
     allowed: Any = True,
     retry_policy: RetryPolicy = QUICK,
     drain: float = 0.0,
+    **options: Any,
 ) -> AsyncIterator[Pushed]:
-    """An agent that runs for as long as the context lasts."""
+    """An agent that runs for as long as the context lasts, with options of its ``Host``."""
     host = Host(
         placed(agent),
         store or MemoryTaskStore(),
         drain=drain,
         egress=Egress.allowing(allowed),
         retry_policy=retry_policy,
+        **options,
     )
     await host.start()
     try:

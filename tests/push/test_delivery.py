@@ -589,9 +589,9 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(
             self._fail()
             return await super().pushes(task_id)
 
-        async def save_delivery(self, task_id: str, push: Any) -> bool:
+        async def save_delivery(self, task_id: str, push: Any, attempt: Any = None) -> bool:
             self._fail()
-            return await super().save_delivery(task_id, push)
+            return await super().save_delivery(task_id, push, attempt)
 
         def _fail(self) -> None:
             if self.failures:

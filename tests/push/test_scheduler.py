@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import CallContext, Caller
-from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
+from parley.push.jobs import DeliveryJob
+from parley.push.scheduler import DeliveryLimits, PushScheduler
 from parley.server.sockets import most_connections, most_webhook_calls
 from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, pushing, writer
@@ -155,7 +156,7 @@ async def test_one_callers_names_that_hang_do_not_delay_anothers(
             raise socket.gaierror(socket.EAI_AGAIN, "no answer")
         return look_up(host, *rest, **options)
 
-    monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("parley.security.egress.dialing.socket.getaddrinfo", getaddrinfo)
     try:
         async with webhook() as hook, pushing(writer(1), retry_policy=SLOW) as caller:
             for n in range(200):

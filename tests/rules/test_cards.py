@@ -144,7 +144,7 @@ async def test_rule_26_the_card_is_at_both_well_known_paths(place):
     offered = [
         (i["protocolBinding"], i["protocolVersion"]) for i in cards[0]["supportedInterfaces"]
     ]
-    assert offered == WAYS
+    assert offered == [*WAYS, ("urn:parley:envelope:v1", "1.0")]
 
 
 async def test_rule_26_a_domain_with_several_agents_has_the_card_of_each_below_its_path():

@@ -12,7 +12,7 @@ from parley.model.errors import TooManyRequestsError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.security.authentication import Authenticator
-from parley.security.credentials.client_address import client_address, network_of
+from parley.security.credentials.client_address import CONNECTION, client_address, network_of
 from parley.security.failures import LINES_PER_MINUTE, MAX_TRACKED, Failures
 from parley.security.resources import SchemeResources
 from parley.security.schemes.basic import Basic
@@ -171,16 +171,24 @@ async def test_behind_a_trusted_proxy_the_address_is_the_one_that_it_added(clock
         ("1.2.3.4:5678", "1.2.3.4"),
         ("[2001:db8::1]:5678", "2001:db8::1"),
         ("2001:db8::1", "2001:db8::1"),
-        ("unknown", "10.0.0.1"),
+        ("unknown", ""),
         ("", "10.0.0.1"),
-        ("1.2.3.4, evil\n", "10.0.0.1"),
-        ("10.0.0.1, 172.16.0.1", "10.0.0.1"),  # the ASGI server knows the second proxy
+        ("1.2.3.4, evil\n", ""),
+        ("10.0.0.1, 1.2.3.4", "1.2.3.4"),  # a caller names the proxy
     ],
 )
-def test_the_forwarded_address_is_read_or_that_of_the_connection_counts(
-    header: str, address: str
-) -> None:
+def test_the_address_that_the_proxy_added_counts(header: str, address: str) -> None:
     assert client_address(scope("10.0.0.1", x_forwarded_for=header), trust_proxy=True) == address
+
+
+@pytest.mark.parametrize(("known", "address"), [("172.16.0.1", "8.8.8.8"), ("*", "172.16.0.1")])
+def test_behind_known_proxies_the_address_that_the_first_of_them_added_counts(
+    monkeypatch: pytest.MonkeyPatch, known: str, address: str
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", known)
+    asked = scope("8.8.8.8", x_forwarded_for="8.8.8.8, 172.16.0.1")  # as uvicorn rewrites it
+    asked["extensions"] = {CONNECTION: {"client": ("127.0.0.1", 5)}}
+    assert client_address(asked, trust_proxy=True) == address
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from parley.client.errors import ClientError
 from parley.model.errors import PermissionDeniedError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls
-from parley.security.evidence import CONNECTION, Evidence
+from parley.security.credentials.client_address import CONNECTION
+from parley.security.evidence import Evidence
 from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources
 from parley.server.app import Settings
 from parley.server.grpc.options import GrpcOptions

@@ -157,6 +157,28 @@ def test_an_agent_that_is_called_cannot_take_the_loop(kind: str, loops: Loops) -
         loops(main)
 
 
+@pytest.mark.anyio
+async def test_an_upgrade_that_nobody_asked_for_is_cut() -> None:
+    """What follows is no answer, and nobody reads it: it is kept within a bound, and then cut."""
+    sent = 0
+
+    async def upgrade(exchange: Exchange) -> None:
+        nonlocal sent
+        head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+        await exchange.raw(head)
+        while True:
+            await exchange.raw(b"\x81" * 65536)
+            sent += 65536
+
+    async with scripted(upgrade) as server, HttpTransport() as http:
+        with contextlib.suppress(ClientError):
+            async with http.open("GET", server.url, {}, None, timeout=5) as answer:
+                assert answer.status == 101
+                await answer.read()
+        await server.until_idle()
+    assert sent < MOST_BYTES
+
+
 async def answer_with(data: bytes) -> tuple[int, bytes]:
     """Return the status and the body of what a server sends."""
     async with (

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 import parley
-from parley import Agent
+from parley import Agent, EnvelopeSettings
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls, anonymous
 from parley.server.app import Settings
@@ -57,6 +57,9 @@ def test_serve_names_the_flag():
         parley.serve(named(), host="0.0.0.0", port=0, store="memory:")
 
 
+SIGNED = {"envelope_keys": [{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}]}
+
+
 @pytest.mark.parametrize(
     ("agents", "options", "is_open"),
     [
@@ -69,6 +72,7 @@ def test_serve_names_the_flag():
         ([named(security=token), named("B")], {}, True),
         ([named(security=token), named("B", security=certificate)], {}, False),
         (named(), {"caller": lambda scope: Caller()}, False),
+        (named(envelope=EnvelopeSettings(data_classification="internal")), SIGNED, False),
         (named(security=token), {"tenants": {"b": named("B")}}, True),
         (
             named(security=token | anonymous),

@@ -91,7 +91,8 @@ async def test_agents_are_called_over_https_and_their_cards_say_so(tls):
         parley.connect(url, http=transport) as remote,
     ):
         assert url.startswith("https://127.0.0.1:")
-        assert {each.url for each in remote.card.supported_interfaces} == {url}
+        offered = {each.url for each in remote.card.supported_interfaces}
+        assert offered == {url, f"{url}/envelope"}
         assert (await remote.send("what time is it?")).text == "It is noon."
 
 

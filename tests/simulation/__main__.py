@@ -55,6 +55,12 @@ def _share(arguments: argparse.Namespace) -> int:
     return max(share.wait() for share in shares)
 
 
+def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Pass over the cleanup of a dead process: it waits, and nothing of it runs again."""
+    if str(unraisable.exc_value) != "coroutine ignored GeneratorExit":
+        sys.__unraisablehook__(unraisable)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     from tests.simulation.mutations import NONE, named
     from tests.simulation.plan import plan_for
@@ -67,6 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     # What a process was about to do when it died is never done.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    sys.unraisablehook = _report_unraisable
     gc.freeze()
     gc.disable()
     begun, failed, steps, commits = time.perf_counter(), [], 0, 0

@@ -13,6 +13,7 @@ from parley.store.events import LoggedEvent, MessageReceived, RecordKind, StepRe
 from parley.store.fold import Fold
 from parley.store.head import Head
 from parley.store.protocols.task_log import Append
+from tests.simulation import compositions
 from tests.simulation.programs import expected_artifacts
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ class LogChecker:
             head = log.head
             ok = head.ended_at is not None or (
                 head.state in INTERRUPTED
+                and self._world.plan.task_timeout is None  # else it still fails by itself
                 and not (head.turn_open or head.waiting or head.cancel_requested)
             )
             if not ok or head.lease_owner:
@@ -257,12 +259,15 @@ class LogChecker:
             states = [r.event.status.state for r in kept.records if _is_status(r)]
             if sum(state.is_terminal for state in states) > 1:
                 self._world.violated("L3", name, "two terminal states")
-            if kept.folding.state is TaskState.COMPLETED:
+            runs = log.head.scope.agent in ("programs", compositions.WORKER)
+            if runs and kept.folding.state is TaskState.COMPLETED:
                 self._check_artifacts(name, kept)
             if kept.folding.state is TaskState.FAILED and self._world.plan.is_gentle:
                 said = kept.folding.task.status.message
                 if said is not None and "attempts" in said.text:
                     self._world.violated("E3", name, "no replica died, and it failed:", said.text)
+
+        compositions.check(self._world, self.logs, self.tasks)
 
     def _check_artifacts(self, name: str, kept: Kept) -> None:
         task = kept.folding.task

@@ -28,6 +28,7 @@ from parley.model.requests import (
 )
 from parley.model.service import CallContext, Caller, StreamItem
 from parley.model.tasks import Task, TaskState
+from tests.simulation.compositions import PLACES
 from tests.simulation.fleet import Connection, Cut, Fleet, Replica
 from tests.simulation.loop import Process
 from tests.simulation.observations import Observations, View
@@ -45,6 +46,7 @@ class Client:
         self.seen = seen
         self.process = Process(fleet.world.loop, f"client{number}")
         self.caller = Caller(id=f"caller{number}", authenticated=True)
+        self.path, self.agent = self.random.choice(PLACES)
         self.known: dict[str, int] = {}
         self.finished = 0
 
@@ -53,7 +55,8 @@ class Client:
 
     async def run(self) -> None:
         """Do some errands, one after another or at once."""
-        errands = [self.process.spawn(self._errand()) for _ in range(self.world.plan.errands)]
+        count = 1 if self.path else self.world.plan.errands  # each makes tasks of three agents
+        errands = [self.process.spawn(self._errand()) for _ in range(count)]
         await asyncio.gather(*errands)
 
     async def _errand(self) -> None:
@@ -80,7 +83,7 @@ class Client:
         was_quiet = self.world.is_quiet
         timeout = PATIENCE if was_quiet else self.random.choice([0.5, 3.0, 20.0, PATIENCE])
         try:
-            return await self.fleet.ask(replica, work, timeout), replica
+            return await self.fleet.ask(replica, self.path, work, timeout), replica
         except TimeoutError:
             if was_quiet:
                 self.world.violated("E2", "a request to", replica.name, "has no answer")
@@ -96,9 +99,11 @@ class Client:
 
     async def _converse(self) -> None:
         skill = self.random.choice(["run", "run", "task", "task", "reply"])
+        if self.path:
+            skill = ""  # a composition has one
         program = "" if skill == "reply" else program_of(self.random)
         self.world.trace("begins", skill, repr(program))
-        task_id = await self._say(program, metadata={"skill": skill})
+        task_id = await self._say(program, metadata={"skill": skill} if skill else None)
         sides = []
         for _ in range(50):
             if task_id is None:
@@ -246,7 +251,7 @@ class Client:
     ) -> bool:
         """Take a stream to its end. Returns whether the server ended it; raises ``Cut``."""
         replica = await self._replica()
-        connection: Connection = self.fleet.stream(replica, work)
+        connection: Connection = self.fleet.stream(replica, self.path, work)
         limit = self.random.choice([1, 5, 1000, 1000, 1000])
         try:
             while True:
@@ -357,12 +362,13 @@ class Client:
         while True:
             request = ListTasksRequest(page_size=3, page_token=token, include_artifacts=True)
             context = self.context()
-            page = await self.fleet.ask(replica, partial(_list, request, context), PATIENCE)
+            asked = partial(_list, request, context)
+            page = await self.fleet.ask(replica, self.path, asked, PATIENCE)
             tasks.extend(page.tasks)
             token = page.next_page_token
             if not token:
                 break
-        self.seen.listed(self.caller.id, tasks, list(self.known))
+        self.seen.listed(self.agent, self.caller.id, tasks, list(self.known))
 
 
 def _state(reply: Task | Message) -> str:

@@ -17,13 +17,14 @@ from parley.store.events import LoggedEvent
 from parley.store.head import payload_of
 from parley.store.lease import Lease, LivenessGate
 from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.protocols.audit import AuditEntry, AuditFilter
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import Conflict, StoreError, StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.task_log import Append, Committed
 from parley.store.protocols.timers import TimersChanged, event_value
-from parley.store.protocols.webhooks import PushRecord
+from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from tests.simulation.checks import EPOCH, LogChecker
 from tests.simulation.loop import Process
 from tests.simulation.world import World
@@ -48,15 +49,15 @@ class Database:
         """Return the moment in ms, which is the same for all replicas."""
         return EPOCH + int(self.world.loop.time() * 1000)
 
-    def complete_later(self, key: str, value: str, seconds: float) -> None:
+    def complete_later(self, agent: str, key: str, value: str, seconds: float) -> None:
         """Have somebody who is no replica complete an event, about so many seconds from now."""
-        self.process.after(self.world.delay(seconds + 0.001), self._complete, key, value)
+        self.process.after(self.world.delay(seconds + 0.001), self._complete, agent, key, value)
 
-    def _complete(self, key: str, value: str) -> None:
+    def _complete(self, agent: str, key: str, value: str) -> None:
         if not self.is_up:
-            self.process.after(0.5, self._complete, key, value)
+            self.process.after(0.5, self._complete, agent, key, value)
             return
-        is_first = _result(self._outside.complete_event("programs", key, event_value(value)))
+        is_first = _result(self._outside.complete_event(agent, key, event_value(value)))
         self.world.trace("event", self.world.name("e", key), "is complete", is_first)
         for store in self.embedded:
             store.hear_of_timer(0)  # the process that has the file does it for the other
@@ -121,6 +122,10 @@ class SimulatedStore:
     @property
     def has_operators(self) -> bool:
         return True
+
+    @property
+    def migrated(self) -> Sequence[str]:
+        return ()
 
     def now(self) -> int:
         return self._database.clock() + int(self._error * 1000)
@@ -350,7 +355,13 @@ class SimulatedStore:
     async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> Any:
         return await self._ask("active_pushes", self._inner.active_pushes, agents, after, limit)
 
+    async def read_audit(self, which: AuditFilter, **wanted: Any) -> Any:
+        return await self._ask("read_audit", partial(self._inner.read_audit, which, **wanted))
+
     # -- what changes something ----------------------------------------------------------------
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Any:
+        return await self._ask("append_audit", self._inner.append_audit, entries)
 
     async def claim(self, task_id: str) -> Any:
         async def claim() -> int:
@@ -413,8 +424,13 @@ class SimulatedStore:
     async def put_push(self, task_id: str, push: PushRecord) -> Any:
         return await self._ask("put_push", self._inner.put_push, task_id, push)
 
-    async def save_delivery(self, task_id: str, push: PushRecord) -> Any:
-        return await self._ask("save_delivery", self._inner.save_delivery, task_id, push)
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> Any:
+        return await self._ask("save_delivery", self._inner.save_delivery, task_id, push, attempt)
+
+    async def push_attempts(self, task_id: str, push_id: str) -> Any:
+        return await self._ask("push_attempts", self._inner.push_attempts, task_id, push_id)
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         await self._ask("remove_push", self._inner.remove_push, task_id, push_id)

@@ -15,6 +15,7 @@ from parley.store.lease import Lease
 from parley.store.protocols.errors import StoreError
 from tests.simulation.bus import SimulatedBus, Wire
 from tests.simulation.checks import LogChecker
+from tests.simulation.compositions import agents_of
 from tests.simulation.database import Database, SimulatedStore
 from tests.simulation.loop import Process
 from tests.simulation.programs import Programs
@@ -60,9 +61,9 @@ class Replica:
     async def run(self) -> None:
         """Begin to serve. Dies when the store does not work, as a server does."""
         plan, world = self.fleet.world.plan, self.fleet.world
-        agent = Programs(world, self.fleet.checker, self.fleet.database.complete_later).agent()
+        programs = Programs(world, self.fleet.checker, self.fleet.database.complete_later)
         self.host = Host(
-            {"": agent},
+            agents_of(programs),
             self.store,
             drain=plan.drain,
             bus=None if plan.is_embedded else self.bus,
@@ -144,7 +145,11 @@ class Fleet:
     # -- asking --------------------------------------------------------------------------------
 
     async def ask(
-        self, replica: Replica, work: Callable[[AgentService], Awaitable[Any]], timeout: float
+        self,
+        replica: Replica,
+        path: str,
+        work: Callable[[AgentService], Awaitable[Any]],
+        timeout: float,
     ) -> Any:
         """Have a replica do something, over the network. Raises ``Cut``, ``A2AError``,
         ``TimeoutError``.
@@ -153,7 +158,7 @@ class Fleet:
         async def answers(service: AgentService, send: Callable[[Any], None]) -> None:
             send(await work(service))
 
-        connection = Connection(self, replica, answers)
+        connection = Connection(self, replica, path, answers)
         try:
             async with asyncio.timeout(timeout):
                 return await connection.receive()
@@ -161,7 +166,7 @@ class Fleet:
             connection.hang_up()
 
     def stream(
-        self, replica: Replica, work: Callable[[AgentService], AsyncIterator[Any]]
+        self, replica: Replica, path: str, work: Callable[[AgentService], AsyncIterator[Any]]
     ) -> Connection:
         """Have a replica stream something; take it with ``receive`` until that returns ``None``."""
 
@@ -172,7 +177,7 @@ class Fleet:
                     await connection.room()
             send(None)
 
-        connection = Connection(self, replica, answers)
+        connection = Connection(self, replica, path, answers)
         return connection
 
 
@@ -183,11 +188,13 @@ class Connection:
         self,
         fleet: Fleet,
         replica: Replica,
+        path: str,
         answers: Callable[[AgentService, Callable[[Any], None]], Awaitable[None]],
     ) -> None:
         self._fleet = fleet
         self._world = fleet.world
         self._replica = replica
+        self._path = path
         here = fleet.world.here
         assert here is not None
         self._client = here
@@ -220,7 +227,7 @@ class Connection:
         if not replica.is_listening or replica.host is None:
             self._send(Cut("refused"))
             return
-        self._task = replica.process.spawn(self._serve(replica.host.services[""]))
+        self._task = replica.process.spawn(self._serve(replica.host.services[self._path]))
         replica.requests[self._number] = self._task
 
     async def _serve(self, service: AgentService) -> None:

@@ -129,13 +129,13 @@ class Observations:
         self.has_ended(task_id)
         self._refused.append((task_id, message_id))
 
-    def listed(self, owner: str, tasks: Sequence[Task], known: Sequence[str]) -> None:
+    def listed(self, agent: str, owner: str, tasks: Sequence[Task], known: Sequence[str]) -> None:
         """Look at a list of all tasks of a caller, made when everything was at rest."""
         logs: dict[str, Any] = self._checker.logs
         meant = {
             id: log.stored(None, True).task()
             for id, log in logs.items()
-            if log.head.scope.owner == owner
+            if (log.head.scope.agent, log.head.scope.owner) == (agent, owner)
         }
         if {task.id: task for task in tasks} != meant or len(tasks) != len(meant):
             self._world.violated("L4", owner, "a list shows other tasks than there are")

@@ -72,29 +72,33 @@ class Programs:
     """The agent of one replica, and what its functions may not do."""
 
     def __init__(
-        self, world: World, checker: Any, complete: Callable[[str, str, float], None]
+        self, world: World, checker: Any, complete: Callable[[str, str, str, float], None]
     ) -> None:
         self._world = world
         self._checker = checker
         self._complete = complete
 
-    def agent(self) -> Agent:
-        """Return an agent, as every replica has one of its own."""
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of all agents of a replica."""
         plan = self._world.plan
         span = lambda seconds: None if seconds is None else timedelta(seconds=seconds)  # noqa: E731
-        agent = Agent(
-            "Programs",
-            direct_reply_timeout=plan.moment,
-            cancel_grace=plan.cancel_grace,
-            max_running=plan.max_running,
-            max_queued=plan.max_queued,
-            max_attempts=plan.max_attempts,
-            on_crash=plan.on_crash,  # type: ignore[arg-type]
-            push_notifications=plan.has_webhooks,
-            blocking_timeout=2 * PATIENCE,
-            turn_timeout=span(plan.turn_timeout),
-            task_timeout=span(plan.task_timeout),
-        )
+        return {
+            "direct_reply_timeout": plan.moment,
+            "cancel_grace": plan.cancel_grace,
+            "max_running": plan.max_running,
+            "max_queued": plan.max_queued,
+            "max_attempts": plan.max_attempts,
+            "on_crash": plan.on_crash,
+            "push_notifications": plan.has_webhooks,
+            "blocking_timeout": 2 * PATIENCE,
+            "turn_timeout": span(plan.turn_timeout),
+            "task_timeout": span(plan.task_timeout),
+        }
+
+    def agent(self, name: str = "Programs") -> Agent:
+        """Return an agent, as every replica has one of its own."""
+        agent = Agent(name, **self.options)
         agent.skill(id="run", default=True)(self._run)
         agent.skill(id="task", replies="task")(self._run)
         agent.skill(id="reply", replies="message")(self._reply)
@@ -130,7 +134,7 @@ class Programs:
                 await turn.sleep(number / 100, key=f"n{at}")
             case "e":
                 key = f"{turn.task_id}:{at}"
-                self._complete(key, f"event {at}", number / 100)
+                self._complete(turn._attempt.runner.scope.agent, key, f"event {at}", number / 100)
                 await turn.artifact(await turn.wait_event(key))
             case "q":
                 answer = await turn.ask(f"question {at}")

@@ -17,11 +17,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from parley.database.postgres.connection import texts
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import Task, TaskState
 from parley.store.events import RecordKind
 from parley.store.fold import Fold
-from parley.store.postgres.connection import texts
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import LIST_BYTES, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState

@@ -9,11 +9,23 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+from parley.model.push import AuthenticationInfo, PushOptions, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.store.protocols.errors import StoreError, TaskEnded, TooManyPushes, UnknownTask
+from parley.store.protocols.errors import (
+    PushReplaced,
+    StoreError,
+    TaskEnded,
+    TooManyPushes,
+    UnknownTask,
+)
 from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.webhooks import MAX_PUSHES, PushRecord, PushState
+from parley.store.protocols.webhooks import (
+    ATTEMPTS_KEPT,
+    MAX_PUSHES,
+    DeliveryAttempt,
+    PushRecord,
+    PushState,
+)
 from parley.store.sql import migrations
 from parley.store.sqlite.file import APPLICATION_ID
 from parley.store.sqlite.store import SqliteTaskStore
@@ -279,3 +291,78 @@ def test_a_record_shows_no_secrets() -> None:
     assert "secret" not in shown
     assert "https://example.com/..." in shown
     assert "secret" not in repr(TaskPushNotificationConfig(url="http://[secret"))
+
+
+def attempt(number: int, **given: object) -> DeliveryAttempt:
+    return DeliveryAttempt(number=number, at=1000 + number, **given)  # type: ignore[arg-type]
+
+
+async def test_a_history_has_the_last_attempts_and_no_more_rows(store: TaskStore) -> None:
+    await store.append(creation("t", chunk("t", "x")))
+    kept = await store.put_push("t", push("a"))
+    assert list(await store.push_attempts("t", "a")) == []
+    for n in range(1, ATTEMPTS_KEPT + 8):
+        saved = replace(kept, attempts=n, note="waits")
+        assert await store.save_delivery("t", saved, attempt(n, status=500, error="HTTP 500"))
+    history = list(await store.push_attempts("t", "a"))
+    assert [each.number for each in history] == list(range(ATTEMPTS_KEPT + 7, 7, -1))
+    assert history[0] == attempt(ATTEMPTS_KEPT + 7, status=500, error="HTTP 500")
+    [now] = await store.pushes("t")
+    assert (now.attempts, now.note) == (ATTEMPTS_KEPT + 7, "waits")
+    assert list(await store.push_attempts("t", "b")) == []
+    assert list(await store.push_attempts("u", "a")) == []
+    await store.remove_push("t", "a")
+    assert list(await store.push_attempts("t", "a")) == []
+
+
+async def test_a_save_that_changes_nothing_leaves_no_attempt(store: TaskStore) -> None:
+    await store.append(creation("t", chunk("t", "x")))
+    kept = await store.put_push("t", push("a"))
+    assert not await store.save_delivery("t", replace(kept, revision="old"), attempt(1))
+    assert list(await store.push_attempts("t", "a")) == []
+
+
+async def test_a_change_of_a_revision_that_is_gone_changes_nothing(store: TaskStore) -> None:
+    await store.append(creation("t", chunk("t", "x")))
+    await store.put_push("t", push("a", revision="r1"))
+    changed = push("a", token="new", revision="r2")
+    changed = await store.put_push("t", replace(changed, replaces="r1"))
+    assert (changed.revision, changed.replaces) == ("r2", "")
+    late = replace(push("a", url=f"{URL}/old", revision="r4"), replaces="r0")
+    with pytest.raises(PushReplaced):
+        await store.put_push("t", late)
+    assert await store.pushes("t") == [changed]
+    await store.remove_push("t", "a")
+    with pytest.raises(PushReplaced):
+        await store.put_push("t", replace(late, replaces=changed.revision))
+    assert list(await store.pushes("t")) == []
+
+
+async def test_a_replacement_keeps_options_and_what_its_receiver_confirmed(
+    store: TaskStore,
+) -> None:
+    await store.append(creation("t", chunk("t", "x")))
+    options = PushOptions(events="significant")
+    first = await store.put_push("t", replace(push("a"), options=options))
+    assert first.options == options
+    await store.save_delivery("t", replace(first, confirmed=True, attempts=3))
+    again = await store.put_push("t", replace(push("a", revision="r2"), version="0.3"))
+    assert (again.options, again.confirmed, again.attempts) == (options, True, 3)
+    assert await store.pushes("t") == [again]
+    other = replace(push("a", token="new", revision="r3"), options=PushOptions(events="all"))
+    other = await store.put_push("t", other)
+    assert (other.options, other.confirmed) == (PushOptions(events="all"), False)
+    assert await store.pushes("t") == [other]
+    await store.save_delivery("t", replace(other, confirmed=True))
+    moved = push("a", url=f"{URL}/other", token="new", revision="r4")
+    assert not (await store.put_push("t", moved)).confirmed
+
+
+async def test_history_is_removed_with_its_task(store: TaskStore) -> None:
+    await store.append(creation("t", status("t", TaskState.COMPLETED)))
+    kept = await store.put_push("t", push("a"))
+    await store.save_delivery("t", replace(kept, attempts=1), attempt(1))
+    assert await store.prune(SCOPE.agent, 2**60, 10) == 1
+    await store.append(creation("t", status("t", TaskState.COMPLETED)))
+    await store.put_push("t", push("a"))
+    assert list(await store.push_attempts("t", "a")) == []

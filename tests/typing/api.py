@@ -24,6 +24,7 @@ from parley import (
     TurnFile,
 )
 from parley.client import SyncRemoteAgent
+from parley.compose import Budget, Composition, sequence
 from parley.server.app import App
 from parley.testing import ScriptedAgent, TestedAgent, assert_events, client, completed, submitted
 
@@ -63,6 +64,9 @@ async def bare(turn: Turn) -> str:
     assert_type(await turn.references(), tuple[Task, ...])
     assert_type(await turn.artifact("text", name="a"), str)
     assert_type(await turn.delegate("http://localhost:9999", "Hi", key="k"), Task | Message)
+    assert_type(await turn.delegate(Agent("Beside"), "Hi"), Task | Message)
+    assert_type(sequence(Agent("First"), str.upper, "http://localhost:9999"), Composition)
+    assert_type(turn.budget, Budget | None)
     async with turn.connect("http://localhost:9999", bearer="token") as other:
         remote: parley.RemoteAgent = other
         assert_type(await other.send("Hi", key="other", progress=True), Task | Message)

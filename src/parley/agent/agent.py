@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
+from msgspec.structs import replace
+
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.default_extensions import BUILT_IN, default_uris
+from parley.agent.default_extensions import declared_extensions, default_uris
 from parley.agent.lifespan import checked_lifespan
+from parley.agent.remote.uses import UsableAgent, checked_uses
 from parley.agent.turn import Turn
 from parley.engine.content import takes as takes_part
 from parley.engine.description import AgentDescription
+from parley.engine.disclosure import schemas_of
 from parley.engine.extended_card import ExtendedCard, ExtendedCards
+from parley.engine.handoff.record import Handoffs, declared
 from parley.engine.options import Options
 from parley.engine.routing import RoutedMessage
 from parley.engine.skill import (
@@ -31,7 +35,7 @@ from parley.engine.skill import (
 from parley.engine.typed.inputs import Inputs
 from parley.engine.typed.parameters import parameters_of
 from parley.engine.typed.results import result_of
-from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchema, SkillSchemas
+from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchemas
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -39,23 +43,25 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
+from parley.model.envelope.declared import EnvelopeSettings, checked_for, checked_settings
+from parley.model.extensions import FILE_TRANSFER, PUSH_DELIVERY, Extension
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
+from parley.model.push import PushEvents
 from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
+from parley.security.disclosure import InterfaceListings, Listed, Listing, listing_of
 from parley.security.owner import Owner, owner_policy
+from parley.security.rates.limit import Limit, SizeLimit, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, card_schemes
-from parley.wire.versions import LATEST
+from parley.wire.versions import LATEST, SUPPORTED_VERSIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-log = logging.getLogger("parley.agent")
 
 ANY_MODES = ("text/plain", "application/json", "*/*")
 """The input modes on the card of an agent that declares none."""
 
 
-class Agent:
+class Agent(UsableAgent):
     """The card of an agent, its skills and its options.
 
     ``input_modes`` and ``output_modes`` are media types, or ``text``, ``file`` and ``data`` for all
@@ -77,6 +83,8 @@ class Agent:
     ``lifespan`` is a function that takes the agent and returns an async context manager: it is
     entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
+    ``push_events`` is what a webhook receives whose owner does not choose: ``"all"`` events, or the
+    ``"significant"`` ones: states and complete artifacts.
     ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
     with ``&`` and ``|``. The server verifies it, and the card says so. ``operation_security``
     replaces it for some operations, by their names (``"CancelTask"``); that of ``"SendMessage"``
@@ -86,7 +94,15 @@ class Agent:
     runs in a thread.
     ``owner`` says to whom tasks, contexts, webhooks, lists and files belong: to each ``"caller"``,
     to the ``"tenant"``, to callers with the same value of a claim (``claim("org")``), or to whom a
-    function of the caller names. Tasks of before a change of it stay with their old owners.
+    function of the caller names. Tasks of before a change of ``owner`` stay with their old owners.
+    ``listed_interfaces`` says who sees which addresses on the card, by binding, or by binding and
+    version (``{"GRPC": "extended", "JSONRPC 0.3": False}``), as ``listed`` does for skills. It
+    hides an address; it does not close it. ``limits`` are how much callers may take, such as
+    ``["60/minute per caller"]`` (``docs/limits.md``). ``envelope`` says what the agent declares in
+    the envelope protocol, ``False`` that it does not speak it (``docs/envelope/card.md``).
+    ``uses`` are agents of this process that this one's turns call (``turn.delegate(other)``): they
+    run on the same server, without an address of their own unless they are served too.
+    ``handoffs`` are the agents that skills may hand conversations to (``parley.compose.handoff``).
     ``Options`` documents the other options.
 
     Raises ``ValueError`` for an invalid option.
@@ -126,11 +142,17 @@ class Agent:
         keep_claims: Iterable[str] = (),
         streaming: bool = True,
         push_notifications: bool = True,
+        push_events: PushEvents = "all",
         lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
         security: Scheme | Security | None = None,
         operation_security: Mapping[str, Scheme | Security] | None = None,
         policy: Policy | None = None,
         owner: Owner = "caller",
+        listed_interfaces: Mapping[str, Listed] | None = None,
+        limits: Iterable[str] = (),
+        envelope: EnvelopeSettings | bool = True,
+        uses: Iterable[UsableAgent] = (),
+        handoffs: Iterable[object] | Handoffs = (),
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -148,7 +170,10 @@ class Agent:
         self.input_modes = modes_of(input_modes)
         self.output_modes = modes_of(output_modes) or ("text/plain",)
         self.default_extensions = default_uris(default_extensions)
-        self.extensions = _extensions(extensions, self.default_extensions)
+        defaults = self.default_extensions
+        if not push_notifications:
+            defaults = defaults - {PUSH_DELIVERY}
+        self.extensions = declared_extensions(extensions, defaults)
         self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
         self.retention = retention
         self.input_timeout = input_timeout
@@ -160,6 +185,10 @@ class Agent:
         self.operation_security = self._operations(operation_security or {})
         self.policy = None if policy is None else checked_policy(policy)
         self.owner = owner_policy(owner)
+        self.listed_interfaces = InterfaceListings.of(listed_interfaces, SUPPORTED_VERSIONS)
+        self.limits = parse_limits(limits, operations=self._method_names)
+        self.envelope = checked_settings(envelope)
+        self.handoffs = declared(handoffs)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,
@@ -175,8 +204,10 @@ class Agent:
             max_hops=max_hops,
             keep_history=keep_history,
             keep_claims=strings_of(keep_claims, "keep_claims"),
+            push_events=push_events,
         )
         self.key = key or slug(name)
+        self.uses = checked_uses(name, uses, () if self.handoffs is None else self.handoffs.to)
         self.skills: dict[str, Skill] = {}
         self._is_served = False
         self._router: Callable[[RoutedMessage], Any] | None = None
@@ -206,6 +237,8 @@ class Agent:
         invalid_input: InvalidInput = "refuse",
         default: bool = False,
         security: Scheme | Security | None = None,
+        listed: Listed = True,
+        limits: Iterable[str] = (),
     ) -> Callable[[F], F]: ...
 
     def skill(
@@ -224,6 +257,8 @@ class Agent:
         invalid_input: InvalidInput = "refuse",
         default: bool = False,
         security: Scheme | Security | None = None,
+        listed: Listed = True,
+        limits: Iterable[str] = (),
     ) -> F | Callable[[F], F]:
         """Make a function a skill; use it as a decorator.
 
@@ -233,7 +268,12 @@ class Agent:
         ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
         returns an error and creates no task, ``"ask"`` creates a task that asks for what is
         missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
-        is what a caller must prove for this skill, beside what the agent requires.
+        is what a caller must prove for this skill, beside what the agent requires. ``limits`` are
+        how much callers may take of it, such as ``["10/minute per caller"]``.
+
+        ``listed`` says who sees the skill: all (``True``), those who get the extended card and meet
+        its ``security`` (``"extended"``), those of them for whom a function of the caller returns
+        ``True``, or nobody (``False``). For whoever may not see or use it, it does not exist.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
         agent is served already.
@@ -253,6 +293,8 @@ class Agent:
                 invalid_input=invalid_input,
                 default=default,
                 security=None if security is None else security.security,
+                listing=listing_of(listed, "listed"),
+                limits=parse_limits(limits, skill=id or str(getattr(target, "__name__", ""))),
             )
             return target
 
@@ -269,6 +311,8 @@ class Agent:
         invalid_input: InvalidInput,
         default: bool,
         security: Security | None,
+        listing: Listing,
+        limits: tuple[Limit, ...],
         **described: tuple[str, ...],
     ) -> None:
         self._check_not_served("skills")
@@ -302,6 +346,11 @@ class Agent:
             )
         if default and any(skill.default for skill in self.skills.values()):
             raise ValueError(f"the agent {self.name!r} has a default skill already")
+        if default and not listing.is_public:
+            raise ValueError(
+                f"the skill {skill_id!r} is the default, which answers messages that name no "
+                "skill, so all callers may see it: leave listed out, or default"
+            )
         if description is None:
             description = inspect.getdoc(function)
         self.skills[skill_id] = Skill(
@@ -317,6 +366,8 @@ class Agent:
             result=result,
             invalid_input=invalid_input,
             security=security,
+            listing=listing,
+            limits=limits,
             tags=described["tags"] or (self.key,),
             examples=described["examples"],
             input_modes=described["input_modes"]
@@ -393,20 +444,18 @@ class Agent:
 
     @property
     def _declared(self) -> tuple[Extension, ...]:
-        """The extensions on the card: with the schemas of typed skills, if there are any."""
-        schemas = {}
-        for skill in self.skills.values():
-            schema = SkillSchema(
-                input=skill.inputs.schema if skill.inputs is not None else None,
-                output=skill.result.schema if skill.result is not None else None,
-            )
-            if schema.input is not None or schema.output is not None:
-                schemas[skill.id] = schema
-        is_left_out = SKILL_SCHEMAS not in self.default_extensions
-        is_given = any(extension.uri == SKILL_SCHEMAS for extension in self.extensions)
-        if not schemas or is_left_out or is_given:
+        """The extensions on the public card: with the schemas of its typed skills, if any."""
+        listed = [skill for skill in self.skills.values() if skill.listing.is_public]
+        schemas = schemas_of(listed)
+        if not schemas or not self._declares_schemas:
             return self.extensions
         return (*self.extensions, SkillSchemas.of_skills(schemas))
+
+    @property
+    def _declares_schemas(self) -> bool:
+        """Whether cards have the schemas of typed skills."""
+        is_given = any(extension.uri == SKILL_SCHEMAS for extension in self.extensions)
+        return SKILL_SCHEMAS in self.default_extensions and not is_given
 
     # -- for the server ------------------------------------------------------------------------
 
@@ -431,14 +480,38 @@ class Agent:
             transfers_files=FILE_TRANSFER in self.default_extensions,
             authorization=self._authorization,
             owner=self.owner,
+            declares_schemas=self._declares_schemas,
+            interfaces=self.listed_interfaces,
+            limits=self._all_limits,
+            envelope=checked_for(self.envelope, self.skills),
+            handoffs=self.handoffs,
         )
         self._is_served = True
         return description
 
+    @property
+    def _method_names(self) -> list[str]:
+        return [each.operation.name for e in self.extensions for each in e.methods]
+
+    @property
+    def _all_limits(self) -> tuple[Limit, ...]:
+        """The limits of the agent and of its skills. Raises ``ValueError`` for unknown skills."""
+        for limit in self.limits:
+            named = () if isinstance(limit, SizeLimit) else limit.applies.skills
+            if unknown := [name for name in named if name not in self.skills]:
+                raise ValueError(
+                    f"the limit {limit.text!r} names the skill {unknown[0]!r}, which the agent "
+                    f"{self.name!r} does not have; its skills are {', '.join(self.skills)}"
+                )
+        limits = [*self.limits, *[each for s in self.skills.values() for each in s.limits]]
+        if self.envelope is not None and self.envelope.requests_per_minute is not None:
+            rate = parse_limits([f"{self.envelope.requests_per_minute}/minute per caller"])[0]
+            limits.append(replace(rate, name="envelope-minute"))
+        return tuple(limits)
+
     def _operations(self, given: Mapping[str, Scheme | Security]) -> dict[str, Security]:
         """Return the requirements of operations. Raises ``ValueError`` for an unknown name."""
-        known = [each.name for each in OPERATIONS]
-        known += [each.operation.name for e in self.extensions for each in e.methods]
+        known = [*[each.name for each in OPERATIONS], *self._method_names]
         if FILE_TRANSFER in self.default_extensions:
             known += FILE_OPERATIONS
         unknown = [name for name in given if name not in known]
@@ -456,15 +529,32 @@ class Agent:
     def _authorization(self) -> Authorization | None:
         """The rules of what callers may do, ``None`` without any."""
         skills = {s.id: s.security for s in self.skills.values() if s.security is not None}
-        is_open = self.security is None and self.policy is None
+        identity = self.envelope is not None and self.envelope.needs_identity
+        is_open = self.security is None and self.policy is None and not identity
         if is_open and not (skills or self.operation_security):
             return None
         return Authorization(
-            self.security, skills=skills, operations=self.operation_security, policy=self.policy
+            self.security,
+            permissions=self.envelope.required_permissions if self.envelope is not None else (),
+            needs_identity=identity,
+            skills=skills,
+            operations=self.operation_security,
+            policy=self.policy,
+            hidden=[skill.id for skill in self.skills.values() if not skill.listing.is_public],
+        )
+
+    @property
+    def _has_extended_card(self) -> bool:
+        """Whether there are cards that show more than the public one."""
+        interfaces = self.listed_interfaces
+        return (
+            self.extended_cards is not None
+            or (interfaces is not None and interfaces.is_extended)
+            or any(skill.listing.is_extended for skill in self.skills.values())
         )
 
     def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
-        """Return the agent's card for a JSON-RPC address, or for interfaces."""
+        """Return the agent's public card for a JSON-RPC address, or for interfaces."""
         if isinstance(at, str):
             at = (AgentInterface(url=at, protocol_binding="JSONRPC", protocol_version=LATEST),)
         authorization = self._authorization
@@ -480,12 +570,12 @@ class Agent:
             capabilities=AgentCapabilities(
                 streaming=self.streaming,
                 push_notifications=self.push_notifications,
-                extended_agent_card=self.extended_cards is not None,
+                extended_agent_card=self._has_extended_card,
                 extensions=tuple(extension.declared() for extension in self._declared),
             ),
             default_input_modes=self.input_modes or ANY_MODES,
             default_output_modes=self.output_modes,
-            skills=tuple(skill.described for skill in self.skills.values()),
+            skills=tuple(s.described for s in self.skills.values() if s.listing.is_public),
             security_schemes=card_schemes(securities),
             security_requirements=() if self.security is None else self.security.declared(),
         )
@@ -504,27 +594,3 @@ def _check_takes_data(skill: Skill) -> None:
 def slug(name: str) -> str:
     """Return a name as a path segment."""
     return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
-
-
-def _extensions(
-    given: Iterable[Extension | AgentExtension], defaults: Collection[str]
-) -> tuple[Extension, ...]:
-    built_in = [extension for extension in BUILT_IN if extension.uri in defaults]
-    extensions = collect_extensions([*built_in, *given])
-    for extension in extensions:
-        if extension.required and extension.is_declaration_only:
-            log.warning(
-                "the extension %r is data on the card alone, and required: callers who do not ask "
-                "for it are refused for nothing, so the specification advises against it; leave "
-                "required out, or give it behaviour (parley.extensions.Extension)",
-                extension.uri,
-            )
-    uris = {extension.uri for extension in extensions}
-    for extension in extensions:
-        missing = [uri for uri in extension.depends_on if uri not in uris]
-        if missing:
-            raise ValueError(
-                f"{extension!r} depends on {', '.join(missing)}, which the agent does not have; "
-                "give it too"
-            )
-    return extensions

@@ -18,10 +18,10 @@ from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.files import BlockingFile
 from parley.agent.remote.blocking import BlockingAgent
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+from parley.agent.remote.uses import Callee
 from parley.agent.task_credential import TaskCredential
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
-from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
 from parley.model.parts import Artifact, Message, Part
@@ -235,7 +235,7 @@ class BlockingTurn(TurnFacts):
         """Return a signed address: a POST to it completes the event ``key``, once."""
         return self._wait(self._turn.callback(key, expires=expires))
 
-    def connect(self, agent: Reference, **options: Any) -> BlockingAgent:
+    def connect(self, agent: Callee, **options: Any) -> BlockingAgent:
         """Connect to another agent: ``with turn.connect(url) as remote``."""
 
         async def connected() -> BoundAgent:
@@ -245,7 +245,7 @@ class BlockingTurn(TurnFacts):
 
     def delegate(
         self,
-        agent: Reference | BlockingAgent,
+        agent: Callee | BlockingAgent,
         message: Sendable | None = None,
         *,
         key: str | None = None,

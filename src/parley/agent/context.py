@@ -31,12 +31,12 @@ class AgentContexts:
     """The contexts of one agent. Its turns in this process update a value one after another."""
 
     def __init__(self, *, keep_history: bool) -> None:
-        self._keep_history = keep_history
+        self.keeps_history = keep_history
         self._locks: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
 
     def of(self, runner: AttemptRunner) -> AgentContext:
         """Return the context of the runner's task."""
-        return AgentContext(runner, keep_history=self._keep_history, updating=self._locks)
+        return AgentContext(runner, keep_history=self.keeps_history, updating=self._locks)
 
 
 class AgentContext:

@@ -10,31 +10,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.handoff.turns import ended, in_turns
 from parley.agent.large_files import referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.agent.typed_questions import ask_inputs
 from parley.engine.content import checked
+from parley.engine.handoff.value import Handoff
 from parley.engine.skill import Form
 from parley.engine.turn.attempt import Attempt, Failed
 from parley.engine.typed.inputs import Inputs
 from parley.engine.typed.mismatch import Mismatch
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
+from parley.security.egress import turn_egress
 
 
-async def call(services: TurnServices, attempt: Attempt) -> object:
-    """Call the skill's function for an attempt and return its value; stream what it yields."""
+async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False) -> object:
+    """Call the skill's function for an attempt and return its value; stream what it yields.
+
+    A message of a conversation that was handed over is answered by the other agent instead, unless
+    it is known that the agent's own function is to answer (``is_own``).
+    """
     skill = attempt.request.skill
+    turn_egress.set(services.egress)
+    if services.handoffs is not None and not is_own and skill.replies != "message":
+        return await in_turns(services, attempt, _call)
     form = skill.form
     function = skill.function
     arguments: tuple[Any, ...] = ()
     if skill.takes == "turn":
         arguments = (_turn(services, attempt),)
     elif skill.takes == "text":
-        arguments = (attempt.request.message.text,)
+        arguments = (_text(attempt.request.message, skill.function),)
     elif skill.inputs is not None:
         function = await _filled(skill.inputs, services, attempt)
     value: Any
@@ -54,7 +66,24 @@ async def call(services: TurnServices, attempt: Attempt) -> object:
     if inspect.isgenerator(value):
         await _stream_from_thread(services, attempt, value)
         return None
-    return value if type(value) is str else await referred(services, attempt, value)
+    if type(value) is str:
+        return value
+    if isinstance(value, Handoff):
+        return value if is_own else ended(attempt, value)
+    return await referred(services, attempt, value)
+
+
+def _text(message: Message, function: Callable[..., Any], name: str = "") -> str:
+    """Return the text of a message. One without a text part may have it as data: alone, or as the
+    member that is named like the parameter (by default the function's first).
+    """
+    text = message.text
+    if text:
+        return text
+    data = next((part.data for part in message.parts if part.data is not UNSET), None)
+    if isinstance(data, dict):
+        data = data.get(name or next(iter(inspect.signature(function).parameters)))
+    return data if isinstance(data, str) else ""
 
 
 def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:
@@ -69,6 +98,7 @@ async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> C
     was asked for, comes from the answers in the log.
     """
     skill, message = attempt.request.skill, attempt.request.message
+    function = skill.function
     values = attempt.request.inputs
     if values is None:
         try:
@@ -77,8 +107,9 @@ async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> C
             if skill.invalid_input != "ask":  # the type has changed since the task began
                 raise Failed(f"The input does not fit any more: {mismatch}") from None
             values = await ask_inputs(attempt, inputs, mismatch)
-    by_position, by_name = inputs.arguments(values, _turn(services, attempt), message.text)
-    return partial(skill.function, *by_position, **by_name)
+    text = _text(message, function, inputs.text) if inputs.text else ""
+    by_position, by_name = inputs.arguments(values, _turn(services, attempt), text)
+    return partial(function, *by_position, **by_name)
 
 
 async def _stream(services: TurnServices, attempt: Attempt, values: Any) -> None:
@@ -115,6 +146,11 @@ async def _stream_from_thread(
 
 def give(attempt: Attempt, out: ArtifactStream, value: object) -> None:
     """Write what a generator yielded: a chunk, a whole artifact, or a message about progress."""
+    if isinstance(value, Handoff):
+        raise TypeError(
+            "a function that yields cannot hand a conversation over: return handoff(...) from one "
+            "that writes its artifacts with turn.stream() or turn.artifact()"
+        )
     if isinstance(value, Artifact):
         attempt.write_artifact(checked(value), last=True)
     elif isinstance(value, Message):
@@ -123,3 +159,7 @@ def give(attempt: Attempt, out: ArtifactStream, value: object) -> None:
         if attempt.runner.writer is None:
             attempt.working()  # a function that yields has a task, and its caller gets it now
         out.put(value)
+
+
+async def _call(services: TurnServices, attempt: Attempt) -> object:
+    return await call(services, attempt, is_own=True)

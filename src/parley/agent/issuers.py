@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from parley.security.egress import Egress
+
 if TYPE_CHECKING:
     from parley.client.auth import AuthorizationCode
     from parley.client.auth.issuers import Issuers
@@ -19,7 +21,8 @@ class TurnIssuers:
     Only what the author named is dialled without the egress guard.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, egress: Egress | None = None) -> None:
+        self.egress = egress or Egress()
         self._http: HttpTransport | None = None
         self._kept: OrderedDict[tuple[str, str], Issuers] = OrderedDict()
 
@@ -35,9 +38,9 @@ class TurnIssuers:
             from parley.security.loopback import is_loopback
 
             if self._http is None:
-                self._http = HttpTransport(trust_env=True)
+                self._http = HttpTransport(trust_env=True, bound_to_turns=False)
             is_local = is_loopback(Origin.of(oauth.issuer).host)
-            http = IssuerHttp(self._http, trusts=oauth.names, is_local=is_local)
+            http = IssuerHttp(self._http, trusts=oauth.names, is_local=is_local, egress=self.egress)
             found = self._kept[key] = Issuers(http)
             if len(self._kept) > MAX_KEPT:
                 _, oldest = self._kept.popitem(last=False)

@@ -37,7 +37,7 @@ class RemoteFiles:
         grace: float = 60.0,
     ) -> None:
         self.max_bytes = max_bytes
-        self._egress = egress or Egress()
+        self._egress = egress or Egress(option="allow_private_files")
         self._retry = retry
         self._limits = Limits(idle=idle, min_rate=min_rate, grace=grace)
         self._http: HttpTransport | None = None
@@ -64,5 +64,5 @@ class RemoteFiles:
 
     def _route(self, url: str) -> FetchRoute:
         if self._http is None or self._http.closed:
-            self._http = HttpTransport(egress=self._egress)
+            self._http = HttpTransport(egress=self._egress, bound_to_turns=False)
         return FetchRoute(self._http, url, {}, is_own=False)

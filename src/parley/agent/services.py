@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,10 @@ from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.authorizations import Authorizations
 from parley.engine.callbacks import Callbacks
+from parley.engine.handoff.record import Handoffs
 from parley.files.turn_files import TurnFiles
 from parley.security.authorization import Authorization
+from parley.security.egress import Egress
 
 INLINE_BYTES = 1024 * 1024
 """The size up to which a file is part of a message, unless the server says otherwise."""
@@ -35,7 +37,9 @@ class TurnServices:
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
-    addresses. ``authorization`` has the policy that ``turn.authorize`` asks.
+    addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the
+    policy for all that the client dials while an agent's function runs. ``name`` is the agent's,
+    ``handoffs`` says whom it may hand conversations to.
     """
 
     contexts: AgentContexts
@@ -48,11 +52,21 @@ class TurnServices:
     remote_files: RemoteFiles = field(default_factory=RemoteFiles)
     authorization: Authorization | None = None
     connect: Callable[..., Connection] = connect
+    egress: Egress | None = None
+    name: str = "agent"
+    handoffs: Handoffs | None = None
     connections: Connections = field(init=False)
-    issuers: TurnIssuers = field(default_factory=TurnIssuers)
+    issuers: TurnIssuers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.connections = Connections(self._open)
+        self.connections = Connections(self._open, self.egress, self.name)
+        self.issuers = TurnIssuers(self.egress)
+
+    def allow(self, places: Iterable[str]) -> None:
+        """Let the client dial more, before the first turn."""
+        if self.egress is not None:
+            self.egress = self.egress.adding(places)
+            self.connections.egress = self.issuers.egress = self.egress
 
     async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
         return await self.connect(*args, **options)

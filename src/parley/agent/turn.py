@@ -21,11 +21,11 @@ from parley.agent.large_files import base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.connection import TurnConnection, delegate
 from parley.agent.remote.turn_calls import TurnCalls
+from parley.agent.remote.uses import Callee
 from parley.agent.services import TurnServices
 from parley.agent.task_credential import TaskCredential
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
-from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
@@ -491,14 +491,15 @@ class Turn(TurnFacts):
             self._calls = TurnCalls(self._attempt, self._services.connections)
         return self._calls
 
-    def connect(self, agent: Reference, **options: Any) -> TurnConnection:
+    def connect(self, agent: Callee, **options: Any) -> TurnConnection:
         """Connect to another agent: ``async with turn.connect(url) as remote``.
 
         ``remote`` is the client that ``parley.connect`` returns, with the same options, bound to
         this turn. An agent with idempotent sends runs each message once in the life of the task,
         others at least once; a further attempt takes the answer from the log, or asks for it. The
         deadline of the turn, the number of agents that called each other, and the trace travel
-        with a message; the caller does not. See ``BoundAgent``.
+        with a message; the caller does not. See ``BoundAgent``. ``agent`` may also be an ``Agent``
+        that this one ``uses``: it is called in this process, as the caller of this turn.
 
         It can be awaited too. Turns share connections; this one is released when the block, or the
         turn, ends. Opening it raises what ``parley.connect`` raises.
@@ -507,7 +508,7 @@ class Turn(TurnFacts):
 
     async def delegate(
         self,
-        agent: Reference | BoundAgent,
+        agent: Callee | BoundAgent,
         message: Sendable | None = None,
         *,
         key: str | None = None,
@@ -520,11 +521,13 @@ class Turn(TurnFacts):
     ) -> Task | Message:
         """Delegate to another agent, and return its answer: a task, or a direct message.
 
-        ``agent`` is its address, or what ``turn.connect`` returned. Its questions are passed on to
-        the caller, unless ``pass_questions`` is false; ``progress`` and ``artifacts`` pass those of
-        the agent on to this task. ``key`` identifies the call, else its order among those to the
-        agent does. With ``cancel_remote=False`` the remote task is not canceled when this task is
-        canceled or fails. The other options are those of ``RemoteAgent.send``.
+        ``agent`` is its address, what ``parley.find`` or ``turn.connect`` returned, or an ``Agent``
+        that this one ``uses`` (``Agent(uses=[...])``). Its
+        questions are passed on to the caller, unless ``pass_questions`` is false; ``progress`` and
+        ``artifacts`` pass those of the agent on to this task. ``key`` identifies the call, else its
+        order among those to the agent does. With ``cancel_remote=False`` the remote task is not
+        canceled when this task is canceled or fails. The other options are those of
+        ``RemoteAgent.send``.
 
         Raises ``RemoteTaskFailed`` if the task ends without success, ``A2AError`` and
         ``ClientError`` as ``RemoteAgent.send`` does.

@@ -8,7 +8,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from parley.engine.content import accepts
+from parley.engine.handoff.value import HandedConversation
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
+from parley.extensions.call_chain import ChainBudget
 from parley.model.parts import Message, Part
 from parley.model.service import Caller, TraceContext
 from parley.model.tasks import Task
@@ -33,6 +35,16 @@ class TurnFacts:
         return self._attempt.latest
 
     @property
+    def budget(self) -> ChainBudget | None:
+        """What the caller lets this turn spend, with all that it calls; ``None`` for no limit.
+
+        A composition says it to its parts. What an answer has cost is said with
+        ``parley.extensions.Spent``.
+        """
+        chain = self._attempt.request.chain
+        return None if chain is None else chain.budget
+
+    @property
     def text(self) -> str:
         """The text of the message that began the task."""
         return self.message.text
@@ -54,6 +66,14 @@ class TurnFacts:
     def metadata(self) -> dict[str, Any]:
         """The metadata of the request and its message. The message takes precedence."""
         return {**(self._attempt.request.metadata or {}), **(self.message.metadata or {})}
+
+    @property
+    def handoff(self) -> HandedConversation | None:
+        """How the conversation reached this agent, if another one handed it over with this message.
+
+        ``is_back``: this agent had handed it over, and the other one returned it.
+        """
+        return self._attempt.handed or HandedConversation.of(self.message)
 
     @property
     def accepted_output_modes(self) -> tuple[str, ...]:

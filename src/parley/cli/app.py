@@ -10,12 +10,36 @@ import typer
 
 from parley import __version__
 from parley.cli.boundary import exit_status_of
-from parley.cli.commands import auth, card, complete, config, demo, keys, send, serve, store, task
+from parley.cli.commands import (
+    agents,
+    audit,
+    auth,
+    card,
+    catalog,
+    complete,
+    config,
+    demo,
+    envelope,
+    keys,
+    push,
+    registry,
+    send,
+    serve,
+    store,
+    task,
+    usage,
+)
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME
 from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
+
+GROUPS = (
+    "agents", "auth", "card", "catalog", "config", "envelope", "keys", "push", "registry", "store",
+    "task",
+)  # fmt: skip
+"""The commands that have commands of their own."""
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base of all its errors
 
@@ -58,7 +82,25 @@ def build() -> typer.Typer:
         if context.invoked_subcommand is None:
             print_line(context.get_help())
 
-    for command_module in (serve, demo, card, send, task, auth, complete, keys, store, config):
+    for command_module in (
+        serve,
+        demo,
+        card,
+        catalog,
+        send,
+        agents,
+        task,
+        envelope,
+        push,
+        registry,
+        auth,
+        complete,
+        keys,
+        store,
+        usage,
+        audit,
+        config,
+    ):
         command_module.register(app)
 
     @app.command("help", help="Show how to use parley, or one of its commands.")
@@ -123,7 +165,7 @@ def _globals_last(arguments: Sequence[str]) -> list[str]:
         alone = equals or setting.kind == "flag" or name not in spellings
         index += 1 if alone else 2
     rest = list(arguments[index:])
-    words = 2 if rest[:1] in (["auth"], ["card"], ["task"], ["keys"], ["store"], ["config"]) else 1
+    words = 2 if rest and rest[0] in GROUPS else 1
     words += rest[:2] == ["task", "push-config"]
     return [*rest[:words], *arguments[:index], *rest[words:]]
 

@@ -118,6 +118,7 @@ def _slug(name: str) -> str:
 
 def _agent(target: AgentTarget) -> Agent:
     from parley import Agent
+    from parley.agent.remote.uses import with_used
 
     module = _import_file(target) if target.is_file else _import_module(target)
     if target.name:
@@ -131,8 +132,13 @@ def _agent(target: AgentTarget) -> Agent:
             hint=_choices(target, _agents_in(module, Agent)),
         )
     known = _agents_in(module, Agent)
-    if len(known) == 1:
-        return next(iter(known.values()))
+    try:
+        parts = {id(used) for agent in known.values() for used in with_used(agent.uses)}
+    except ValueError as error:
+        raise UsageFailure(f"{target.location}: {error}") from None
+    own = [agent for agent in known.values() if id(agent) not in parts]
+    if len(own) == 1:  # the others of the file are its parts
+        return own[0]
     raise UsageFailure(
         f"there are {len(known)} agents in {target.location}"
         if known

@@ -52,8 +52,10 @@ def problems(raw: bytes) -> list[str]:
         found.append("supportedInterfaces: there is none, so the agent cannot be called")
     for index, offered in enumerate(card.supported_interfaces):
         parts = urlsplit(offered.url)
-        is_grpc = offered.protocol_binding.upper() == "GRPC"
-        if not is_grpc and (parts.scheme not in ("http", "https") or not parts.hostname):
+        binding = offered.protocol_binding.upper()
+        schemes = ("http", "https") if binding in ("JSONRPC", "HTTP+JSON") else (parts.scheme,)
+        is_absolute = bool(parts.scheme and parts.hostname) and parts.scheme in schemes
+        if binding != "GRPC" and not is_absolute:
             found.append(f"supportedInterfaces[{index}].url: {offered.url!r} is not absolute")
     for index, skill in enumerate(card.skills):
         if any(other.id == skill.id for other in card.skills[:index]):

@@ -4,8 +4,9 @@ from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
 from parley.client.bindings.tls import Tls
 from parley.client.calls.diff import new_output
 from parley.client.calls.event_stream import EventStream
+from parley.client.card.trust import CardTrust
 from parley.client.connection import Connection, connect
-from parley.client.errors import ClientError
+from parley.client.errors import CardNotTrusted, ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
 from parley.extensions.in_task_authorization import AuthRequest, auth_request
@@ -16,6 +17,8 @@ __all__ = [
     "ArtifactVersion",
     "ArtifactVersions",
     "AuthRequest",
+    "CardNotTrusted",
+    "CardTrust",
     "ClientError",
     "Connection",
     "EventStream",

@@ -13,14 +13,17 @@ from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.bindings.tls import Tls
 from parley.client.calls.failover import FailoverBinding
 from parley.client.card.interface import Candidate, choose, declares
-from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
+from parley.client.card.resolver import CardResolver, Reference, ResolvedCard, first_origin
+from parley.client.card.trust import CardTrust, trust_of
+from parley.client.card.verification import CardVerifier, ConnectionCards
+from parley.client.errors import CardNotTrusted
 from parley.client.extensions import activate
 from parley.client.files.transfer import AgentFiles
 from parley.client.headers import split_headers
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
-from parley.model.cards import AgentCard, AgentExtension
+from parley.model.cards import AgentExtension
 from parley.model.extensions import RESUMABLE_STREAMS, Extension, collect_extensions
 from parley.model.service import CallContext
 from parley.security.egress import Egress
@@ -56,8 +59,11 @@ class Connection:
         allow_private_files: bool | Iterable[str],
         tls: ssl.SSLContext | Tls | None,
         proxy: str | None,
+        egress: Egress | None,
         http: HttpTransport | None,
+        trust: CardTrust | bool | None = None,
     ) -> None:
+        trust = trust_of(trust)
         if path:
             reference = _below(reference, path)
         if isinstance(retries, int):
@@ -78,7 +84,7 @@ class Connection:
             others="what auth has" if given else "the client certificate" * has_certificate(tls),
         )
         self._trusted = tuple(map(Origin.parse, trust_origins))
-        self._egress = Egress.allowing(allow_private_files)
+        self._egress = Egress().adding(allow_private_files, option="allow_private_files")
         self._binding = binding
         self._version = _supported(version)
         self._timeout = timeout
@@ -92,17 +98,26 @@ class Connection:
                 "http has TLS settings and a proxy of its own: give them to it, as in "
                 "HttpTransport(tls=Tls(ca=..., cert=..., key=...), proxy=...)"
             )
+        if http is not None and egress is not None and not http.is_local:
+            raise ValueError("http has an egress policy of its own: HttpTransport(egress=...)")
         if certificate is not None:
             if tls is not None and not isinstance(tls, Tls):
                 raise ValueError("an SSLContext has its own certificate: give tls=Tls(ca=...)")
             tls = Tls(ca=tls.ca if tls else None, cert=certificate.cert, key=certificate.key)
-        self._http = http or HttpTransport(insecure=insecure, tls=tls, proxy=proxy)
+        self._http = http or HttpTransport(insecure=insecure, tls=tls, proxy=proxy, egress=egress)
+        requires_published = trust is not None and trust.required and not trust.is_pinned
+        if requires_published and self._http.is_unverified:
+            raise ValueError(
+                "servers are not verified (insecure, or an SSLContext that takes any), so the "
+                "published keys prove nothing: pin keys (CardTrust(keys=...)), or verify servers"
+            )
         address = reference if isinstance(reference, str) and "{" not in reference else ""
         self._auth = Authorizer(
             credentials, given, http=self._http, address=redacted(address) if address else ""
         )
         if http is None:
             self._http.certificate_for = self._auth.may_see_certificate
+        self._verifier = CardVerifier(trust, self._http)
         self._agent: RemoteAgent | None = None
 
     def __await__(self) -> Generator[Any, None, RemoteAgent]:
@@ -119,15 +134,31 @@ class Connection:
     async def _open(self) -> RemoteAgent:
         resolver = self._resolver()
         try:
-            resolved = await resolver.resolve(self._reference)
+            resolved = await self._resolve(resolver)
             self._bind(resolved)
             await self._auth.prepare()
             return self._make_agent(resolved, resolver)
         except BaseException:
+            await self._verifier.aclose()
             await self._auth.aclose()
             if self._owns_http:
                 await self._http.close()
             raise
+
+    async def _resolve(self, resolver: CardResolver) -> ResolvedCard:
+        """Return the current card. Raises ``CardNotTrusted``, and the errors of the resolver.
+
+        A kept card may be signed with a key that is gone since: it is fetched again.
+        """
+        before = resolver.requests
+        resolved = await resolver.resolve(self._reference)
+        try:
+            return await self._verifier.verify(resolved)
+        except CardNotTrusted:
+            if not resolved.url or resolver.requests != before:
+                raise
+        resolver.forget()
+        return await self._verifier.verify(await resolver.resolve(self._reference))
 
     def _resolver(self) -> CardResolver:
         return CardResolver(
@@ -142,7 +173,7 @@ class Connection:
     def _bind(self, resolved: ResolvedCard) -> None:
         """Bind the credentials to the agent of a card."""
         card = resolved.card
-        origin = resolved.given_origin or _first_origin(card)
+        origin = resolved.given_origin or first_origin(card)
         self._auth.for_card(resolved.bind(self._auth.credentials), lambda: card, origin)
 
     def _make_agent(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
@@ -164,8 +195,10 @@ class Connection:
                 peer=resolved.server,
                 auth=auth.at(candidate.origin),
             )
+            cards.keep_received(binding)
             return binding
 
+        cards = ConnectionCards(resolved, self._verifier)
         choice = choose(
             card,
             self._binding,
@@ -193,7 +226,8 @@ class Connection:
             CallContext(extensions=activation.uris),
             activation=activation,
             skipped_interfaces=[candidate.interface for candidate in choice.skipped],
-            refetch=lambda: resolver.resolve(self._reference),
+            refetch=lambda: self._resolve(resolver),
+            cards=cards,
             retry=self._retry,
             files=files,
             auth=auth,
@@ -222,7 +256,9 @@ def connect(
     allow_private_files: bool | Iterable[str] = False,
     tls: ssl.SSLContext | Tls | None = None,
     proxy: str | None = None,
+    egress: Egress | None = None,
     http: HttpTransport | None = None,
+    trust: CardTrust | bool | None = None,
 ) -> Connection:
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
 
@@ -257,18 +293,23 @@ def connect(
 
     ``tls`` has authorities to trust and a certificate to show (``Tls``), or is an ``SSLContext``;
     ``proxy`` is the address of an HTTP proxy. ``insecure`` switches the verification of TLS
-    certificates off, and lets credentials go out unencrypted. ``http`` shares connections and has
-    its own settings for all that.
+    certificates off, and lets credentials go out unencrypted. ``egress`` is a policy for the
+    addresses that are dialled (``parley.security.Egress``), for references that others name.
+    ``http`` shares connections and has its own settings for all that.
 
     Files that the agent refers to at other origins are fetched without credentials, and only from
     public addresses. ``allow_private_files`` allows private networks too, or the hosts and networks
     of a list (``["files.internal", "10.1.0.0/16"]``). An agent on this machine may name private
     addresses without it.
 
-    Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
-    ``NotEncrypted``, ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an
-    unsupported version, a header that the client sets itself, an invalid token or key, and an
-    invalid origin.
+    ``trust=True`` requires that the card is signed with a key that is published at its own origin;
+    a ``CardTrust`` says more: pinned keys, other origins, algorithms. It holds for every card of
+    the connection, the extended one too. Without it signatures are not verified.
+
+    Opening raises ``CardNotFound``, ``CardInvalid``, ``CardNotTrusted``, ``NoCommonInterface``,
+    ``OriginNotTrusted``, ``NotEncrypted``, ``AuthenticationRequired``, ``Unreachable``. Raises
+    ``ValueError`` for an unsupported version, a header that the client sets itself, an invalid
+    token or key, and an invalid origin.
     """
     return Connection(
         reference,
@@ -289,7 +330,9 @@ def connect(
         allow_private_files=allow_private_files,
         tls=tls,
         proxy=proxy,
+        egress=egress,
         http=http,
+        trust=trust,
     )
 
 
@@ -300,16 +343,6 @@ def _origins_of(
     fetched = Origin.of(resolved.url) if resolved.url else None
     own = (fetched, resolved.given_origin, *(candidate.origin for candidate in candidates))
     return [*(origin for origin in own if origin is not None), *trusted]
-
-
-def _first_origin(card: AgentCard) -> Origin | None:
-    """Return the origin of a card's first interface with an address of HTTP."""
-    for interface in card.supported_interfaces:
-        try:
-            return Origin.of(interface.url)
-        except ValueError:
-            continue
-    return None
 
 
 def has_certificate(tls: Any) -> bool:

@@ -3,6 +3,7 @@
     ClientError
     ├── CardNotFound          the reference leads to no agent card
     ├── CardInvalid           the reference leads to something else
+    ├── CardNotTrusted        the card has no trusted signature (``connect(trust=...)``)
     ├── NoCommonInterface     the card has no interface that this client supports
     │   └── NoCommonVersion   the binding is supported, its protocol versions are not
     ├── OriginNotTrusted      the agent's origin may not have the credentials
@@ -27,7 +28,12 @@ A refusal of the agent itself is an ``A2AError`` (see ``parley.model.errors``).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from parley.model.tasks import Task
+
+if TYPE_CHECKING:
+    from parley.security.signing.card_verification import CardVerdict, SignatureVerdict
 
 
 class ClientError(Exception):
@@ -40,6 +46,23 @@ class CardNotFound(ClientError):
 
 class CardInvalid(ClientError):
     """The reference leads to something that is not an agent card."""
+
+
+class CardNotTrusted(ClientError):
+    """The card has no signature of a trusted key, and the caller requires one. It is not used.
+
+    The message has each signature, and why it does not count. ``verdict`` has the same as values;
+    it is ``None`` for a card that has no single reading.
+    """
+
+    def __init__(self, message: str, *, verdict: CardVerdict | None = None) -> None:
+        self.verdict = verdict
+        super().__init__(message)
+
+    @property
+    def signatures(self) -> tuple[SignatureVerdict, ...]:
+        """The signatures of the card, each with the reason why it is not trusted."""
+        return self.verdict.signatures if self.verdict is not None else ()
 
 
 class NoCommonInterface(ClientError):
@@ -157,3 +180,9 @@ class FileMismatch(ClientError):
 
 class ConnectionClosed(ClientError):
     """The connection to the agent was closed on this side; open a new one."""
+
+
+def timeout_error(timeout: float | None, task_id: str) -> Timeout:
+    """Return the error for a task that did not end, or an answer that did not come, in time."""
+    what = f"task {task_id} did not end" if task_id else "there was no answer"
+    return Timeout(f"{what} within {timeout:g} s" if timeout else what, task_id=task_id)

@@ -12,6 +12,7 @@ from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.in_task_authorization import InTaskAuthorization
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
+from parley.extensions.push_delivery import PushDelivery
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.skill_schemas import SkillSchemas
 from parley.extensions.task_search import TaskSearch
@@ -33,6 +34,7 @@ SUPPORTED: tuple[Extension, ...] = (
     IdempotentSend(),
     CallChain(),
     TaskSearch(),
+    PushDelivery(),
     MessageTimestamps(),
     SkillSchemas(),
     TypedQuestions(),

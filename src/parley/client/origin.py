@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -111,6 +111,13 @@ class Origin(msgspec.Struct, frozen=True):
             return False
         here, there = (self.scheme, self.port), (other.scheme, other.port)
         return here == there or (here, there) == (("http", 80), ("https", 443))
+
+
+def http_address(url: str) -> str:
+    """Return the address for HTTP of one for WebSockets, and any other as it is."""
+    parts = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme)
+    return url if scheme is None else urlunsplit(parts._replace(scheme=scheme))
 
 
 def is_encrypted(scheme: str, host: str, *, insecure: bool = False) -> bool:

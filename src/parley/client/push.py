@@ -6,8 +6,17 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from parley.client.calls.service import RemoteService
+from parley.client.extensions import call_method
 from parley.client.message import Push, to_config
-from parley.model.push import TaskPushNotificationConfig
+from parley.extensions.push_delivery import (
+    PUSH_HISTORY,
+    SET_PUSH_OPTIONS,
+    GetPushHistoryRequest,
+    PushHistory,
+    SetPushOptionsRequest,
+)
+from parley.model.push import PushEvents, TaskPushNotificationConfig
 from parley.model.requests import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
@@ -24,9 +33,10 @@ class RemotePushConfigs:
     call if the agent's card does not declare push notifications.
     """
 
-    def __init__(self, service: A2AService, context: CallContext) -> None:
+    def __init__(self, service: A2AService, context: CallContext, remote: RemoteService) -> None:
         self._service = service
         self._context = context
+        self._remote = remote
 
     async def create(self, task_id: str, config: Push) -> TaskPushNotificationConfig:
         """Have the agent post a task's events to a webhook; return the stored configuration.
@@ -64,6 +74,24 @@ class RemotePushConfigs:
             if not page.next_page_token or page.next_page_token == token:
                 return
             token = page.next_page_token
+
+    async def set_events(self, task_id: str, id: str, events: PushEvents) -> None:
+        """Set what a webhook receives: ``all`` events, or the ``significant`` ones.
+
+        Significant are states, and artifacts when they are complete. Raises
+        ``UnsupportedOperationError`` for an agent without the extension push delivery.
+        """
+        request = SetPushOptionsRequest(task_id=task_id, id=id, events=events)
+        await call_method(self._remote, SET_PUSH_OPTIONS, request, self._context)
+
+    async def history(self, task_id: str, id: str = "") -> tuple[PushHistory, ...]:
+        """Return what was delivered to one webhook of a task, or to all: the last attempts of each.
+
+        Raises ``UnsupportedOperationError`` for an agent without the extension push delivery.
+        """
+        request = GetPushHistoryRequest(task_id=task_id, id=id)
+        answer = await call_method(self._remote, PUSH_HISTORY, request, self._context)
+        return answer.webhooks
 
     async def delete(self, task_id: str, id: str) -> None:
         """Delete a configuration; a missing one is no error."""

@@ -30,7 +30,9 @@ from parley.client.calls.stream_reader import StreamReader
 from parley.client.calls.turn_events import turn_events
 from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
-from parley.client.errors import ClientError, Timeout
+from parley.client.card.trust import CardCheck
+from parley.client.card.verification import ConnectionCards
+from parley.client.errors import ClientError, timeout_error
 from parley.client.extensions import Activation, call_method
 from parley.client.files.content import Uploadable
 from parley.client.files.stream import MAX_READ, FileStream, Progress
@@ -63,7 +65,7 @@ class RemoteAgent:
     """A connected agent. Made by ``connect``; an async context manager.
 
     ``service`` is the agent as an ``A2AService``, to be called with ``context``. ``push`` manages
-    its push notification configurations.
+    its push notification configurations. ``card_trust`` says who signed ``card`` (see ``connect``).
 
     Every method raises ``A2AError`` when the agent refuses and ``ClientError`` when the call itself
     fails. Wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable file ``OSError``.
@@ -82,8 +84,11 @@ class RemoteAgent:
         files: AgentFiles,
         auth: Authorizer,
         activation: Activation,
+        cards: ConnectionCards,
         skipped_interfaces: Sequence[AgentInterface] = (),
     ) -> None:
+        self.card_trust: CardCheck = resolved.check
+        self._cards = cards
         self.card_json: bytes = resolved.raw
         self.context = context
         self._remote = RemoteService(interfaces, resolved.card, retry)
@@ -133,7 +138,7 @@ class RemoteAgent:
     @property
     def push(self) -> RemotePushConfigs:
         """The push notification configurations of tasks."""
-        return RemotePushConfigs(self.service, self.context)
+        return RemotePushConfigs(self.service, self.context, self._remote)
 
     @property
     def _streams(self) -> bool:
@@ -161,6 +166,7 @@ class RemoteAgent:
         try:
             await self._interfaces.aclose()
         finally:
+            await self._cards.aclose()
             await self._files.aclose()
             await self._auth.aclose()
             if self._http is not None:
@@ -238,7 +244,7 @@ class RemoteAgent:
                 known_id = answer.id
                 return await self._wait(known_id, None, history_length, before, endless=False)
         except TimeoutError:
-            raise _timeout_error(timeout, known_id) from None
+            raise timeout_error(timeout, known_id) from None
 
     def stream(
         self,
@@ -422,7 +428,7 @@ class RemoteAgent:
                     task_id, poll, history_length, None, endless=timeout is not None
                 )
         except TimeoutError:
-            raise _timeout_error(timeout, task_id) from None
+            raise timeout_error(timeout, task_id) from None
 
     async def _wait(
         self,
@@ -575,22 +581,20 @@ class RemoteAgent:
     async def refresh_card(self) -> AgentCard:
         """Return the agent's current card, fetched again unless the cached one is still fresh.
 
-        The connection keeps using the card that it has.
+        The connection keeps using the card that it has. Raises ``CardNotTrusted``.
         """
         return (await self._refetch()).card
 
     async def extended_card(self) -> AgentCard:
         """Return the card for authenticated callers; it replaces ``card``.
 
-        From then on it decides what the agent supports (§3.1.11); the interface stays the same.
+        It decides then what the agent supports (§3.1.11). Raises ``CardNotTrusted``.
         """
+        self._cards.received.clear()
         card: AgentCard = await self.service.get_extended_agent_card(
             GetExtendedAgentCardRequest(), self.context
         )
-        self._remote.card, self.card_json = card, encode(card)
+        raw = encode(card)
+        card, self.card_trust = await self._cards.verify_extended(card, raw, self.version)
+        self._remote.card, self.card_json = card, raw
         return card
-
-
-def _timeout_error(timeout: float | None, task_id: str) -> Timeout:
-    what = f"task {task_id} did not end" if task_id else "there was no answer"
-    return Timeout(f"{what} within {timeout:g} s" if timeout else what, task_id=task_id)

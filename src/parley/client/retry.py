@@ -11,10 +11,13 @@ import msgspec
 
 from parley.client.errors import ClientError, Disconnected, UnexpectedStatus, Unreachable, Untrusted
 from parley.model.backoff import Backoff
-from parley.model.errors import A2AError, OverloadedError
+from parley.model.errors import A2AError, OverloadedError, TooManyRequestsError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+LONG_PAUSE = 5.0
+"""In seconds: a longer pause is a warning, because whoever waits would wonder."""
 
 TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
 # A longer ``Retry-After`` goes to the caller as an error instead of being waited for.
@@ -42,15 +45,30 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 def is_worth_repeating(error: Exception, *, safe: bool) -> bool:
     """Return whether a repetition of the call may succeed.
 
-    A call that is not ``safe`` to do twice is repeated only if it was never sent.
+    A call that is not ``safe`` to do twice is repeated only if it was never sent, or refused with
+    the time at which there is room for it.
     """
     if isinstance(error, Unreachable):
         return not isinstance(error, Untrusted)
+    if _is_limited(error):
+        return True  # it was refused before anything was done
     if not safe:
         return False
     if isinstance(error, UnexpectedStatus):
         return error.status in TRANSIENT_STATUSES
     return isinstance(error, Disconnected | OverloadedError)
+
+
+def _is_limited(error: Exception) -> bool:
+    """Return whether a limit refused a call and said until when.
+
+    Refused credentials that came too often are no such limit: others are needed, not time.
+    """
+    if isinstance(error, UnexpectedStatus):
+        return error.status == 429 and error.retry_after is not None
+    if not isinstance(error, TooManyRequestsError) or error.retry_after is None:
+        return False
+    return "policy" in error.metadata
 
 
 async def repeat(
@@ -83,5 +101,6 @@ async def repeat(
                 raise
             pause = retry.pause(nth) if wished is None else wished
             nth += 1
-            logger.info("%s: %s; trying again in %.2f s (%d)", name, error, pause, nth)
+            level = logging.INFO if pause < LONG_PAUSE else logging.WARNING
+            logger.log(level, "%s: %s; trying again in %.2f s (%d)", name, error, pause, nth)
         await asyncio.sleep(pause)

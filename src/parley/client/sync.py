@@ -24,6 +24,7 @@ from typing import (
 )
 
 from parley.client.calls.event_stream import EventStream
+from parley.client.card.trust import CardCheck
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
 from parley.client.files.stream import MAX_READ, FileStream, Progress
@@ -41,7 +42,7 @@ A = TypeVar("A")
 _CHECK_INTERVAL = 0.5
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop on its own thread, until it is closed; ``on_close`` runs last."""
 
     def __init__(self) -> None:
@@ -96,10 +97,10 @@ class _LoopThread:
             self._thread.join()
 
 
-class _SyncProxy(Generic[A]):
+class SyncProxy(Generic[A]):
     """An async object, and the loop thread that runs its methods."""
 
-    def __init__(self, target: A, thread: _LoopThread) -> None:
+    def __init__(self, target: A, thread: LoopThread) -> None:
         self._target = target
         self._thread = thread
 
@@ -120,7 +121,7 @@ async def _next_or_end(items: AsyncIterator[T]) -> T:
 class SyncIterator(Generic[T]):
     """Items from a remote agent, for a ``for`` loop. Close it if you leave early."""
 
-    def __init__(self, owner: _SyncProxy[Any], items: AsyncIterator[T]) -> None:
+    def __init__(self, owner: SyncProxy[Any], items: AsyncIterator[T]) -> None:
         self._owner = owner  # keeps it from being collected first
         self._items = items
 
@@ -148,7 +149,7 @@ class SyncIterator(Generic[T]):
 class SyncEventStream(SyncIterator[Event]):
     """The events of a message or a task, for a ``for`` loop: see ``EventStream``."""
 
-    def __init__(self, owner: _SyncProxy[Any], items: EventStream) -> None:
+    def __init__(self, owner: SyncProxy[Any], items: EventStream) -> None:
         super().__init__(owner, items)
         self._stream = items
 
@@ -186,7 +187,7 @@ class SyncEventStream(SyncIterator[Event]):
 class SyncFileStream(SyncIterator[bytes]):
     """The bytes of a file, for a ``for`` loop: see ``FileStream``."""
 
-    def __init__(self, owner: _SyncProxy[Any], stream: FileStream) -> None:
+    def __init__(self, owner: SyncProxy[Any], stream: FileStream) -> None:
         super().__init__(owner, stream)
         self._stream = stream
 
@@ -220,9 +221,9 @@ class SyncFileStream(SyncIterator[bytes]):
 
 def _call(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_SyncProxy[A], P], T]:
+) -> Callable[Concatenate[SyncProxy[A], P], T]:
     @wraps(method)
-    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(method(self._target, *args, **kwargs))
 
     return call
@@ -230,9 +231,9 @@ def _call(
 
 def _stream(
     method: Callable[Concatenate[A, P], EventStream],
-) -> Callable[Concatenate[_SyncProxy[A], P], SyncEventStream]:
+) -> Callable[Concatenate[SyncProxy[A], P], SyncEventStream]:
     @wraps(method)
-    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
+    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
         return SyncEventStream(self, method(self._target, *args, **kwargs))
 
     return call
@@ -240,9 +241,9 @@ def _stream(
 
 def _open(
     method: Callable[Concatenate[A, P], FileStream],
-) -> Callable[Concatenate[_SyncProxy[A], P], SyncFileStream]:
+) -> Callable[Concatenate[SyncProxy[A], P], SyncFileStream]:
     @wraps(method)
-    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncFileStream:
+    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncFileStream:
         return SyncFileStream(self, method(self._target, *args, **kwargs))
 
     return call
@@ -250,15 +251,15 @@ def _open(
 
 def _iterate(
     method: Callable[Concatenate[A, P], AsyncIterator[T]],
-) -> Callable[Concatenate[_SyncProxy[A], P], SyncIterator[T]]:
+) -> Callable[Concatenate[SyncProxy[A], P], SyncIterator[T]]:
     @wraps(method)
-    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
+    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
         return SyncIterator(self, method(self._target, *args, **kwargs))
 
     return call
 
 
-class SyncRemotePushConfigs(_SyncProxy[RemotePushConfigs]):
+class SyncRemotePushConfigs(SyncProxy[RemotePushConfigs]):
     """``RemotePushConfigs`` with blocking methods."""
 
     def __init__(self, agent: SyncRemoteAgent) -> None:
@@ -269,16 +270,18 @@ class SyncRemotePushConfigs(_SyncProxy[RemotePushConfigs]):
     get = _call(RemotePushConfigs.get)
     page = _call(RemotePushConfigs.page)
     list = _iterate(RemotePushConfigs.list)
+    set_events = _call(RemotePushConfigs.set_events)
+    history = _call(RemotePushConfigs.history)
     delete = _call(RemotePushConfigs.delete)
 
 
-class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
+class SyncRemoteAgent(SyncProxy[RemoteAgent]):
     """``RemoteAgent`` with blocking methods; made by ``connect_sync``. Use it from any thread.
 
     The methods have the signatures of those of ``RemoteAgent``; streams are iterators.
     """
 
-    def __init__(self, thread: _LoopThread, agent: RemoteAgent) -> None:
+    def __init__(self, thread: LoopThread, agent: RemoteAgent) -> None:
         super().__init__(agent, thread)
         thread.on_close = agent.aclose
         # Also closes a connection that is never closed, as in a notebook, and at interpreter exit.
@@ -338,6 +341,11 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
         return self._target.card_json
 
     @property
+    def card_trust(self) -> CardCheck:
+        """Whether the card is signed with a trusted key, and if not, why."""
+        return self._target.card_trust
+
+    @property
     def interface(self) -> AgentInterface:
         """The interface in use."""
         return self._target.interface
@@ -377,7 +385,7 @@ def in_thread(
     function: Callable[..., Awaitable[RemoteAgent]], *args: Any, **options: Any
 ) -> SyncRemoteAgent:
     """Connect on a thread of its own, by what ``function`` returns for these arguments."""
-    thread = _LoopThread()
+    thread = LoopThread()
 
     async def opened() -> RemoteAgent:
         return await function(*args, **options)
@@ -387,6 +395,15 @@ def in_thread(
     except BaseException:
         thread.close()
         raise
+
+
+def run_in_thread(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what one coroutine returns, run on a loop and a thread of its own."""
+    thread = LoopThread()
+    try:
+        return thread.run(function())
+    finally:
+        thread.close()
 
 
 SYNC_DOC = (

@@ -10,12 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.engine.extended_card import ExtendedCards
+from parley.engine.handoff.record import Handoffs
 from parley.engine.options import Options
 from parley.engine.skill import Skill
 from parley.model.cards import AgentCard, AgentInterface
+from parley.model.envelope.declared import EnvelopeSettings
 from parley.model.extensions import Extension
 from parley.security.authorization import Authorization
+from parley.security.disclosure import InterfaceListings
 from parley.security.owner import PER_CALLER, OwnerPolicy
+from parley.security.rates.limit import Limit
 
 
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +27,11 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
     ``authorization`` has the rules of what callers may do, if there are any. ``owner`` decides to
-    whom tasks belong.
+    whom tasks belong. ``limits`` are those of the agent and of its skills.
     ``transfers_files`` is false for one that has no files by reference, whatever its server keeps.
+    ``declares_schemas``: the card has the schemas of typed skills. ``interfaces`` says who sees
+    which addresses of the agent. ``envelope`` is what it declares in the envelope protocol, if it
+    speaks that. ``handoffs`` says whom it may hand conversations to, if anybody.
     The default skill answers messages that name no skill, unless there is a ``router``.
     """
 
@@ -43,9 +50,16 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     transfers_files: bool = True
     authorization: Authorization | None = None
     owner: OwnerPolicy = PER_CALLER
+    declares_schemas: bool = False
+    interfaces: InterfaceListings | None = None
+    limits: tuple[Limit, ...] = ()
+    envelope: EnvelopeSettings | None = None
+    handoffs: Handoffs | None = None
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
-        """Return the card with the interfaces of a server."""
+        """Return the public card with those of a server's interfaces that all may see."""
+        if self.interfaces is not None:
+            interfaces = self.interfaces.public(interfaces)
         return replace(self.card, supported_interfaces=interfaces)
 
     @property

@@ -27,6 +27,7 @@ from parley.engine.skill import Skill
 from parley.engine.thread_pool import ThreadPool
 from parley.engine.turn.attempt import Attempt, Request
 from parley.engine.turn.deadlines import Deadlines
+from parley.engine.turn.measured_writer import TurnMeter
 from parley.engine.turn.output_filter import OutputFilters
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.engine.turn.replay import first_events, first_turn_receipts
@@ -69,6 +70,9 @@ LAST_SECONDS = 1.0
 background operations have at the end.
 """
 
+UNANSWERED = "input_timeout"
+"""Why a server cancels a task: its caller never answered."""
+
 
 class AgentExecutor:
     """Owns every task runner of one agent in this process: starts, wakes, cancels and ends them.
@@ -77,6 +81,7 @@ class AgentExecutor:
     with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
     ``runs_turns`` is false for an executor that leaves turns to others, except for those of skills
     that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
+    ``meter`` measures what turns write.
     """
 
     def __init__(
@@ -95,8 +100,10 @@ class AgentExecutor:
         hints: LocalHints,
         extensions: Iterable[Extension] = (),
         runs_turns: bool = True,
+        meter: TurnMeter | None = None,
     ) -> None:
         self.store = store
+        self.meter = meter
         self.agent = agent
         self.skills = skills
         self.default_skill = default_skill
@@ -458,18 +465,32 @@ class AgentExecutor:
         if not work.cancelled():
             work.exception()  # the caller, who would look at it, may be gone
 
-    async def cancel(self, task_id: str, *, turn: int = 0, caller: Caller = ANONYMOUS) -> None:
+    async def cancel(
+        self, task_id: str, *, turn: int = 0, caller: Caller = ANONYMOUS, reason: str = ""
+    ) -> None:
         """Log a cancellation, and wait a while until the task has ended (E4).
 
+        A ``reason`` says why it is the server that cancels, and not a caller.
         The runner of the task cancels it, on whichever replica; one is started if there is none.
         Raises ``TaskEnded``, ``UnknownTask``.
         """
         self._check_open()
-        await self.in_background(self._request_cancel(task_id, turn, caller))
+        await self.in_background(self._request_cancel(task_id, turn, caller, reason))
         await self.remote_replies.wait_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
-    async def _request_cancel(self, task_id: str, turn: int, caller: Caller) -> None:
-        event = CancelRequested(caller=record_of(kept(caller, self.options.keep_claims)))
+    async def note_cancel(self, task_id: str, caller: Caller) -> None:
+        """Log a cancellation, also while the server ends: whoever has the task cancels it.
+
+        Raises ``StoreError``.
+        """
+        record = await self.store.load(task_id, history=0, artifacts=False)
+        if record is not None:
+            with contextlib.suppress(TaskEnded, UnknownTask):
+                await self.in_background(self._request_cancel(task_id, record.turn, caller, ""))
+
+    async def _request_cancel(self, task_id: str, turn: int, caller: Caller, reason: str) -> None:
+        stored = record_of(kept(caller, self.options.keep_claims))
+        event = CancelRequested(caller=stored, reason=reason)
         await self.store.append(
             Append(task_id=task_id, events=(event,), expected_seq=None, turn=turn)
         )
@@ -484,7 +505,7 @@ class AgentExecutor:
     async def cancel_unanswered(self, task_id: str) -> None:
         """Cancel a task whose caller never answered."""
         with contextlib.suppress(TaskEnded, UnknownTask):
-            await self.cancel(task_id)
+            await self.cancel(task_id, reason=UNANSWERED)
 
     # -- start and shutdown --------------------------------------------------------------------
 

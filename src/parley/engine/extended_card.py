@@ -57,9 +57,16 @@ class ExtendedCards:
             )
 
     async def of(
-        self, card: AgentCard, caller: Caller, in_thread: Callable[..., Awaitable[Any]]
+        self,
+        card: AgentCard,
+        caller: Caller,
+        in_thread: Callable[..., Awaitable[Any]],
+        *,
+        own: AgentCard | None = None,
     ) -> AgentCard:
         """Return the extended card of a caller; ``card`` is the public one.
+
+        Differences are applied to ``own``, the card with all skills that the caller sees.
 
         Raises ``ExtendedAgentCardNotConfiguredError`` if there is none for this caller.
         """
@@ -74,7 +81,7 @@ class ExtendedCards:
                 if inspect.isawaitable(changes):
                     changes = await changes
             if changes is not None:
-                return extended(card, changes)
+                return extended(own or card, changes)
         except A2AError:
             raise
         except Exception:
@@ -104,7 +111,7 @@ def extended(card: AgentCard, changes: Changes) -> AgentCard:
     return decode(encode(card), AgentCard)  # checks the fields, as clients will
 
 
-def check_caller(cards: ExtendedCards | None, caller: Caller, *, authenticates: bool) -> None:
+def check_caller(caller: Caller, *, has_card: bool, authenticates: bool) -> None:
     """Refuse callers who may not see the extended card.
 
     A server that identifies callers shows it to authenticated ones. Without ``caller=``, everyone
@@ -112,7 +119,7 @@ def check_caller(cards: ExtendedCards | None, caller: Caller, *, authenticates: 
 
     Raises ``UnsupportedOperationError``, ``UnauthenticatedError``.
     """
-    if cards is None:
+    if not has_card:
         raise UnsupportedOperationError("this agent has no extended card")
     if authenticates and not caller.authenticated:
         raise UnauthenticatedError("the extended card is for callers who say who they are")

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from parley.model.push import PushEvents
+
 _CREDENTIALS = frozenset(
     {
         "apikey",
@@ -44,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     - ``max_hops``: the limit of agents that called each other before this one is called.
     - ``keep_history``: store the conversation of each context.
     - ``keep_claims``: the names of the caller's claims that the log stores, for ``turn.caller``.
+    - ``push_events``: what a webhook receives that has no choice of its own.
     """
 
     direct_reply_timeout: float = 1.0
@@ -60,6 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_hops: int = 8
     keep_history: bool = False
     keep_claims: tuple[str, ...] = ()
+    push_events: PushEvents = "all"
 
     def __post_init__(self) -> None:
         for name in ("direct_reply_timeout", "cancel_grace"):
@@ -78,6 +82,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a positive timedelta, or None for ever")
         if self.on_crash not in ("rerun", "fail"):
             raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
+        if self.push_events not in ("all", "significant"):
+            raise ValueError(f"push_events is 'all' or 'significant', not {self.push_events!r}")
         for name in self.keep_claims:
             _check_claim(name)
 

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from parley.engine.description import AgentDescription
+from parley.engine.disclosure import HiddenSkills
 from parley.engine.skill import Skill, form_of
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.parts import Message
-from parley.model.service import Caller
+from parley.model.service import ANONYMOUS, Caller
 
 SKILL_KEY = "skill"
 """The metadata key by which a message names its skill, by the skill's id."""
@@ -32,24 +33,55 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 
 
 def skill_of(
-    agent: AgentDescription, message: Message, metadata: Mapping[str, Any] | None
+    agent: AgentDescription,
+    message: Message,
+    metadata: Mapping[str, Any] | None,
+    hidden: HiddenSkills | None = None,
+    caller: Caller = ANONYMOUS,
 ) -> Skill | None:
     """Return the skill that a message names, else the default; ``None`` if the router chooses.
 
-    Raises ``InvalidParamsError`` for an unknown skill.
+    A skill that is ``hidden`` from the caller is unknown. Raises ``InvalidParamsError`` for an
+    unknown skill.
     """
     named = (message.metadata or {}).get(SKILL_KEY)
     if named is None and metadata:
         named = metadata.get(SKILL_KEY)
     if named is None:
-        return agent.default_skill if agent.router is None else None
+        if agent.router is not None:
+            return None
+        if hidden is not None:
+            hidden.check(agent.default_skill, caller)
+        return agent.default_skill
     skill = agent.skills.get(named) if isinstance(named, str) else None
+    if skill is not None and hidden is not None and not hidden.may_use(skill, caller):
+        skill = None
     if skill is None:
-        known = ", ".join(agent.skills)
+        known = ", ".join(agent.skills if hidden is None else hidden.known_to(caller)) or "none"
         raise InvalidParamsError(
             f"this agent has no skill {str(named)[:100]!r}; it has {known}",
             violations=(FieldViolation(f"message.metadata.{SKILL_KEY}", f"one of {known}"),),
         )
+    return skill
+
+
+def skill_elsewhere(
+    agent: AgentDescription,
+    message: Message,
+    metadata: Mapping[str, Any] | None,
+    hidden: HiddenSkills | None = None,
+    caller: Caller = ANONYMOUS,
+) -> Skill:
+    """Return the skill of a message that another agent answers: the conversation was handed to it.
+
+    A skill that this agent does not have is the other agent's, and no router is asked.
+    """
+    named = (message.metadata or {}).get(SKILL_KEY) or (metadata or {}).get(SKILL_KEY)
+    skill = agent.skills.get(named) if isinstance(named, str) else None
+    if skill is None:
+        skill = agent.default_skill
+    if hidden is not None:
+        hidden.check(skill, caller)
     return skill
 
 

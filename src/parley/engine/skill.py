@@ -14,6 +14,8 @@ from parley.engine.typed.inputs import Inputs
 from parley.engine.typed.parameters import Takes
 from parley.engine.typed.results import ResultType
 from parley.model.cards import AgentSkill
+from parley.security.disclosure import PUBLIC, Listing
+from parley.security.rates.limit import Limit
 from parley.security.schemes.scheme import Security
 
 Replies = Literal["message", "task"]
@@ -46,7 +48,8 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 
     ``takes`` is the function's argument: the turn, the message's text, nothing, or ``inputs``.
     ``result`` is what its return annotation promises, if that is data. ``security`` is what a
-    caller has to prove for this skill.
+    caller has to prove for this skill. ``listing`` says who sees it on a card, and ``limits`` how
+    much of it callers may take.
     """
 
     id: str
@@ -65,6 +68,8 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     result: ResultType | None = None
     invalid_input: InvalidInput = "refuse"
     security: Security | None = None
+    listing: Listing = PUBLIC
+    limits: tuple[Limit, ...] = ()
 
     @property
     def described(self) -> AgentSkill:
@@ -82,8 +87,11 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_skill(skills: Mapping[str, Skill]) -> Skill:
-    """Return the skill of messages that name none: the one declared so, else the first."""
+    """Return the skill of messages that name none: the one declared so, else the first that all
+    see, else the first.
+    """
     first = next(iter(skills.values()))
+    first = next((skill for skill in skills.values() if skill.listing.is_public), first)
     return next((skill for skill in skills.values() if skill.default), first)
 
 

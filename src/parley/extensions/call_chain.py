@@ -7,27 +7,61 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import CALL_CHAIN, Carrier, Extension
+from parley.model.requests import SendMessageRequest
 from parley.model.struct import A2AStruct, Timestamp
 
 MAX_PATH = 64
 """How many agents a path may hold."""
 
+MAX_SPENT = 2**53
+"""The most that a budget names of anything."""
+
 MAX_ID = 128
 """How many characters the id of an agent in a path may have."""
+
+
+class ChainBudget(A2AStruct, frozen=True, kw_only=True):
+    """How much may be spent on a message, by its agent and all that this calls: ``None`` is no
+    limit.
+
+    ``calls`` counts calls of other agents. ``tokens`` and ``cost`` are what agents report
+    (``parley.extensions.usage.Spent``); the unit of ``cost`` is that of whoever set the budget.
+    """
+
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("calls", "tokens"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise TypeError(f"{name} of a budget is a whole number, not {value!r}")
+        for name in ("calls", "tokens", "cost"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"{name} of a budget is 0 or more, not {value!r}")
+
+    def __bool__(self) -> bool:
+        return not (self.calls is None and self.tokens is None and self.cost is None)
 
 
 class Chain(A2AStruct, frozen=True, kw_only=True):
     """The chain of calls that led to a message.
 
     ``hops`` is the number of agents that called each other so far, ``path`` their opaque ids, the
-    first caller first. ``deadline`` is when the answer is of no more use.
+    first caller first. ``deadline`` is when the answer is of no more use. ``budget`` is what may be
+    spent on it.
     """
 
     hops: int = 0
     deadline: Timestamp | None = None
     path: tuple[str, ...] = ()
+    budget: ChainBudget | None = None
 
 
 class CallChain(Extension):
@@ -51,6 +85,7 @@ class CallChain(Extension):
             hops=_hops(value.get("hops", 0)),
             deadline=_deadline(value.get("deadline")),
             path=_path(value.get("path", [])),
+            budget=_budget(value.get("budget")),
         )
 
     @classmethod
@@ -61,7 +96,22 @@ class CallChain(Extension):
             value["deadline"] = str(data.deadline)
         if data.path:
             value["path"] = list(data.path)
+        if data.budget:
+            budget = data.budget
+            given = {"calls": budget.calls, "tokens": budget.tokens, "cost": budget.cost}
+            value["budget"] = {name: each for name, each in given.items() if each is not None}
         return {cls.uri: value}
+
+
+def with_deadline(request: SendMessageRequest, deadline: Timestamp) -> SendMessageRequest:
+    """Return a request whose chain has a deadline: this one, or its own if that is earlier.
+
+    Raises ``InvalidParamsError`` for something else than a chain.
+    """
+    chain = CallChain.of(request) or Chain()
+    if chain.deadline is None or deadline < chain.deadline:
+        chain = replace(chain, deadline=deadline)
+    return CallChain.put(request, chain)
 
 
 def _hops(value: object) -> int:
@@ -91,6 +141,26 @@ def _path(value: object) -> tuple[str, ...]:
         if not isinstance(each, str) or not 0 < len(each) <= MAX_ID:
             raise _invalid(".path", f"expected ids of 1 to {MAX_ID} characters")
     return tuple(value)
+
+
+def _budget(value: object) -> ChainBudget | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _invalid(".budget", "expected an object with calls, tokens and cost")
+    found: dict[str, Any] = {}
+    for name in ("calls", "tokens", "cost"):
+        given = value.get(name)
+        if given is None:
+            continue
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not is_number or not 0 <= given <= MAX_SPENT:
+            raise _invalid(f".budget.{name}", "expected a number, 0 or more")
+        # A number in metadata may have gone through a double.
+        if name != "cost" and given != int(given):
+            raise _invalid(f".budget.{name}", "expected a whole number")
+        found[name] = float(given) if name == "cost" else int(given)
+    return ChainBudget(**found) if found else None
 
 
 def _invalid(member: str, description: str) -> InvalidParamsError:

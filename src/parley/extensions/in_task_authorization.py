@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from parley.extensions.named_in_status import named_in_status
 from parley.model.encoding import encode, from_wire
 from parley.model.extensions import Extension
 from parley.model.parts import Message, Part, text_of
 from parley.model.schemes import SecurityScheme
 from parley.model.struct import A2AStruct, Timestamp
-from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import Task, TaskState
 
 IN_TASK_AUTHORIZATION = "urn:parley:in-task-authorization:v1"
 
@@ -90,12 +91,4 @@ class InTaskAuthorization(Extension):
 
     def send(self, event: Any) -> Any:
         """Name the extension in a message that asks for a credential."""
-        if not isinstance(event, TaskStatusUpdateEvent):
-            return event
-        message = event.status.message
-        if message is None or self.uri in message.extensions:
-            return event
-        if not any(part.media_type == AUTH_MEDIA_TYPE for part in message.parts):
-            return event
-        named = replace(message, extensions=(*message.extensions, self.uri))
-        return replace(event, status=replace(event.status, message=named))
+        return named_in_status(event, self.uri, AUTH_MEDIA_TYPE)

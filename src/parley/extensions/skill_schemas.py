@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.extensions import Extension
+from parley.model.extensions import SKILL_SCHEMAS, Extension
 
-SKILL_SCHEMAS = "urn:parley:skill-schemas:v1"
+__all__ = ["SKILL_SCHEMAS", "SkillSchema", "SkillSchemas", "schemas_on"]
 
 
 class SkillSchema(msgspec.Struct, frozen=True, omit_defaults=True):

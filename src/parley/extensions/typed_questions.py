@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
+from parley.extensions.named_in_status import named_in_status
 from parley.model.errors import FieldViolation
 from parley.model.extensions import Extension
 from parley.model.parts import Message, Part, text_of
-from parley.model.tasks import Task, TaskStatusUpdateEvent
+from parley.model.tasks import Task
 
 TYPED_QUESTIONS = "urn:parley:typed-questions:v1"
 
@@ -82,12 +82,4 @@ class TypedQuestions(Extension):
 
     def send(self, event: Any) -> Any:
         """Name the extension in the message of a question that has a schema."""
-        if not isinstance(event, TaskStatusUpdateEvent):
-            return event
-        message = event.status.message
-        if message is None or self.uri in message.extensions:
-            return event
-        if not any(part.media_type == SCHEMA_MEDIA_TYPE for part in message.parts):
-            return event
-        named = replace(message, extensions=(*message.extensions, self.uri))
-        return replace(event, status=replace(event.status, message=named))
+        return named_in_status(event, self.uri, SCHEMA_MEDIA_TYPE)

@@ -10,6 +10,8 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+from msgspec.structs import replace
+
 from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.file_store import DOWNLOAD, FileStore
 from parley.files.objects import READ_BYTES
@@ -129,6 +131,22 @@ class TurnFiles:
             return StoredFile(self.files, await self.files.find(id, scope))
         except NoSuchFile:
             return None
+
+    async def lent(self, part: Part, *, tenant: str = "", owner: str = "") -> Part:
+        """Return a part whose file other agents of this server may read, if the owner may.
+
+        Any other part is returned as it is. Raises ``FilesUnavailable``.
+        """
+        id = id_in(part.url or "")
+        if id is None or SIGNATURE in parse_qs(urlsplit(part.url or "").query):
+            return part
+        await self.files.open()
+        try:
+            await self.files.find(id, FileScope(self._agent, tenant, owner))
+        except NoSuchFile:
+            return part
+        base, _, _ = (part.url or "").partition("/files/")
+        return replace(part, url=address(self.files, base, id))
 
     async def attach(
         self, parts: Iterable[Part], *, tenant: str = "", owner: str = "", task_id: str

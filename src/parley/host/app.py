@@ -4,32 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from parley.agent.agent import Agent
+from parley.engine.description import AgentDescription
 from parley.engine.service.service import AgentService
 from parley.files.errors import FilesUnavailable
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits
+from parley.host.egress import egress_options, is_of_this_machine
+from parley.host.envelope.assembly import EnvelopeOptions, EnvelopeParts, HostEnvelope, read_parts
+from parley.host.envelope.guards import EnvelopeGuards, read_keys
 from parley.host.files import open_files
 from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
+from parley.host.limits import redis_for_limits
+from parley.host.publishing import log_publication, read_publication
+from parley.host.registration import RegistryRegistration, read_registration
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
+from parley.push.caps import DestinationCap
+from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
+from parley.security.egress.policy import LOOPBACK
 from parley.security.failures import Failures
+from parley.security.loopback import is_loopback
+from parley.security.rates.limit import parse_limits
 from parley.security.schemes.scheme import Scheme, Security
+from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.cards.publication import Publication
+from parley.server.cards.signed_cards import ServerCardSigner, signed_endpoints
 from parley.server.endpoint import Interfaces
+from parley.server.envelope.plugins import EnvelopeHandler
 from parley.server.file_service import FileService
 from parley.server.middleware import AnyMiddleware
 from parley.store.bus.subscriptions import Bus
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.server.envelope.keys import EnvelopeKeys, GivenKeys
 
 WORKER = (
     "this process is a worker: it runs turns, and answers nobody but health checks; send requests "
@@ -50,6 +71,8 @@ def asgi(
     drain: float = DRAIN_SECONDS,
     allow_private_webhooks: bool | Iterable[str] = False,
     allow_private_files: bool | Iterable[str] = False,
+    allow_private_agents: bool | Iterable[str] | None = None,
+    egress: Egress | None = None,
     bus: str | Bus | None = None,
     role: Role = "both",
     lease: float | None = None,
@@ -57,6 +80,21 @@ def asgi(
     middleware: Iterable[AnyMiddleware] = (),
     files: str | Path | ObjectStore | None = None,
     secret_key: str | None = None,
+    signing_keys: SigningKeys | str | Path | None = None,
+    webhook_certificate: WebhookCertificate | CertificateFiles | None = None,
+    webhook_challenge: bool = False,
+    limits: Iterable[str] = (),
+    usage: bool = False,
+    audit: str | Iterable[str] = (),
+    audit_retention: timedelta | None = None,
+    publisher: str | None = None,
+    namespace: str | None = None,
+    unlisted: Iterable[str] = (),
+    registry: str | None = None,
+    envelope_keys: GivenKeys | None = None,
+    envelope_handlers: Mapping[str, EnvelopeHandler] = {},
+    envelope_fallback: EnvelopeHandler | None = None,
+    envelope_options: EnvelopeOptions | None = None,
 ) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -74,12 +112,49 @@ def asgi(
     seconds, when the server stops.
     ``allow_private_webhooks`` allows push notifications to this machine and private networks, or
     to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
-    ``allow_private_files`` allows the same for files that callers name by their addresses.
+    With ``webhook_challenge`` a webhook gets nothing before its receiver has confirmed that it
+    wants notifications.
+    ``allow_private_files`` allows the same for files that callers name by their addresses, and
+    ``allow_private_agents`` for what agents call (``turn.connect``, ``turn.delegate``); with
+    ``parley.serve`` on this machine alone, agents of this machine may be called without it.
+    ``egress`` is the policy for all requests that the data of others cause, to which these add
+    (``Egress.of(allow=["10.1.0.0/16"], deny=["*.example.net"])``); by default that of the
+    environment variables ``PARLEY_EGRESS_ALLOW``, ``PARLEY_EGRESS_DENY`` and
+    ``PARLEY_EGRESS_ONLY_ALLOWED``.
     ``files`` is where files by reference are kept: a directory, ``s3://bucket/prefix``, or
     ``"none"``. By default they are beside the file of a SQLite store, and with ``memory:`` in a
     temporary directory; replicas that share a store have no default.
-    ``secret_key`` encrypts the credentials that tasks wait for, by default that of the environment
-    variable ``PARLEY_SECRET_KEY``, else one that the store keeps; the same for all replicas.
+    ``secret_key`` encrypts the credentials that tasks wait for and the secrets of webhooks, by
+    default that of the environment variable ``PARLEY_SECRET_KEY``; the same for all replicas.
+    Without it the store keeps one for the former, and the latter are not encrypted.
+    ``signing_keys`` is the file of the private keys that sign cards and webhooks (``parley keys
+    generate``), by default that of ``PARLEY_SIGNING_KEYS_FILE``, or the keys in
+    ``PARLEY_SIGNING_KEYS``; the same for all replicas. ``webhook_certificate`` is shown to webhooks
+    that ask for mutual TLS: the files of the certificate and of its key.
+    ``envelope_keys`` are the keys of those who sign messages of the envelope protocol: a file
+    (``parley keys share``), by default that of ``PARLEY_ENVELOPE_KEYS``, or a list
+    (``docs/envelope/security.md``); the same for all replicas. ``envelope_handlers`` are async
+    functions of a message and its context, by the message type or the action that they are for, and
+    ``envelope_fallback`` is one for what nobody knows (``docs/envelope/plugins.md``).
+    ``envelope_options`` say who may register over a socket, how often HEARTBEATs go, and how far a
+    message spreads (``docs/envelope/routing.md``).
+
+    ``limits`` are how much callers may take of all agents together, beside the limits of the agents
+    themselves: ``["60/minute per caller", "20 streams per caller"]`` (``docs/limits.md``). Replicas
+    share them through a Redis ``bus``, else through the store, but streams: each process counts its
+    own. ``usage`` counts what callers use, for ``parley usage``.
+    ``audit`` is where the store's audit is forwarded, one address or several: ``syslog://host``,
+    ``syslog+tcp://host``, ``syslog+tls://host``, ``otlp+http://host:4318``. ``audit_retention`` is
+    how long the store keeps its lines; by default for ever.
+
+    ``publisher`` is a domain of yours: with it, the server publishes a catalog of its agents at
+    ``/.well-known/ai-catalog.json``, in which each is
+    ``urn:air:<publisher>:<namespace>:<its path, or its key>``; by default that of the environment
+    variable ``PARLEY_PUBLISHER``, and with ``""`` none is published. ``namespace`` (``agent``) is
+    by default that of ``PARLEY_NAMESPACE``. ``unlisted`` are paths of agents and names of tenants
+    that the catalog leaves out. ``registry`` is the address of a registry: the server publishes
+    its catalog there and sends heartbeats, with the credentials that the environment has for it
+    (``PARLEY_AUTH_ORIGIN``); a registry that is away does not hold the server up.
 
     ``middleware`` is a list of Starlette's ``Middleware(cls, ...)``, or of functions that take an
     ASGI app and return one, the first outermost. It is around every HTTP request, and not around
@@ -99,26 +174,111 @@ def asgi(
     if caller is not None and auth:
         raise ValueError("give auth=, whose schemes find the caller, or caller=, but not both")
     tenants = dict(tenants or {})
+    allow_private_webhooks = _read_once(allow_private_webhooks)
+    allow_private_files = _read_once(allow_private_files)
+    if allow_private_agents is not None:
+        allow_private_agents = _read_once(allow_private_agents)
     settings = settings or Settings()
+    publication = read_publication(publisher, namespace, unlisted)
+    registration = read_registration(registry, url, publishes=publication is not None)
+    limits = limits if isinstance(limits, str) else tuple(limits)
+    placed_agents = placed(agents, tenants)
+    senders = read_keys(envelope_keys)
+    envelope = read_parts(
+        envelope_options,
+        handlers=envelope_handlers,
+        fallback=envelope_fallback,
+        registry=None if registration is None else registration.registry,
+        publisher="" if publication is None else publication.publisher,
+        url=url,
+    )
     host = Host(
-        placed(agents, tenants),
+        placed_agents,
         open_store(store, lease, migrate=migrate),
         tenants=tenants,
         drain=drain,
         authenticates=caller is not None,
         auth=auth if auth is None or auth is False else auth.security,
         policy=None if policy is None else checked_policy(policy),
-        egress=Egress.allowing(allow_private_webhooks),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
         url=url,
         files=open_files(files, store),
         **file_options(settings),
-        file_egress=Egress.allowing(allow_private_files),
+        **egress_options(
+            egress,
+            webhooks=allow_private_webhooks,
+            files=allow_private_files,
+            agents=allow_private_agents,
+        ),
         failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
         secret_key=secret_key,
+        signing_keys=signing_keys,
+        webhook_certificate=webhook_certificate,
+        webhook_cap=DestinationCap(
+            per_minute=settings.webhook_calls_per_minute, concurrent=settings.max_webhook_calls
+        ),
+        webhook_challenge=webhook_challenge,
+        limits=parse_limits(limits, operations=_method_names(placed_agents, tenants)),
+        usage=usage,
+        redis=redis_for_limits(bus) if limits else None,
+        audit=audit if isinstance(audit, str) else tuple(audit),
+        audit_retention=audit_retention,
     )
-    return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
+    host.audit.settings |= {
+        "url": url,
+        "drain": drain,
+        "lease": lease,
+        "caller": caller is not None,
+        "policy": policy is not None,
+        "auth": auth is not None and auth is not False,
+        "tenants": list(tenants),
+        "allow_private_webhooks": allow_private_webhooks,
+        "allow_private_files": allow_private_files,
+        "allow_private_agents": allow_private_agents,
+        "egress": repr(egress),
+        "limits": list(limits),
+        "usage": usage,
+        "signing_keys": _signer_names(host.signing_keys),
+        "envelope_keys": [] if senders is None else sorted(senders.owners),
+        "webhook_certificate": webhook_certificate is not None,
+        "webhook_challenge": webhook_challenge,
+        "publisher": "" if publication is None else publication.publisher,
+        "registry": registration is not None,
+        "settings": msgspec.structs.asdict(settings),
+    }
+    return app_of(
+        host,
+        settings=settings,
+        url=url,
+        caller=caller,
+        role=role,
+        middleware=middleware,
+        publication=publication,
+        registration=registration,
+        envelope_keys=senders,
+        envelope=envelope,
+        calls_machine=allow_private_agents is None and is_of_this_machine(settings, url),
+    )
+
+
+def _method_names(agents: Mapping[str, Agent], tenants: Mapping[str, Agent]) -> list[str]:
+    every = (*agents.values(), *tenants.values())
+    return [
+        method.operation.name
+        for agent in every
+        for extension in agent.extensions
+        for method in extension.methods
+    ]
+
+
+def _signer_names(keys: SigningKeys | None) -> list[str]:
+    """Return the ids of the keys that sign, so that the audit shows a rotation."""
+    return [] if keys is None else [f"{key.kid} {key.alg}" for key in keys.signers]
+
+
+def _read_once(allowed: bool | Iterable[str]) -> bool | Iterable[str]:
+    return allowed if isinstance(allowed, bool | str) else list(allowed)
 
 
 def file_options(settings: Settings) -> dict[str, Any]:
@@ -141,60 +301,117 @@ def app_of(
     caller: Identify | None = None,
     role: Role = "both",
     middleware: Iterable[AnyMiddleware] = (),
+    publication: Publication | None = None,
+    registration: RegistryRegistration | None = None,
+    calls_machine: bool = False,
+    envelope_keys: EnvelopeKeys | None = None,
+    envelope: EnvelopeParts | None = None,
 ) -> App:
-    """Return the ASGI app that serves a host, starts it and stops it."""
+    """Return the ASGI app that serves a host, starts it and stops it.
+
+    With ``calls_machine`` agents may call others of this machine if only this machine reaches them.
+    """
     settings = settings or Settings()
-    endpoints = {} if role == "worker" else _endpoints(host, settings)
+    guards = guards_of(host, envelope_keys, url=url, identifies=caller is not None)
+    endpoints = {} if role == "worker" else _endpoints(host, settings, guards)
+    if host.signing_keys is not None and url is not None:
+        endpoints = signed_endpoints(endpoints, ServerCardSigner(host.signing_keys, url))
     if caller is not None and endpoints and all(each.identify for each in endpoints.values()):
         raise ValueError(
             "caller= would never be asked: all agents declare what callers must prove (security=), "
             "and that finds the caller; leave out caller=, or use it instead with auth=False"
         )
-    return create_app(
+
+    async def start() -> None:
+        if calls_machine and app.hosts.is_on_loopback:
+            host.allow_calls(LOOPBACK)
+        shared.check_skills()
+        await host.start()
+        guards.start()
+        if publication is not None and endpoints:
+            log_publication(publication, url, host.tenants)
+            if registration is not None:
+                registration.start(app)
+
+    async def stop() -> None:
+        if registration is not None:
+            await registration.stop()
+        await shared.close()
+        await guards.close()
+        await host.stop()
+
+    app = create_app(
         endpoints,
         settings=settings,
         identify=host.identify_with(caller) or host.authenticator,
         url=url,
-        startup=host.start,
-        shutdown=host.stop,
+        startup=start,
+        shutdown=stop,
         on_drain=host.drain,
         unavailable_reason=lambda: host.store.unavailable_reason,
         unavailable_message=WORKER if role == "worker" else "",
         middleware=middleware,
+        signing_keys=host.signing_keys if endpoints else None,
+        publication=publication if endpoints else None,
+    )
+    shared = HostEnvelope(
+        envelope or EnvelopeParts(),
+        endpoints,
+        guards,
+        app=lambda: app,
+        egress=lambda: host.agent_egress,
+    )
+    app.envelope.make = lambda: shared.services
+    return app
+
+
+def guards_of(
+    host: Host, keys: EnvelopeKeys | None, *, url: str | None, identifies: bool
+) -> EnvelopeGuards:
+    """Return the guards of a host's agents in the envelope protocol. Raises ``ValueError``."""
+    names: dict[str, tuple[str, ...]] = {}
+    places = [*host.services.items(), *((f"/{name}", each) for name, each in host.tenants.items())]
+    for path, service in places:
+        key = service.agent.key
+        address = () if url is None else (url.rstrip("/") + path,)
+        names[key] = (*names.get(key, (key,)), *address)
+    return EnvelopeGuards(
+        [service.agent for _, service in places],
+        host.store,
+        keys=keys,
+        names=names,
+        authenticator=host.authenticator,
+        identifies=identifies,
+        resources=host.scheme_resources,
+        signing_keys=host.signing_keys,
     )
 
 
-def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
+def _endpoints(host: Host, settings: Settings, guards: EnvelopeGuards) -> dict[str, Endpoint]:
     """Return the endpoint of each path; the root has the tenants."""
 
     def endpoint(service: AgentService) -> Endpoint:
         agent = service.agent
-        if host.files is None or not agent.transfers_files:
-            return Endpoint(
-                service,
-                agent.card_at,
-                agent.extensions,
-                key=agent.key,
-                callbacks=host.callbacks[agent.key],
-                credentials=host.authorizations[agent.key],
-                authorization=agent.authorization,
-            )
-        # In a message, bytes are base64, and there is more in it.
-        inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
-        files = FileService(host.files, agent.key, inline_bytes, agent.owner)
-
-        def card(interfaces: Interfaces) -> AgentCard:
-            return files.declared(agent.card_at(interfaces), interfaces)
-
+        files, card = None, agent.card_at
+        if host.files is not None and agent.transfers_files:
+            # In a message, bytes are base64, and there is more in it.
+            inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
+            guests = host.receivers[agent.key].guests
+            files = FileService(host.files, agent.key, inline_bytes, agent.owner, guests)
+            card = partial(_card_with_files, agent, files)
         return Endpoint(
             service,
             card,
             agent.extensions,
             key=agent.key,
-            callbacks=host.callbacks[agent.key],
-            credentials=host.authorizations[agent.key],
+            callbacks=host.receivers[agent.key].callbacks,
+            credentials=host.receivers[agent.key].credentials,
             authorization=agent.authorization,
+            interfaces=agent.interfaces,
+            limits=service.limits,
             files=files,
+            envelope=agent.envelope,
+            guard_of=guards.of(agent.key),
         )
 
     endpoints = {path: endpoint(service) for path, service in host.services.items()}
@@ -203,6 +420,13 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
     return {path: _with_authenticator(each, host) for path, each in endpoints.items()}
+
+
+def _card_with_files(
+    agent: AgentDescription, files: FileService, interfaces: Interfaces
+) -> AgentCard:
+    made = agent.card_at(interfaces)
+    return files.declared(made, made.supported_interfaces)
 
 
 def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
@@ -261,6 +485,8 @@ def serve(
     grpc = grpc_options(
         grpc_port, host=grpc_host, cert=grpc_cert, key=grpc_key, client_ca=grpc_client_ca
     )
+    if options.get("allow_private_agents") is None and grpc_host and not is_loopback(grpc_host):
+        options["allow_private_agents"] = False
     app = asgi(agents, store=store, drain=drain, **options)
     if grpc is not None and not app.agents:
         raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")

@@ -8,9 +8,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from parley.client.bindings.binding import canonical
-from parley.client.card.resolver import Reference
+from parley.client.card.resolver import ForeignCard, Reference
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
+from parley.client.registry.found import FoundAgent
 from parley.client.sync import SYNC_DOC, SyncRemoteAgent, in_thread
 from parley.model.cards import AgentCard
 
@@ -30,15 +31,29 @@ class Connects(Protocol[P, C]):
     """The type of ``connect`` and ``connect_sync``."""
 
     def __call__(
-        self, agent: Reference | Agent | ASGIApp, /, *args: P.args, **options: P.kwargs
+        self, agent: Reference | FoundAgent | Agent | ASGIApp, /, *args: P.args, **options: P.kwargs
     ) -> C:
         """Connect to an agent."""
         ...
 
 
 def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
-    if isinstance(agent, str | bytes | os.PathLike | Mapping | AgentCard):
-        return connect_to(agent, path=path, **options)
+    reference = reference_of(agent, options)
+    return connect_to(reference, path=path, **options)
+
+
+def reference_of(agent: Any, options: dict[str, Any]) -> Any:
+    """Return the reference to an agent of any kind, and complete the options of its connection.
+
+    An agent or an app of this process gets an address, and a transport that leads there. Raises
+    ``TypeError`` for anything else.
+    """
+    if isinstance(agent, FoundAgent):
+        if options.get("egress") is None and options.get("http") is None:
+            options["egress"] = agent.egress  # a registry named the address
+        return agent.reference
+    if isinstance(agent, str | bytes | os.PathLike | Mapping | AgentCard | ForeignCard):
+        return agent
     # Calls over the network need no server.
     from parley.agent.agent import Agent
     from parley.host.app import asgi
@@ -46,18 +61,20 @@ def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
     from parley.server.app import App
 
     if isinstance(agent, Agent):
-        agent = asgi(agent, drain=0)  # what it has in memory ends with it
+        # What it has in memory ends with it, and nobody calls it but this process.
+        agent = asgi(agent, drain=0, allow_private_agents=True, publisher="")
     if not callable(agent):
         raise TypeError(
-            "connect takes an address, a card, an agent, or an ASGI app such as "
-            f"parley.asgi(agent), not {agent!r}"
+            "connect takes an address, a card, an agent, one that parley.find returned, or an ASGI "
+            f"app such as parley.asgi(agent), not {agent!r}"
         )
     refuse_for_local(options)
     address = (agent.url if isinstance(agent, App) else None) or ADDRESS
     site = Site(agent)
     http = InProcessTransport({address: site}, other=site)
     http.closes_with_agent = True
-    return connect_to(address, path=path, **{**options, "http": http})
+    options["http"] = http
+    return address
 
 
 def refuse_for_local(options: Mapping[str, Any]) -> None:

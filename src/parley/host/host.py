@@ -11,7 +11,9 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
@@ -33,24 +35,33 @@ from parley.engine.maintenance import Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.thread_pool import ThreadPool
+from parley.engine.turn.attempt import Attempt
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits
 from parley.files.turn_files import TurnFiles
+from parley.host.audit.server_audit import Destinations, ServerAudit
 from parley.host.files import FileSweeps, hosted_files, kept_for
+from parley.host.limits import HostLimits
+from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
 from parley.host.startup_log import log_startup
 from parley.model.service import Caller
+from parley.push.caps import DestinationCap
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
+from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
+from parley.push.proofs.proofs import Proofs
 from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.egress import Egress
 from parley.security.failures import Failures
 from parley.security.owner import PER_TENANT
+from parley.security.rates.limit import Limit
 from parley.security.resources import SchemeResources
 from parley.security.schemes.scheme import Security, card_schemes
 from parley.security.sealing import operator_key
+from parley.security.signing.keys import SigningKeys
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -106,30 +117,16 @@ def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str
     return paths
 
 
-def agent_addresses(
-    url: str, agents: Mapping[str, Agent], tenants: Mapping[str, Agent]
-) -> Callable[[str, str], str]:
-    """Return what gives the public address of an agent, by its key, for a tenant.
-
-    ``url`` is the address of all; ``agents`` are by path, ``tenants`` by the tenant's name.
-    """
-    base = url.rstrip("/")
-    by_tenant = {(agent.key, name): f"{base}/{name}" for name, agent in tenants.items()}
-    by_path = {agent.key: base + path for path, agent in reversed([*agents.items()])}
-
-    def address(key: str, tenant: str) -> str:
-        return by_tenant.get((key, tenant)) or by_path.get(key, base)
-
-    return address
-
-
 class Host:
     """Runs agents on one store.
 
     ``services`` are by path, ``tenants`` are services by tenant, ``executors`` and ``callbacks``
     are by the agent's key. An agent with several tenants has one executor, which keeps their tasks
-    apart.
-    ``policy`` is asked before those of the agents. ``egress`` restricts the addresses of webhooks.
+    apart. ``parts`` are services of agents that others use (``Agent(uses=...)``), by their keys;
+    what is called back at the address of those that use them is for them too (``receivers``).
+    ``policy`` is asked before those of the agents. ``egress`` restricts the addresses that requests
+    go to which others cause; ``webhook_egress``, ``file_egress`` and ``agent_egress`` are for
+    webhooks, files that callers name, and what agents call, in its place.
     The ``bus`` carries hints between replicas on
     the same store; polling every ``poll_interval`` seconds finds what it loses.
 
@@ -139,11 +136,22 @@ class Host:
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
     ``files`` keeps the bytes of files by reference, which the files that turns make become above
-    ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
+    ``inline_file_bytes``.
 
     ``failures`` counts refused credentials.
-    ``secret_key`` seals the credentials that arrive for tasks; by default that of the environment,
-    else one that the store keeps.
+    ``secret_key`` seals the credentials that arrive for tasks, and the secrets of webhooks; by
+    default that of the environment, else one that the store keeps seals the former.
+    ``signing_keys`` sign cards and webhooks: a file, or keys that were read; by default those of
+    the environment, and ``None`` if there are none. ``webhook_certificate`` is shown to webhooks
+    that ask for it.
+
+    ``webhook_cap`` is how much one destination gets from all callers; with ``webhook_challenge`` it
+    has to confirm first that it wants notifications.
+
+    ``limits`` are those of all agents together, beside their own; ``redis`` is the URL of what
+    counts rates for all replicas, in place of the store. ``usage`` counts what callers use.
+    ``audit`` is where lines of the store's audit are forwarded, and ``audit_retention`` how long
+    the store keeps them. The attribute ``audit`` records acts.
 
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
     in place of HTTP. Both are for tests.
@@ -170,9 +178,20 @@ class Host:
         files: ObjectStore | None = None,
         file_limits: FileLimits | None = None,
         inline_file_bytes: int = INLINE_BYTES,
+        webhook_egress: Egress | None = None,
         file_egress: Egress | None = None,
+        agent_egress: Egress | None = None,
         failures: Failures | None = None,
         secret_key: str | None = None,
+        signing_keys: SigningKeys | str | Path | None = None,
+        webhook_certificate: WebhookCertificate | CertificateFiles | None = None,
+        webhook_cap: DestinationCap | None = None,
+        webhook_challenge: bool = False,
+        limits: Sequence[Limit] = (),
+        usage: bool = False,
+        redis: str | None = None,
+        audit: Destinations = (),
+        audit_retention: timedelta | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -181,23 +200,40 @@ class Host:
                 f"role={role!r} needs a store that other processes use too, such as postgresql://"
             )
         self.store = store
+        self.signing_keys = SigningKeys.load(signing_keys)
         self._connect = connect
+        egress = egress or Egress()
+        self.agent_egress = agent_egress or egress
         self.hints = LocalHints()
         self.poller = BusPoller(store, self.hints, bus, poll=poll_interval)
+        given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if secret_key is None else secret_key
+        seals = None if given is None else operator_key(given)
         self.push = PushDispatcher(
             store,
-            egress=egress or Egress(),
+            egress=webhook_egress or egress,
             retry_policy=retry_policy,
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
             transport=webhooks,
+            proofs=partial(
+                Proofs,
+                issuer=url or "",
+                keys=self.signing_keys,
+                certificate=webhook_certificate and WebhookCertificate.of(webhook_certificate),
+                secret_key=seals,
+            ),
+            cap=webhook_cap,
+            challenges=webhook_challenge,
         )
-        limits = file_limits or FileLimits()
+        of_files = file_limits or FileLimits()
         self._inline_file_bytes = inline_file_bytes
-        self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
+        self._remote_files = RemoteFiles(file_egress or egress, max_bytes=of_files.file_bytes)
         self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
+        self._serves_agents = role != "worker"
         self._url = url
+        every = hosted((*agents.values(), *tenants.values()))
+        guests = guests_of(agents, tenants)
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
         self._hurries = False
@@ -206,28 +242,37 @@ class Host:
         self._watchdog = LoopWatchdog()
         self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
         self._services: list[TurnServices] = []
-        by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
+        served = {agent.key for agent in (*agents.values(), *tenants.values())}
         self._lifespans = {
             agent.key: Lifespan(agent.name, partial(agent.lifespan, agent))
-            for agent in by_key.values()
+            for agent in every
             if agent.lifespan is not None
         }
-        self._agents = [
-            self._with_rights(agent.describe(), auth, policy) for agent in by_key.values()
-        ]
+        self._agents = [self._with_rights(agent.describe(), auth, policy) for agent in every]
         self.scheme_resources = SchemeResources(
-            store=store, now=lambda: store.now() / 1000, failures=failures or Failures()
+            store=store,
+            egress=egress,
+            now=lambda: store.now() / 1000,
+            failures=failures or Failures(),
         )
+        self.audit = ServerAudit(
+            store, self.scheme_resources.failures, destinations=audit, retention=audit_retention
+        )
+        self._role = role
         self.authenticator = authenticator_of(
-            (agent.authorization for agent in self._agents), self.scheme_resources
+            (agent.authorization for agent in self._agents if agent.key in served),
+            self.scheme_resources,
         )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
-        given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if secret_key is None else secret_key
-        seals = None if given is None else operator_key(given)
         self.authorizations = {
             agent.key: Authorizations(store, agent.key, seals) for agent in self._agents
         }
+        self.receivers = {
+            key: Receivers(self.callbacks, self.authorizations, (key, *guests[key]))
+            for key in served
+        }
+        self.limits = HostLimits(self._agents, store, server=limits, usage=usage, redis=redis)
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
@@ -240,15 +285,22 @@ class Host:
                 authenticates=authenticates,
                 keeps_addresses=url is None,
                 files=self._turn_files(agent),
+                limits=self.limits.by_agent.get(agent.key),
             )
             for agent in self._agents
         }
+        if any(agent.uses for agent in every):
+            connect_local(every, services, self.executors, self._services)
+        self.parts = {agent.key: services[agent.key] for agent in every if agent.key not in served}
         self.services = {path: services[agent.key] for path, agent in agents.items()}
         self.tenants = {name: services[agent.key] for name, agent in tenants.items()}
 
     def _executor(self, agent: AgentDescription) -> AgentExecutor:
         services = self._turn_services(agent)
         self._services.append(services)
+        invoke: Callable[[Attempt], Awaitable[object]] = partial(call, services)
+        if (meter := self.limits.meter(agent.key)) is not None:
+            invoke = meter.measured(invoke)
         return AgentExecutor(
             self.store,
             agent=agent.key,
@@ -257,7 +309,8 @@ class Host:
             options=agent.options,
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
-            invoke=partial(call, services),
+            invoke=invoke,
+            meter=meter,
             cancel_calls=partial(cancel_calls, services.connections),
             notify=self.poller.publish_work,
             extensions=agent.extensions,
@@ -274,10 +327,13 @@ class Host:
             address=None if addresses is None else partial(addresses, agent.key),
             files=self._turn_files(agent),
             lifespan=self._lifespans.get(agent.key),
+            name=agent.name,
+            handoffs=agent.handoffs,
             inline_bytes=self._inline_file_bytes,
             remote_files=self._remote_files,
             authorization=agent.authorization,
             connect=self._connect,
+            egress=self.agent_egress,
         )
 
     def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
@@ -287,6 +343,13 @@ class Host:
 
     # -- start ---------------------------------------------------------------------------------
 
+    def allow_calls(self, places: Iterable[str]) -> None:
+        """Let agents call others there too. To be called before the start."""
+        places = tuple(places)
+        self.agent_egress = self.agent_egress.adding(places)
+        for services in self._services:
+            services.allow(places)
+
     async def start(self) -> None:
         """Open the store, start the executors, and claim unfinished tasks.
 
@@ -295,6 +358,10 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
+            await self.audit.start(self._role, self._agents)
+            self._on_stop(stack, "the audit", self.audit.stop)
+            if self.signing_keys is not None:
+                stack.callback(self.audit.watch(self.signing_keys))
             if self.files is not None:
                 self._on_stop(stack, "files", self.files.close)
             self._on_stop(stack, "hints", self.poller.stop)
@@ -306,13 +373,20 @@ class Host:
                 for scheme in self.authenticator.schemes:
                     self._on_stop(stack, f"the scheme {scheme.name}", scheme.close)
                     await scheme.start(resources)
+            for what, close in self.limits.start().items():
+                self._on_stop(stack, what, close)
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
             for lifespan in self._lifespans.values():
                 await lifespan.enter()
                 self._on_stop(stack, "a lifespan", lifespan.leave)
             self._on_stop(stack, "push notifications", self._stop_push)
-            await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
+            events = {
+                agent.key: agent.options.push_events
+                for agent in self._agents
+                if agent.push_notifications
+            }
+            await self.push.start(events, events)
             self._on_stop(stack, "connections to other agents", self._disconnect)
             self._on_stop(stack, "downloads from other servers", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
@@ -324,7 +398,12 @@ class Host:
             if self._sweeps is not None:
                 self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
-            log_startup(self.store, self._agents, self._url)
+            log_startup(
+                self.store,
+                self._agents,
+                self._url,
+                signs=self.signing_keys is not None and self._serves_agents,
+            )
             self._hurries = False
             self._started = stack.pop_all()
 
@@ -388,12 +467,7 @@ class Host:
                     agent.name,
                 )
             return agent
-        authorization = Authorization(
-            None if rights is None else rights.security,
-            skills={} if rights is None else rights.skills,
-            operations={} if rights is None else rights.operations,
-            policy=all_of(policies),
-        )
+        authorization = (rights or Authorization()).with_policy(all_of(policies))
         return replace(agent, authorization=authorization)
 
     def _in_thread(self, policy: Policy) -> Policy:
@@ -495,8 +569,9 @@ def _with_auth(agent: AgentDescription, auth: Security | Literal[False] | None) 
         skills=tuple(replace(skill, security_requirements=()) for skill in agent.card.skills),
     )
     authorization = None
-    if security is not None or policy is not None:
-        authorization = Authorization(security, policy=policy)
+    rights = (agent.authorization or Authorization()).with_security(security)
+    if security is not None or policy is not None or rights.needs_identity:
+        authorization = rights
     return replace(agent, card=card, authorization=authorization)
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from starlette.types import ASGIApp, Message, Scope
@@ -23,6 +24,9 @@ from parley.host.lifespan import AppLifespan, join
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress
 from parley.store.ending import end
+
+if TYPE_CHECKING:
+    from parley.host.in_process_sockets import InProcessSocket
 
 log = logging.getLogger("parley.host")
 
@@ -225,7 +229,7 @@ class InProcessTransport(HttpTransport):
         self._sites = {address.rstrip("/"): site for address, site in sites.items()}
         self._other = other
         self._scope = dict(scope or {})
-        self._open: set[InProcessExchange] = set()
+        self._open: set[InProcessExchange | InProcessSocket] = set()
         self._closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -261,13 +265,7 @@ class InProcessTransport(HttpTransport):
             raise ConnectionClosed("this connection was closed; open a new one")
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise ClientError(
-                f"{redacted(url)!r} is not an address of the form http://host/path"
-            ) from error
+        parts, port = _parsed(url)
         site, root = self._find(url, parts, port)
         await _within(site.start(), deadline, None, url)
         exchange = InProcessExchange(body)
@@ -284,6 +282,56 @@ class InProcessTransport(HttpTransport):
         finally:
             exchange.close()
 
+    async def open_socket(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        handshake: float,
+        subprotocol: str = "",
+        max_message: int = sys.maxsize,
+        **_: Any,
+    ) -> InProcessSocket:
+        """Open a WebSocket with the app of an address, as over a network; pings are not needed."""
+        if self.closed:
+            raise ConnectionClosed("this connection was closed; open a new one")
+        from parley.host.in_process_sockets import InProcessSocket
+
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + handshake
+        parts, port = _parsed(url)
+        site, root = self._find(url, parts, port)
+        await _within(site.start(), deadline, None, url)
+        socket = InProcessSocket(redacted(url), max_message=max_message)
+        scope = {**_scope("GET", parts, port, headers, None), "root_path": root, **self._scope}
+        del scope["method"]
+        scope |= {"type": "websocket", "subprotocols": [subprotocol] if subprotocol else []}
+        scope["scheme"] = "wss" if parts.scheme in ("https", "wss") else "ws"
+        scope["extensions"] = {**scope["extensions"], "websocket.http.response": {}}
+        scope["state"] = site.state
+        serving = self._serve_socket(site, scope, socket)
+        socket.task = loop.create_task(serving, context=site.context())
+        self._open.add(socket)
+        self.on_open(site, socket)
+        try:
+            await _within(socket.opened(subprotocol), deadline, None, url)
+        except BaseException:
+            socket.abort()
+            raise
+        return socket
+
+    async def _serve_socket(self, site: Site, scope: Scope, socket: InProcessSocket) -> None:
+        try:
+            await site.app(scope, socket.app_receive, socket.app_send)
+        except OSError as error:
+            if socket.close_code is None:
+                log.error("the app failed at the socket %s", scope["path"], exc_info=error)
+        except Exception:
+            log.exception("the app failed at the socket %s", scope["path"])
+        finally:
+            self._open.discard(socket)
+            socket.ended()
+
     def carries(self, url: str) -> bool:
         """Return whether an address is that of a site, and not only one that ``other`` answers."""
         return any(url == address or url.startswith(f"{address}/") for address in self._sites)
@@ -292,11 +340,11 @@ class InProcessTransport(HttpTransport):
         """Return this transport: no request leaves the process."""
         return self
 
-    def on_open(self, site: Site, exchange: InProcessExchange) -> None:
-        """Note a request that begins."""
+    def on_open(self, site: Site, exchange: InProcessExchange | InProcessSocket) -> None:
+        """Note a request, or a socket, that begins."""
 
-    def forget(self, exchange: InProcessExchange) -> None:
-        """Do not wait for a request when the transport is closed: its app is dead."""
+    def forget(self, exchange: InProcessExchange | InProcessSocket) -> None:
+        """Do not wait for a request, or a socket, when the transport is closed: its app is dead."""
         self._open.discard(exchange)
 
     def _find(self, url: str, parts: SplitResult, port: int | None) -> tuple[Site, str]:
@@ -357,6 +405,17 @@ async def _within(work: Any, deadline: float | None, idle: float | None, url: st
         if until == deadline:
             raise Timeout(f"{redacted(url)} did not answer in time") from None
         raise Disconnected(f"{redacted(url)} went silent in the middle of a call") from None
+
+
+def _parsed(url: str) -> tuple[SplitResult, int | None]:
+    """Return an address in parts, and its port. Raises ``ClientError``."""
+    try:
+        parts = urlsplit(url)
+        return parts, parts.port
+    except ValueError as error:
+        raise ClientError(
+            f"{redacted(url)!r} is not an address of the form http://host/path"
+        ) from error
 
 
 def _scope(

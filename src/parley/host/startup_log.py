@@ -24,12 +24,17 @@ _WORKERS = re.compile(r"(?:--workers(?:=|$)|-w=?)(\d*)")
 
 
 def log_startup(
-    store: TaskStore, agents: Sequence[AgentDescription], url: str | None = None
+    store: TaskStore,
+    agents: Sequence[AgentDescription],
+    url: str | None = None,
+    *,
+    signs: bool = False,
 ) -> None:
     """Log when ended tasks are pruned, and warn of what is likely a mistake.
 
-    That is several processes with ``memory:``, and a public ``url`` that callers would send
-    credentials to without encryption.
+    That is several processes with ``memory:``, a public ``url`` that callers would send credentials
+    to without encryption, and signing keys (``signs``) without an address that may be signed, or
+    with one whose keys no client fetches.
     """
     secured = [agent.name for agent in agents if requires_credentials(agent)]
     if url is not None and is_plain_public(url) and secured:
@@ -37,6 +42,17 @@ def log_startup(
             "the card of %s requires credentials and names %s, where callers would send them "
             "unencrypted: give an https:// address (url)",
             ", ".join(secured),
+            url,
+        )
+    if signs and url is None:
+        log.warning(
+            "cards are served without signatures: signing keys are there, and only an address that "
+            "the operator names is ever signed, never one of a request; give the public one (url)"
+        )
+    elif signs and url is not None and is_plain_public(url):
+        log.warning(
+            "the signatures of cards name keys at %s, and clients fetch keys over https only: they "
+            "trust these cards if they pin the keys; give an https:// address (url)",
             url,
         )
     removed = removed_after(agents)

@@ -26,6 +26,9 @@ RESUMABLE_STREAMS = "urn:parley:resumable-streams:v1"
 IDEMPOTENT_SEND = "urn:parley:idempotent-send:v1"
 CALL_CHAIN = "urn:parley:call-chain:v1"
 FILE_TRANSFER = "urn:parley:file-transfer:v1"
+PUSH_DELIVERY = "urn:parley:push-delivery:v1"
+SKILL_SCHEMAS = "urn:parley:skill-schemas:v1"
+ENVELOPE_CARD = "urn:parley:envelope-card:v1"
 
 E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 Q = TypeVar("Q", bound=A2AStruct)

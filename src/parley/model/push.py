@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from urllib.parse import urlsplit
 
+import msgspec
+
 from parley.model.struct import A2AStruct, NonEmpty
+
+PushEvents = Literal["all", "significant"]
+"""What a webhook receives of a task: every event, or its states and complete artifacts."""
+
+
+class PushOptions(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What a webhook receives. Without ``events`` it is what its agent chooses."""
+
+    events: PushEvents | Literal[""] = ""
 
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):

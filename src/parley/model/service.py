@@ -24,7 +24,7 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, Timestamp
 from parley.model.tasks import Event, Task
 
 _SEPARATOR = "\x1f"
@@ -128,8 +128,11 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     ``last_event_id`` is the number of the last event that the caller has. ``trace`` is the trace
     that the request belongs to: a server has what it received, if it is valid; a client sends it.
     ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the binding has
-    a deadline. ``base_url`` is the agent's address as the sender of a message sees it, without a
-    trailing slash; empty if the request carries none (gRPC).
+    a deadline. ``address`` is that of the sender, where limits ask for it. ``base_url`` is the
+    agent's address as the sender of a message sees it, without a trailing slash; empty if the
+    request carries none (gRPC). ``deadline`` is when the answer is of no more use, where the
+    binding itself has one: it joins that of the chain of calls. ``sender`` is how a caller without
+    an id names itself: ids of its messages are its own, and no other such caller repeats them.
     """
 
     caller: Caller = ANONYMOUS
@@ -139,7 +142,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     last_event_id: str | None = None
     trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
+    address: str = ""
     base_url: str = ""
+    deadline: Timestamp | None = None
+    sender: str = ""
 
 
 class StreamItem(NamedTuple):

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import logging
 from asyncio import get_running_loop
+from collections.abc import Awaitable
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.model import backoff
-from parley.model.push import server_of
-from parley.push.http_sender import DeliveryFailure, HttpSender, notification_id
+from parley.model.push import PushEvents, server_of
+from parley.push.caps import DestinationCaps, FurtherRequests, further_requests
+from parley.push.challenge import Challenges
+from parley.push.http_sender import DeliveryFailure, HttpSender, answer_status, notification_id
+from parley.push.jobs import DeliveryJob
 from parley.push.reader import EventReader, Notification, TaskReader
-from parley.push.scheduler import DeliveryJob, Destination
+from parley.push.significant import SignificantReader
 from parley.security.egress import lookup_caller
+from parley.security.egress.dialled import on_dial
+from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState
 from parley.store.task_store import TaskStore
 from parley.wire import versions
 
 log = logging.getLogger("parley.push")
+
+Reader = EventReader | TaskReader | SignificantReader
 
 STORE_PAUSE = 5.0
 """How many seconds to wait before the store is asked again after it failed."""
@@ -77,25 +87,42 @@ class Webhook:
     ``is_scheduled``: its job is queued, running or in backoff. ``has_more``: the log may hold more
     than was read. ``is_task_known``: the store was asked whether the task has ended.
     ``is_claim_known``: the store confirmed since it was loaded that this replica delivers to it.
-    ``stored`` is the configuration as the store has it, ``push`` as it is after the last attempt.
+    ``is_blocked``: the circuit of its destination is open, and its history says so.
+    ``stored`` is the configuration as the store has it, ``push`` as it is after the last attempt,
+    ``attempt`` the last one until it is stored.
     """
 
     __slots__ = (
-        "failed_first", "failures", "has_more", "is_claim_known", "is_scheduled", "is_task_known",
-        "job", "push", "reader", "stored", "task_id",
+        "attempt", "failed_first", "failures", "has_more", "is_blocked", "is_claim_known",
+        "is_scheduled", "is_task_known", "job", "push", "reader", "stored", "task_id",
     )  # fmt: skip
 
-    def __init__(self, task_id: str, push: PushRecord, reader: EventReader | TaskReader) -> None:
+    def __init__(self, task_id: str, push: PushRecord, reader: Reader) -> None:
         self.task_id = task_id
         self.push = self.stored = push
         self.reader = reader
         self.job: DeliveryJob
         self.is_scheduled = self.has_more = self.is_task_known = self.is_claim_known = False
+        self.is_blocked = False
+        self.attempt: DeliveryAttempt | None = None
         self.failures = 0
-        self.failed_first = 0.0  # by the loop's clock
+        self.failed_first = 0.0  # by the loop's clock; the first failure or block in a row
 
     def __str__(self) -> str:
         return f"task {self.task_id}: {label(self.push)}"
+
+
+class Sent(NamedTuple):
+    """An attempt to send, and how it went. Times are in ms, ``at`` since 1970.
+
+    ``is_held_back``: nothing was sent, because the destination got as much as it may.
+    """
+
+    failure: DeliveryFailure | None
+    at: int = 0
+    duration: int = 0
+    status: int = 0
+    is_held_back: bool = False
 
 
 class WebhookDelivery:
@@ -104,18 +131,35 @@ class WebhookDelivery:
     Before the first notification, and on a shared store before each batch, it asks the store
     whether this replica still delivers to the webhook. Each notification waits until the cursor is
     stored behind the one before. So a replica that stops, dies or loses the store repeats at most
-    one notification.
+    one notification; of ``significant`` ones also the unfinished artifacts before a state.
+    With ``challenges`` a receiver has to confirm that it wants notifications.
     """
 
-    def __init__(self, store: TaskStore, sender: HttpSender, retry_policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        sender: HttpSender,
+        retry_policy: RetryPolicy,
+        caps: DestinationCaps,
+        *,
+        challenges: Challenges | None = None,
+    ) -> None:
         self._store = store
         self._sender = sender
         self._retry_policy = retry_policy
+        self._caps = caps
+        self._challenges = challenges
 
-    def reader(self, task_id: str, push: PushRecord) -> EventReader | TaskReader:
-        """Return the reader of a webhook's notifications, which starts after its cursor."""
+    def reader(self, task_id: str, push: PushRecord, default: PushEvents) -> Reader:
+        """Return the reader of a webhook's notifications, which starts after its cursor.
+
+        ``default`` are the events of a webhook without a choice.
+        """
+        is_significant = (push.options.events or default) == "significant"
         if versions.dialect(push.version).pushes_tasks:
-            return TaskReader(self._store, task_id, push.cursor)
+            return TaskReader(self._store, task_id, push.cursor, only_states=is_significant)
+        if is_significant:
+            return SignificantReader(self._store, task_id)
         return EventReader(self._store, task_id)
 
     async def deliver(self, webhook: Webhook) -> float | None:
@@ -129,27 +173,85 @@ class WebhookDelivery:
             log.error("%s waits: %s", webhook, error)
         except Exception:
             log.exception("delivery to %s failed", webhook)
-            self._count_failure(webhook, DeliveryFailure("the server failed; its log says why"))
-            return self._retry_delay(webhook, DeliveryFailure(""))
+            failure = DeliveryFailure("the server failed; its log says why")
+            return self._count_failure(webhook, Sent(failure, now_ms()))
+        finally:
+            webhook.job.destination.circuit.released(webhook.job)
         return STORE_PAUSE
 
     async def post(
-        self, destination: Destination, push: PushRecord, body: bytes, notification_id: str
-    ) -> DeliveryFailure | None:
+        self, job: DeliveryJob, push: PushRecord, body: bytes, notification_id: str
+    ) -> Sent:
         """Send a notification, and record how its destination answers."""
+        return await self._send(job, push, self._sender.post(push, body, notification_id))
+
+    def circuit_wait(self, job: DeliveryJob) -> float:
+        """Return how many seconds a job has to wait for the circuit of its destination."""
+        now = get_running_loop().time()
+        return job.destination.circuit.wait(job, now, self._retry_policy.timeout)
+
+    def needs_challenge(self, job: DeliveryJob, push: PushRecord) -> bool:
+        """Return whether a receiver has to confirm before it is sent anything."""
+        challenges = self._challenges
+        return challenges is not None and not challenges.is_confirmed(job.destination.caller, push)
+
+    async def challenge(self, job: DeliveryJob, push: PushRecord) -> Sent:
+        """Ask a receiver for its confirmation."""
+        assert self._challenges is not None
+        return await self._send(job, push, self._challenges.ask(job.destination.caller, push))
+
+    async def _send(
+        self, job: DeliveryJob, push: PushRecord, sending: Awaitable[DeliveryFailure | None]
+    ) -> Sent:
         loop = get_running_loop()
-        begun = loop.time()
-        lookup_caller.set(destination.caller)  # in this task, which runs one job
-        failure = await self._sender.post(push, body, notification_id)
+        begun, at = loop.time(), now_ms()
+        destination = job.destination
+        # In this task, which runs one job:
+        lookup_caller.set(destination.caller)
+        on_dial.set(partial(self._caps.dial, job))
+        further_requests.set(FurtherRequests(self._caps, job))
+        answer_status.set(0)
+        job.is_held_back = False
+        failure = await sending
+        status = failure.status if failure is not None and failure.status else answer_status.get()
+        duration = round((loop.time() - begun) * 1000)
+        if failure is not None and not status and job.is_held_back:
+            job.has_request = True  # which was not made
+            return Sent(None, at, duration, is_held_back=True)
         if failure is None or not failure.is_local:
             is_well = failure is None or failure.is_refusal
-            destination.answered(well=is_well and loop.time() - begun <= self._retry_policy.quick)
-        return failure
+            is_quick = loop.time() - begun <= self._retry_policy.quick
+            destination.answered(well=is_well and is_quick)
+            if status or not (failure is not None and failure.is_final):
+                answers = failure is None or failure.is_refusal or failure.is_final
+                self._judge(job, push, None if answers else failure)
+        return Sent(failure, at, duration, status)
+
+    def _judge(self, job: DeliveryJob, push: PushRecord, failure: DeliveryFailure | None) -> None:
+        """Open or close the circuit of a destination, after an answer or none."""
+        destination, circuit = job.destination, job.destination.circuit
+        if failure is None:
+            if circuit.succeeded():
+                destination.has_recovered = True
+                log.warning("the circuit of %s is closed: it answers", server_of(push.config.url))
+        elif circuit.failed(job, failure.reason):
+            # A webhook that asks for a day must not hold up the others for that long.
+            asked = min(failure.retry_after or 0.0, self._retry_policy.longest_delay)
+            delay = self._retry_policy.delay(circuit.opened, failure._replace(retry_after=asked))
+            circuit.until = get_running_loop().time() + delay
+            log.log(
+                logging.WARNING if circuit.opened == 1 else logging.INFO,
+                "the circuit of %s is open for %.3g s, after %d failures in a row: %s",
+                server_of(push.config.url), delay, circuit.failures, failure.reason,
+            )  # fmt: skip
 
     async def _deliver_batch(self, webhook: Webhook) -> float | None:
         webhook.has_more = False
         if not await self._save(webhook):  # a cursor that could not be stored before
             return None
+        loop, job = get_running_loop(), webhook.job
+        if webhook.is_blocked and job.destination.circuit.remaining(loop.time()) > 0:
+            return await self._block(webhook, self.circuit_wait(job))
         notifications = await webhook.reader.after(webhook.push.cursor)
         if not notifications:
             await self._check_ended(webhook)
@@ -160,59 +262,129 @@ class WebhookDelivery:
                 return None
             if webhook.push is not before:
                 return 0.0
-        loop = get_running_loop()
+        if wait := self.circuit_wait(job):
+            return await self._block(webhook, wait)
+        if self.needs_challenge(job, webhook.push):
+            if not self._caps.permit(job):
+                return 0.0
+            return await self._attempt(webhook, self.challenge(job, webhook.push), None)
         begun = loop.time()
         for notification in notifications:
-            failure = await self._deliver_one(webhook, notification)
-            if not await self._save(webhook):
-                return None
-            if failure is not None:
-                return STORE_PAUSE if failure.is_local else self._retry_delay(webhook, failure)
+            if not self._caps.permit(job):
+                return 0.0
+            delay = await self._attempt(webhook, self._post(webhook, notification), notification)
+            if delay != 0.0:
+                return delay
             if loop.time() - begun > self._retry_policy.quick:
                 break
         return 0.0
 
-    async def _deliver_one(
-        self, webhook: Webhook, notification: Notification
-    ) -> DeliveryFailure | None:
+    async def _post(self, webhook: Webhook, notification: Notification) -> Sent:
         push = webhook.push
         body = versions.dialect(push.version).write_push(notification.event, notification.task)
-        named = notification_id(webhook.task_id, push.id, notification.seq)
-        failure = await self.post(webhook.job.destination, push, body, named)
-        if failure is not None:
-            self._count_failure(webhook, failure)
-            return failure
-        webhook.failures = 0
-        webhook.job.retried_early = False
-        webhook.reader.delivered(notification, len(body))
-        state = PushState.DONE if notification.is_last else PushState.ACTIVE
-        webhook.push = replace(push, cursor=notification.seq, state=state)
-        return None
+        sent = await self.post(webhook.job, push, body, _id_of(webhook, notification))
+        if sent.failure is None and not sent.is_held_back:
+            webhook.reader.delivered(notification, len(body))
+        return sent
 
-    def _count_failure(self, webhook: Webhook, failure: DeliveryFailure) -> None:
-        """Count a failure, and suspend the webhook when it gets no retry."""
-        if failure.is_local:
+    async def _attempt(
+        self, webhook: Webhook, sending: Awaitable[Sent], notification: Notification | None
+    ) -> float | None:
+        """Send a notification, or a challenge, and save how it went.
+
+        Return the seconds until the next attempt, ``None`` if this replica makes none.
+        """
+        sent = await sending
+        if sent.is_held_back:
+            return 0.0
+        failure = sent.failure
+        if failure is not None and failure.is_local:
             log.warning("%s waits: %s", webhook, failure.reason)
-            return
-        now = get_running_loop().time()
+            return STORE_PAUSE
+        named = _id_of(webhook, notification) if notification is not None else ""
+        delay = 0.0
+        if failure is not None:
+            delay = self._count_failure(webhook, sent, named)
+        elif notification is None:
+            webhook.push = replace(webhook.push, confirmed=True, note="")
+            self._add_attempt(webhook, sent)
+        else:
+            webhook.failures = 0
+            webhook.job.retried_early = webhook.is_blocked = False
+            state = PushState.DONE if notification.is_last else PushState.ACTIVE
+            cursor = max(webhook.push.cursor, notification.seq)
+            webhook.push = replace(webhook.push, cursor=cursor, state=state, note="")
+            self._add_attempt(webhook, sent, delivery_id=named)
+        return delay if await self._save(webhook) else None
+
+    def _count_failure(self, webhook: Webhook, sent: Sent, delivery_id: str = "") -> float:
+        """Count a failure, and suspend the webhook when it gets no retry.
+
+        Return the backoff. It may end early, once in a row of failures, when the destination
+        answers another job: other webhooks there may be well while this one is not.
+        """
+        failure = sent.failure
+        assert failure is not None
+        job, now = webhook.job, get_running_loop().time()
         webhook.failures += 1
-        if webhook.failures == 1:
+        if webhook.failures == 1 and not webhook.is_blocked:
             webhook.failed_first = now
+        job.may_retry_early = not (failure.is_refusal or failure.retry_after or job.retried_early)
+        delay = self._retry_policy.delay(webhook.failures, failure)
+        delay = max(delay, job.destination.circuit.remaining(now))
         if not failure.is_final and now - webhook.failed_first < self._retry_policy.gives_up_after:
             log.info("%s will be tried again: %s", webhook, failure.reason)
-            return
+            webhook.push = replace(webhook.push, note=failure.reason)
+            next_at = now_ms() + round(delay * 1000)
+        else:
+            self._suspend(webhook, failure.reason)
+            next_at = 0
+        self._add_attempt(webhook, sent, failure.reason, next_at=next_at, delivery_id=delivery_id)
+        return delay
+
+    async def _block(self, webhook: Webhook, wait: float) -> float | None:
+        """Have a webhook wait for the circuit of its destination; suspend it in the end."""
+        now, circuit = get_running_loop().time(), webhook.job.destination.circuit
+        webhook.job.may_retry_early = True
+        reason = f"the circuit of its destination is open: {circuit.reason}"
+        if not webhook.is_blocked:
+            webhook.is_blocked = True
+            if not webhook.failures:
+                webhook.failed_first = now
+            next_at = now_ms() + round(wait * 1000)
+            webhook.push = replace(webhook.push, note=reason)
+            self._add_attempt(webhook, Sent(None, now_ms()), f"not sent: {reason}", next_at=next_at)
+        elif now - webhook.failed_first >= self._retry_policy.gives_up_after:
+            self._suspend(webhook, reason)
+        return wait if await self._save(webhook) else None
+
+    def _suspend(self, webhook: Webhook, reason: str) -> None:
         tries = f", {webhook.failures} times in a row" if webhook.failures > 1 else ""
-        note = f"{failure.reason}{tries}"
+        note = f"{reason}{tries}"
         webhook.push = replace(webhook.push, state=PushState.SUSPENDED, note=note)
         log.warning("%s is suspended after event %d: %s", webhook, webhook.push.cursor, note)
 
-    def _retry_delay(self, webhook: Webhook, failure: DeliveryFailure) -> float:
-        """Return the backoff after a failure. It may end early, once in a row of failures, when the
-        destination answers another job: other webhooks there may be well while this one is not.
-        """
-        job = webhook.job
-        job.may_retry_early = not (failure.is_refusal or failure.retry_after or job.retried_early)
-        return self._retry_policy.delay(webhook.failures, failure)
+    def _add_attempt(
+        self,
+        webhook: Webhook,
+        sent: Sent,
+        error: str = "",
+        *,
+        next_at: int = 0,
+        delivery_id: str = "",
+    ) -> None:
+        """Add an attempt to a webhook's history, which is saved with its cursor."""
+        number = webhook.push.attempts + 1
+        webhook.push = replace(webhook.push, attempts=number)
+        webhook.attempt = DeliveryAttempt(
+            number=number,
+            at=sent.at,
+            duration=sent.duration,
+            status=sent.status,
+            error=error,
+            next_at=next_at,
+            delivery_id=delivery_id,
+        )
 
     async def _confirm_claim(self, webhook: Webhook) -> bool:
         """Return whether this replica still delivers to a webhook, and take over its stored cursor.
@@ -236,9 +408,9 @@ class WebhookDelivery:
         """Store the cursor and the state. Return whether this replica goes on delivering."""
         push = webhook.push
         if push != webhook.stored:
-            if not await self._store.save_delivery(webhook.task_id, push):
+            if not await self._store.save_delivery(webhook.task_id, push, webhook.attempt):
                 webhook.job.is_finished = True  # removed, or claimed by another replica
-            webhook.stored = push
+            webhook.stored, webhook.attempt = push, None
         if push.state is not PushState.ACTIVE:
             webhook.job.is_finished = True
         return not webhook.job.is_finished
@@ -254,6 +426,12 @@ class WebhookDelivery:
         elif record.task.state.is_terminal and webhook.push.cursor >= record.seq:
             webhook.push = replace(webhook.push, state=PushState.DONE)
             await self._save(webhook)
+
+
+def _id_of(webhook: Webhook, notification: Notification) -> str:
+    """Return the id of a notification, the same for every attempt."""
+    seq = notification.name or str(notification.seq)
+    return notification_id(webhook.task_id, webhook.push.id, seq)
 
 
 def label(push: PushRecord) -> str:

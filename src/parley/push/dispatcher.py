@@ -12,17 +12,22 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from parley.model.parts import Message
-from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDelivery, label
-from parley.push.http_sender import DeliveryFailure, HttpSender, WebhookTransport
-from parley.push.scheduler import DeliveryJob, DeliveryLimits, Destination, PushScheduler
+from parley.model.push import PushEvents
+from parley.push.caps import DestinationCap
+from parley.push.challenge import Challenges
+from parley.push.delivery import STORE_PAUSE, Reader, RetryPolicy, Webhook, WebhookDelivery, label
+from parley.push.http_sender import DeliveryFailure, HttpSender, WebhookTransport, quoted
+from parley.push.jobs import DeliveryJob, Destination
+from parley.push.proofs.proofs import Proofs
+from parley.push.scheduler import DeliveryLimits, PushScheduler
 from parley.security.egress import Egress, origin_of
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
@@ -43,6 +48,9 @@ MAX_REPLIES = 1000
 
 CLAIM_BATCH = 1000
 """How many tasks with webhooks are claimed at once."""
+
+REPLICAS_COUNTED = 10.0
+"""How many seconds pass before the live replicas, which share caps, are counted again."""
 
 RECONCILE_BATCH = 500
 """How many of the webhooks that the store has for this replica are compared at once."""
@@ -81,8 +89,15 @@ class PushDispatcher:
         resolver: AbstractResolver | None = None,
         hints: LocalHints | None = None,
         transport: WebhookTransport | None = None,
+        proofs: Callable[[Egress], Proofs] = Proofs,
+        cap: DestinationCap | None = None,
+        challenges: bool = False,
     ) -> None:
         self.egress = egress
+        self.proofs = proofs(egress)
+        self._cap = cap or DestinationCap()
+        self._challenges = challenges
+        self._events: dict[str, PushEvents] = {}  # the defaults of agents, by their keys
         self._transport = transport
         self._hints = hints
         self._agents: tuple[str, ...] = ()
@@ -95,10 +110,20 @@ class PushDispatcher:
     def _reset(self) -> None:
         timeout = self._retry_policy.timeout
         self._sender = HttpSender(
-            self.egress, timeout=timeout, resolver=self._resolver, transport=self._transport
+            self.egress,
+            timeout=timeout,
+            resolver=self._resolver,
+            transport=self._transport,
+            proofs=self.proofs,
         )
-        self._delivery = WebhookDelivery(self._store, self._sender, self._retry_policy)
-        self._scheduler = PushScheduler(self._limits)
+        self._scheduler = PushScheduler(self._limits, self._cap, exempt=self._is_exempt)
+        self._delivery = WebhookDelivery(
+            self._store,
+            self._sender,
+            self._retry_policy,
+            self._scheduler.caps,
+            challenges=Challenges(self._sender) if self._challenges else None,
+        )
         # The webhooks of each task that has undelivered events; None until they are loaded.
         self._tasks: dict[str, tuple[Webhook, ...] | None] = {}
         self._to_load: dict[str, Scope | None] = {}  # with the task's scope, where it is known
@@ -106,13 +131,21 @@ class PushDispatcher:
         self._load_lock = asyncio.Lock()
         self._loader: asyncio.Task[None] | None = None
         self._reply_counts: Counter[str] = Counter()  # by caller
+        self._counted = -REPLICAS_COUNTED  # when replicas were counted, by the loop's clock
         self._reconciled = 0  # the store's position up to which webhooks were compared
 
     # -- the life of a server --------------------------------------------------------------------
 
-    async def start(self, agents: Iterable[str]) -> None:
-        """Continue what an earlier process left. Raises ``StoreError``."""
+    async def start(
+        self, agents: Iterable[str], events: Mapping[str, PushEvents] | None = None
+    ) -> None:
+        """Continue what an earlier process left. Raises ``StoreError``.
+
+        ``events`` has what webhooks without a choice receive, by agent; ``all`` for the others.
+        """
         self._agents = tuple(agents)
+        self._events = dict(events or {})
+        await self._share_cap()
         await self.claim_batch()
         self._loader = asyncio.create_task(self._load_requests())
 
@@ -134,6 +167,7 @@ class PushDispatcher:
 
         Asks the store one question of bounded cost: a page of webhooks each time.
         """
+        await self._share_cap()
         if not self._agents:
             return
         active = await self._store.active_pushes(self._agents, self._reconciled, RECONCILE_BATCH)
@@ -146,6 +180,24 @@ class PushDispatcher:
                 self._request_load(task_id)
         if active.has_unclaimed:
             await self.claim_batch()
+
+    async def _share_cap(self) -> None:
+        """Take this replica's part of the cap of a destination."""
+        now = asyncio.get_running_loop().time()
+        if self._store.is_shared and now >= self._counted + REPLICAS_COUNTED:
+            self._counted = now
+            alive = [replica for replica in await self._store.replicas() if replica.alive]
+            self._scheduler.caps.share(len(alive))
+
+    def _is_exempt(self, host: str) -> bool:
+        """Return whether the operator names a host, or its network, as one to call."""
+        if self.egress.trusts(host):
+            return True
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return any([place.covers(address) for place in self.egress.allowed])
 
     async def stop(self, grace: float) -> None:
         """Deliver for ``grace`` seconds more. The rest is for the next process."""
@@ -268,7 +320,7 @@ class PushDispatcher:
                 # There may be very many webhooks: they share equal strings.
                 version = sys.intern(push.version)
                 push = replace(push, version=version, lease_owner=self._store.replica)
-                webhook = Webhook(task_id, push, self._delivery.reader(task_id, push))
+                webhook = Webhook(task_id, push, self._reader(push, task_id, scope))
                 destination = self._destination(push, _caller_of(scope))
                 webhook.job = DeliveryJob(destination, partial(self._run, webhook))
             current.append(webhook)
@@ -286,6 +338,9 @@ class PushDispatcher:
         else:
             self._tasks.pop(task_id, None)
             self._unfollow(task_id)
+
+    def _reader(self, push: PushRecord, task_id: str, scope: Scope) -> Reader:
+        return self._delivery.reader(task_id, push, self._events.get(scope.agent, "all"))
 
     def _destination(self, push: PushRecord, caller: str) -> Destination:
         return self._scheduler.destination(caller, origin_of(push.config.url))
@@ -316,17 +371,38 @@ class PushDispatcher:
 
     async def _run_reply(self, reply: _DirectReply) -> float | None:
         """Deliver a direct reply. Return the seconds until the next attempt, ``None`` if none."""
-        push = reply.push
         try:
-            body = versions.dialect(push.version).write_push(reply.message, None)
-            notification_id = quote(reply.message.message_id, safe="")
-            failure = await self._delivery.post(reply.job.destination, push, body, notification_id)
+            return await self._post_reply(reply)
+        finally:
+            reply.job.destination.circuit.released(reply.job)
+
+    async def _post_reply(self, reply: _DirectReply) -> float | None:
+        push, job = reply.push, reply.job
+        elapsed = asyncio.get_running_loop().time() - reply.begun
+        if elapsed < self._retry_policy.gives_up_replies_after and (
+            wait := self._delivery.circuit_wait(job)
+        ):
+            job.may_retry_early = True
+            return wait
+        if not self._scheduler.caps.permit(job):
+            return 0.0
+        try:
+            if self._delivery.needs_challenge(job, push):
+                sent = await self._delivery.challenge(job, push)
+                if sent.failure is None:
+                    return 0.0
+            else:
+                body = versions.dialect(push.version).write_push(reply.message, None)
+                notification_id = quoted(reply.message.message_id)
+                sent = await self._delivery.post(job, push, body, notification_id)
+                if sent.is_held_back:
+                    return 0.0
+            failure = sent.failure
         except Exception:
             log.exception("delivery of a direct reply to %s failed", label(push))
             failure = DeliveryFailure("the server failed", is_final=True)
         if failure is not None:
             reply.failures += 1
-            elapsed = asyncio.get_running_loop().time() - reply.begun
             if not failure.is_final and elapsed < self._retry_policy.gives_up_replies_after:
                 return self._retry_policy.delay(reply.failures, failure)
             log.warning("a direct reply was not delivered to %s: %s", label(push), failure.reason)

@@ -8,22 +8,33 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
+
+from msgspec.structs import replace
 
 from parley.model.retry_after import seconds_of
-from parley.security.egress import Egress, find_cause, find_forbidden
-from parley.security.response_limits import ResponseLimitExceeded, bounded_connector
+from parley.push.caps import further_requests
+from parley.push.proofs.proof import ProofFailed, WebhookAttempt, WebhookProof
+from parley.push.proofs.proofs import Proofs
+from parley.security.egress import Egress, find_cause, find_forbidden, lookup_caller
+from parley.security.response_limits import ResponseLimitExceeded
 from parley.store.protocols.webhooks import PushRecord
 from parley.wire import versions
 
 if TYPE_CHECKING:
+    import ssl
+
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
 NOTIFICATION_ID = "A2A-Notification-Id"
 """The idempotency key: by this header a receiver recognises a notification sent twice."""
+
+WEBHOOK_ID, WEBHOOK_TIMESTAMP = "webhook-id", "webhook-timestamp"
+"""The same id and the time of the attempt, by the names of Standard Webhooks."""
 
 TOKEN = "X-A2A-Notification-Token"
 
@@ -31,15 +42,20 @@ TOKEN = "X-A2A-Notification-Token"
 KEEP_ALIVE = 4.0
 _RETRYABLE = (408, 425, 429)
 _GONE = 410
+_UNAUTHORIZED = 401
 _WITH_RETRY_AFTER = (429, 503)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class WebhookAnswer(NamedTuple):
-    """The answer of a webhook: its body is not read. Header names are as the webhook wrote them."""
+    """The answer of a webhook. Header names are as the webhook wrote them.
+
+    Only of an answer to a challenge the body is read.
+    """
 
     status: int
     headers: Mapping[str, str] = {}
+    body: bytes = b""
 
 
 WebhookTransport = Callable[[str, Mapping[str, str], bytes], Awaitable[WebhookAnswer]]
@@ -51,7 +67,8 @@ class DeliveryFailure(NamedTuple):
 
     ``is_final``: no retry will succeed. ``is_refusal``: the webhook answers, and its operator has
     to change something first. ``is_local``: the fault is here, and nothing was sent.
-    ``retry_after``: the seconds that the webhook asks for, if it does.
+    ``retry_after``: the seconds that the webhook asks for, if it does. ``status``: that of the
+    answer, 0 without one.
     """
 
     reason: str
@@ -59,13 +76,18 @@ class DeliveryFailure(NamedTuple):
     is_refusal: bool = False
     is_local: bool = False
     retry_after: float | None = None
+    status: int = 0
+
+
+answer_status: ContextVar[int] = ContextVar("parley_answer_status", default=0)
+"""The status of the last answer to a notification that this task sent."""
 
 
 class HttpSender:
     """Sends notifications to addresses that ``egress`` allows, without proxies or redirects.
 
-    ``resolver`` and ``transport``, which replaces HTTP, are for tests. A sender belongs to the
-    event loop that uses it first.
+    ``proofs`` say who sends them. ``resolver`` and ``transport``, which replaces HTTP, are for
+    tests. A sender belongs to the event loop that uses it first.
     """
 
     def __init__(
@@ -75,8 +97,10 @@ class HttpSender:
         timeout: float,
         resolver: AbstractResolver | None = None,
         transport: WebhookTransport | None = None,
+        proofs: Proofs | None = None,
     ) -> None:
         self._egress = egress
+        self._proofs = proofs or Proofs(egress)
         self._timeout = timeout
         self._resolver = resolver
         self._transport = transport
@@ -86,54 +110,137 @@ class HttpSender:
         self, push: PushRecord, body: bytes, notification_id: str
     ) -> DeliveryFailure | None:
         """Send a body to a webhook. Return ``None`` once it accepts (any 2xx)."""
+        try:
+            push = self.opened(push)
+        except ProofFailed as error:
+            return DeliveryFailure(str(error), is_refusal=error.is_refusal)
+        at = int(self._proofs.clock())
+        headers = headers_of(push, notification_id, at)
+        authentication = push.config.authentication
+        if authentication is None:
+            return _outcome(await self._send(push.config.url, headers, body))
+        proof = self._proofs.of(authentication)
+        attempt = WebhookAttempt(
+            push, body, notification_id, at, task_of(notification_id), lookup_caller.get(),
+            self._session_of,
+        )  # fmt: skip
+        answer = await self._send_proved(proof, attempt, headers)
+        return _outcome(answer)
+
+    def opened(self, push: PushRecord) -> PushRecord:
+        """Return a record with its secrets as their owner gave them. Raises ``ProofFailed``."""
+        config = self._proofs.secrets.opened(push.config)
+        return push if config is push.config else replace(push, config=config)
+
+    async def _send_proved(
+        self, proof: WebhookProof, attempt: WebhookAttempt, headers: Mapping[str, str]
+    ) -> WebhookAnswer | DeliveryFailure:
+        """Send with a proof, and once more after a 401 if there may be a better one."""
+        url = attempt.push.config.url
+        if self._transport is None and not self._sessions:
+            await asyncio.to_thread(import_module, "aiohttp")  # a proof may need it
+        try:
+            tls = proof.tls()
+            async with asyncio.timeout(self._timeout):
+                proved = await proof.headers(attempt)
+            answer = await self._send(url, {**headers, **proved}, attempt.body, tls)
+            if not (
+                isinstance(answer, WebhookAnswer)
+                and answer.status == _UNAUTHORIZED
+                and proof.is_renewed(attempt, proved)
+                and ((further := further_requests.get()) is None or further.repeat())
+            ):
+                return answer
+            async with asyncio.timeout(self._timeout):
+                proved = await proof.headers(attempt)
+        except ProofFailed as error:
+            return DeliveryFailure(str(error), is_refusal=error.is_refusal)
+        except TimeoutError:
+            return DeliveryFailure(f"there is no proof of the sender in {self._timeout:g} s")
+        return await self._send(url, {**headers, **proved}, attempt.body, tls)
+
+    async def _send(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        tls: ssl.SSLContext | None = None,
+        longest: int = 0,
+    ) -> WebhookAnswer | DeliveryFailure:
+        """Send a body; return the answer, with up to ``longest`` bytes of its body."""
         if self._transport is not None:
-            return await self._post_by(self._transport, push, body, notification_id)
+            return await self._send_by(self._transport, url, headers, body)
         if not self._sessions:  # the first import takes a while
             await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
         import yarl
 
         try:
-            url = yarl.URL(push.config.url)
-            session = self._session(self._egress.trusts(url.host or ""))
+            address = yarl.URL(url)
+            session = self._session_of(address.host or "")
             async with (
                 asyncio.timeout(self._timeout),
                 session.post(
-                    url, data=body, headers=headers_of(push, notification_id), allow_redirects=False
+                    address,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    ssl=True if tls is None else tls,
                 ) as response,
             ):
-                return _failure_of(response.status, response.headers)  # the body is not read
+                found = await _read(response.content, longest) if longest else b""
+                return WebhookAnswer(response.status, response.headers, found)
         except TimeoutError:
             return DeliveryFailure(f"no answer in {self._timeout:g} s")
+        except aiohttp.ClientConnectorCertificateError:  # which is a ValueError too
+            return DeliveryFailure("its certificate is not trusted")
         except (aiohttp.InvalidURL, ValueError):
             return DeliveryFailure("the URL cannot be called", is_final=True)
         except (aiohttp.ClientError, OSError) as error:
             forbidden = find_forbidden(error)
             if forbidden is not None:
-                return DeliveryFailure(f"it is at a {forbidden.kind} address", is_final=True)
+                return DeliveryFailure(f"it is {forbidden.where}", is_final=True)
             if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
                 return DeliveryFailure("this server has no room for a connection", is_local=True)
             if find_cause(error, ResponseLimitExceeded) is not None:
                 return DeliveryFailure("it answers with more than an answer may take")
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
 
-    async def _post_by(
-        self, transport: WebhookTransport, push: PushRecord, body: bytes, notification_id: str
-    ) -> DeliveryFailure | None:
+    async def _send_by(
+        self, transport: WebhookTransport, url: str, headers: Mapping[str, str], body: bytes
+    ) -> WebhookAnswer | DeliveryFailure:
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await transport(push.config.url, headers_of(push, notification_id), body)
+                return await transport(url, headers, body)
         except TimeoutError:
             return DeliveryFailure(f"no answer in {self._timeout:g} s")
         except OSError as error:
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
-        return _failure_of(answer.status, answer.headers)
+
+    async def ask(
+        self, push: PushRecord, headers: Mapping[str, str], body: bytes, longest: int
+    ) -> WebhookAnswer | DeliveryFailure:
+        """Send a body without any secret; return the answer, with as much of its body.
+
+        A webhook that asks for the server's certificate gets it: it could not answer otherwise.
+        """
+        authentication = push.config.authentication
+        try:
+            tls = None if authentication is None else self._proofs.of(authentication).tls()
+        except ProofFailed as error:
+            return DeliveryFailure(str(error), is_refusal=error.is_refusal)
+        return await self._send(push.config.url, headers, body, tls, longest)
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._proofs.close()
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             await session.close()
+
+    def _session_of(self, host: str) -> aiohttp.ClientSession:
+        """Return the connections to a host: guarded, unless the operator trusts it by name."""
+        return self._session(self._egress.trusts(host))
 
     def _session(self, is_trusted: bool) -> aiohttp.ClientSession:
         session = self._sessions.get(is_trusted)
@@ -141,10 +248,9 @@ class HttpSender:
             import aiohttp
 
             options: dict[str, Any] = {"limit": 0, "keepalive_timeout": KEEP_ALIVE}
-            if is_trusted:
-                connector = bounded_connector(use_dns_cache=False, **options)
-            else:
-                connector = self._egress.connector(resolver=self._resolver, **options)
+            connector = self._egress.connector(
+                resolver=self._resolver, trusted=is_trusted, **options
+            )
             session = self._sessions[is_trusted] = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -156,27 +262,52 @@ class HttpSender:
         return session
 
 
-def headers_of(push: PushRecord, notification_id: str) -> dict[str, str]:
-    """Return the headers of a notification."""
+def headers_of(push: PushRecord, notification_id: str, at: int) -> dict[str, str]:
+    """Return the headers of every notification, sent at a time in seconds since 1970."""
     headers = {
         "Content-Type": versions.dialect(push.version).http_json.media_type,
         "A2A-Version": push.version,
         NOTIFICATION_ID: notification_id,
+        WEBHOOK_ID: notification_id,
+        WEBHOOK_TIMESTAMP: str(at),
     }
-    authentication = push.config.authentication
-    if authentication is not None and authentication.credentials:
-        headers["Authorization"] = f"{authentication.scheme} {authentication.credentials}"
     if push.config.token:
         headers[TOKEN] = push.config.token
     return headers
 
 
-def notification_id(task_id: str, push_id: str, seq: int) -> str:
+def notification_id(task_id: str, push_id: str, seq: int | str) -> str:
     """Return the id of an event's notification, the same for every attempt."""
-    return f"{quote(task_id, safe='')}/{quote(push_id, safe='')}/{seq}"
+    return f"{quoted(task_id)}/{quoted(push_id)}/{seq}"
+
+
+def quoted(text: str) -> str:
+    """Return a part of an id, without the full stops that separate what is signed."""
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def task_of(notification_id: str) -> str:
+    """Return the id of the task that a notification is about, empty for a direct reply."""
+    task_id, is_event, _ = notification_id.partition("/")
+    return unquote(task_id) if is_event else ""
+
+
+def _outcome(answer: WebhookAnswer | DeliveryFailure) -> DeliveryFailure | None:
+    if isinstance(answer, DeliveryFailure):
+        return answer
+    return _failure_of(answer.status, answer.headers)
+
+
+async def _read(content: aiohttp.StreamReader, longest: int) -> bytes:
+    """Return the first bytes of a body."""
+    found = b""
+    while len(found) < longest and (piece := await content.read(longest - len(found))):
+        found += piece
+    return found
 
 
 def _failure_of(status: int, headers: Mapping[str, str]) -> DeliveryFailure | None:
+    answer_status.set(status)
     reason = f"it answers with HTTP {status}"
     if 200 <= status < 300:
         return None

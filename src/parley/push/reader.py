@@ -13,12 +13,16 @@ BATCH = 16
 
 
 class Notification(NamedTuple):
-    """What to send of a log up to ``seq``. Nothing follows one that ``is_last``."""
+    """What to send of a log up to ``seq``. Nothing follows one that ``is_last``.
+
+    ``name`` is the last part of its id, by default ``seq``.
+    """
 
     seq: int
     event: Event
     task: Task | None
     is_last: bool
+    name: str = ""
 
 
 class EventReader:
@@ -33,7 +37,7 @@ class EventReader:
     async def after(self, cursor: int) -> list[Notification]:
         """Return the next batch of notifications after a cursor."""
         return [
-            Notification(e.seq, e.event, None, _is_last(e))  # type: ignore[arg-type]
+            Notification(e.seq, e.event, None, is_last(e))  # type: ignore[arg-type]
             for e in await self._store.events(self._task_id, cursor, BATCH)
         ]
 
@@ -46,9 +50,13 @@ class TaskReader:
 
     A task is due when its status changed, or when its artifacts grew by the size of the last
     notification. So the bytes sent grow in proportion to the artifacts, however small the chunks.
+    With ``only_states`` it is due at each status only.
     """
 
-    def __init__(self, store: TaskLog, task_id: str, cursor: int) -> None:
+    def __init__(
+        self, store: TaskLog, task_id: str, cursor: int, *, only_states: bool = False
+    ) -> None:
+        self._only_states = only_states
         self._store = store
         self._task_id = task_id
         self._read = cursor
@@ -62,7 +70,7 @@ class TaskReader:
                 self._grown += len(event.payload)
                 self._is_due = self._is_due or event.kind is not RecordKind.ARTIFACT
             self._read = events[-1].seq
-        if not self._is_due and self._grown <= self._last_size:
+        if not self._is_due and (self._only_states or self._grown <= self._last_size):
             return []
         record = await self._store.load(self._task_id)
         if record is None:
@@ -75,6 +83,7 @@ class TaskReader:
         self._grown, self._last_size, self._is_due = 0, size, False
 
 
-def _is_last(record: LoggedEvent) -> bool:
+def is_last(record: LoggedEvent) -> bool:
+    """Return whether nothing follows a record of a log."""
     event = record.event
     return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import msgspec
+
+from parley.push.caps import DestinationCap, DestinationCaps
+from parley.push.jobs import DeliveryJob, Destination
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,56 +41,6 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
         part = min(1.0, connections / (self.slots + self.slow_slots))
         slots, slow_slots = max(1, int(self.slots * part)), max(1, int(self.slow_slots * part))
         return msgspec.structs.replace(self, slots=slots, slow_slots=slow_slots)
-
-
-class Destination:
-    """The webhooks of one caller at one origin: their queued jobs, and how the origin answers.
-
-    ``is_quick``: the last answer was good and quick. ``is_slow``: it was not. Neither holds before
-    the first call.
-    """
-
-    __slots__ = (
-        "__weakref__", "active", "backing_off", "caller", "has_recovered", "is_quick", "is_slow",
-        "queued", "queued_in",
-    )  # fmt: skip
-
-    def __init__(self, caller: str) -> None:
-        self.caller = caller
-        self.is_quick = self.is_slow = self.has_recovered = False
-        self.active = 0
-        self.queued_in: OrderedDict[Destination, None] | None = None
-        # Created on demand: there may be very many idle destinations.
-        self.queued: deque[DeliveryJob] | None = None
-        self.backing_off: dict[DeliveryJob, None] | None = None
-
-    def answered(self, *, well: bool) -> None:
-        """Record an answer; ``well`` is one that was good and quick."""
-        self.has_recovered = self.has_recovered or (well and self.is_slow)
-        self.is_quick, self.is_slow = well, not well
-
-
-class DeliveryJob:
-    """A job that delivers to one webhook, a batch for each call of ``work``.
-
-    ``work`` returns the delay in seconds before the next call, or ``None`` until the job is
-    submitted again. With ``may_retry_early`` the delay ends as soon as another job finds that the
-    destination answers again, and ``retried_early`` is set. One that ``is_finished`` never runs
-    again.
-    """
-
-    __slots__ = (
-        "destination", "is_finished", "may_retry_early", "retried_early", "task", "timer", "work",
-    )  # fmt: skip
-
-    def __init__(
-        self, destination: Destination, work: Callable[[], Coroutine[Any, Any, float | None]]
-    ) -> None:
-        self.destination = destination
-        self.work = work
-        self.is_finished = self.may_retry_early = self.retried_early = False
-        self.task: asyncio.Task[float | None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class _CallerShare:
@@ -162,8 +114,15 @@ class _SlotPool:
 class PushScheduler:
     """Runs jobs: callers in turn, the origins of each in turn, and those of one origin in order."""
 
-    def __init__(self, limits: DeliveryLimits) -> None:
+    def __init__(
+        self,
+        limits: DeliveryLimits,
+        cap: DestinationCap | None = None,
+        *,
+        exempt: Callable[[str], bool] = lambda host: False,
+    ) -> None:
         self._limits = limits
+        self.caps = DestinationCaps(cap, self._wake, exempt=exempt)
         self._destinations = WeakValueDictionary[tuple[str, str], Destination]()
         self._pools = {False: _SlotPool(limits.slots), True: _SlotPool(limits.slow_slots)}
         self._running: set[asyncio.Task[float | None]] = set()
@@ -173,7 +132,7 @@ class PushScheduler:
         """Return the destination of a caller's webhooks at an origin, the same while in use."""
         known = self._destinations.get((caller, origin))
         if known is None:
-            known = self._destinations[caller, origin] = Destination(caller)
+            known = self._destinations[caller, origin] = Destination(caller, origin)
         return known
 
     def submit(self, job: DeliveryJob) -> None:
@@ -196,7 +155,9 @@ class PushScheduler:
         limits = self._limits
         most = limits.per_quick_origin if destination.is_quick else limits.per_origin
         before, destination.queued_in = destination.queued_in, None
-        if destination.queued and destination.active < most:
+        if destination.waits_at is not None:
+            pass  # until it is woken
+        elif destination.queued and destination.active < most:
             destination.queued_in = self._pools[destination.is_slow].enqueue(destination)
         if before is not None and before is not destination.queued_in:
             before.pop(destination, None)
@@ -209,9 +170,13 @@ class PushScheduler:
                 destination.queued_in = None
                 while destination.queued:
                     job = destination.queued.popleft()
-                    if not job.is_finished:
+                    if job.is_finished:
+                        continue
+                    if self.caps.admit(job):
                         self._start(job, pool)
-                        break
+                    else:
+                        destination.queued.appendleft(job)
+                    break
                 if not destination.queued:
                     destination.queued = None
                 self._requeue(destination)
@@ -227,6 +192,8 @@ class PushScheduler:
             self._running.discard(task)
             destination.active -= 1
             pool.release(destination.caller)
+            if job.gates:
+                self.caps.release(job)
             if job.task is task:
                 job.task = None
             if not task.cancelled():
@@ -237,6 +204,11 @@ class PushScheduler:
             self._start_jobs()
 
         task.add_done_callback(ended)
+
+    def _wake(self, destination: Destination) -> None:
+        """Queue a destination that waited for its cap."""
+        self._requeue(destination)
+        self._start_jobs()
 
     def _reschedule(self, job: DeliveryJob, delay: float | None) -> None:
         if delay is None or job.is_finished:
@@ -279,6 +251,7 @@ class PushScheduler:
             await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # lets the jobs that follow them start
         self._is_closed = True
+        self.caps.close()
         running = list(self._running)
         for task in running:
             task.cancel()

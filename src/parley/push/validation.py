@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.uuid7 import new_id
+from parley.push.proofs.proofs import Proofs
 from parley.security.egress import Egress, ForbiddenAddress, normalize_host
 from parley.store.protocols.webhooks import PushRecord
 
@@ -25,31 +27,41 @@ _IN_BRACKETS = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]*)?")
 
 
 def validated(
-    config: TaskPushNotificationConfig, egress: Egress, *, version: str, at: str = ""
+    config: TaskPushNotificationConfig,
+    egress: Egress,
+    *,
+    version: str,
+    at: str = "",
+    proofs: Proofs | None = None,
 ) -> PushRecord:
     """Return the record to store for a configuration.
 
     ``version`` is that of the request; notifications are written in it. ``at`` is the path of the
-    configuration in the request. Raises ``InvalidParamsError``, which names every violation and
-    repeats no secret.
+    configuration in the request. ``proofs`` are what this server can prove itself with, and
+    encrypt the secrets. Raises ``InvalidParamsError``, which names every violation and repeats no
+    secret.
     """
-    violations: list[FieldViolation] = []
-    for field, problem in (
+    wrong = _wrong_url(config.url, egress)
+    authentication = config.authentication
+    problems = [
         ("id", _wrong_id(config.id)),
-        ("url", _wrong_url(config.url, egress)),
+        ("url", wrong),
         ("token", _wrong_secret(config.token)),
-        *_wrong_authentication(config.authentication),
-    ):
-        if problem:
-            violations.append(FieldViolation(f"{at}{field}", problem))
+    ]
+    malformed = _wrong_authentication(authentication)
+    problems += malformed
+    proofs = proofs or Proofs(egress)
+    if authentication is not None and not wrong and not malformed:
+        wrong_url = partial(_wrong_url, egress=egress)
+        problems += proofs.problems(authentication, config.url, wrong_url)
+    violations = [FieldViolation(f"{at}{field}", problem) for field, problem in problems if problem]
     if violations:
         message = "; ".join(f"{each.field}: {each.description}" for each in violations)
         raise InvalidParamsError(message, violations=tuple(violations))
-    authentication = config.authentication
     if authentication is not None and not authentication.scheme:
         authentication = None  # some clients write "none" so
     config = replace(config, tenant="", task_id="", authentication=authentication)
-    return PushRecord(config=config, version=version, revision=new_id())
+    return PushRecord(config=proofs.secrets.sealed(config), version=version, revision=new_id())
 
 
 def _wrong_id(push_id: str) -> str:
@@ -79,7 +91,7 @@ def _wrong_url(url: str, egress: Egress) -> str:
     except ValueError as error:
         return f"a URL whose host is {error}"
     try:
-        egress.check_host(host)
+        egress.check_host(host, port or (443 if address.scheme == "https" else 80))
     except ForbiddenAddress as error:
         return f"{error}, to which this server sends nothing"
     return ""
@@ -95,10 +107,12 @@ def _wrong_secret(secret: str) -> str:
 
 
 def _wrong_authentication(given: AuthenticationInfo | None) -> list[tuple[str, str]]:
+    """Return what is malformed."""
     if given is None or not (given.scheme or given.credentials):
         return []
     scheme = "" if _SCHEME.fullmatch(given.scheme) else "an HTTP authentication scheme, as Bearer"
-    return [
+    found = [
         ("authentication.scheme", scheme),
         ("authentication.credentials", _wrong_secret(given.credentials)),
     ]
+    return [each for each in found if each[1]]

@@ -11,6 +11,7 @@ from parley.model.schemes import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
 from parley.security.api_keys import create_key as create_key
 from parley.security.authorization import Access as Access
 from parley.security.authorization import Policy as Policy
+from parley.security.egress import Egress as Egress
 from parley.security.owner import OwnerPolicy as OwnerPolicy
 from parley.security.owner import claim as claim
 from parley.security.owner import owner_function as owner_function
@@ -25,3 +26,4 @@ from parley.security.schemes.open_id_connect import OpenIdConnect as OpenIdConne
 from parley.security.schemes.scheme import Scheme as Scheme
 from parley.security.schemes.scheme import Security as Security
 from parley.security.schemes.scheme import anonymous as anonymous
+from parley.security.signing.keys import SigningKeys as SigningKeys

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,7 +60,9 @@ FILE_OPERATIONS = (UPLOAD_FILE, DOWNLOAD_FILE)
 class Authorization:
     """The rules of one agent: its own requirement, those of skills and operations, a policy.
 
-    An operation's requirement replaces the agent's; a skill's counts beside it.
+    An operation's requirement replaces the agent's; a skill's counts beside it. Refusals do not
+    name the skills that are ``hidden``. Whatever the other rules say, every caller needs the
+    ``permissions`` (scopes), and has to prove who it is if ``needs_identity``.
     """
 
     def __init__(
@@ -70,7 +72,13 @@ class Authorization:
         skills: Mapping[str, Security] = {},
         operations: Mapping[str, Security] = {},
         policy: Policy | None = None,
+        hidden: Collection[str] = (),
+        permissions: Collection[str] = (),
+        needs_identity: bool = False,
     ) -> None:
+        self.permissions = frozenset(permissions)
+        self.needs_identity = needs_identity or bool(self.permissions)
+        self.hidden = frozenset(hidden)
         self.security = security
         self.skills = dict(skills)
         self.operations = dict(operations)
@@ -82,6 +90,34 @@ class Authorization:
         """All requirements, the agent's own first."""
         own = () if self.security is None else (self.security,)
         return (*own, *self.operations.values(), *self.skills.values())
+
+    @property
+    def listed_securities(self) -> tuple[Security, ...]:
+        """The requirements that all may know: those of hidden skills are not among them."""
+        own = () if self.security is None else (self.security,)
+        skills = (each for id, each in self.skills.items() if id not in self.hidden)
+        return (*own, *self.operations.values(), *skills)
+
+    def with_policy(self, policy: Policy | None) -> Authorization:
+        """Return the same rules with another policy."""
+        return Authorization(
+            self.security,
+            skills=self.skills,
+            operations=self.operations,
+            policy=policy,
+            hidden=self.hidden,
+            permissions=self.permissions,
+            needs_identity=self.needs_identity,
+        )
+
+    def with_security(self, security: Security | None) -> Authorization:
+        """Return the rules with this as all that callers have to prove."""
+        return Authorization(
+            security,
+            policy=self.policy,
+            permissions=self.permissions,
+            needs_identity=self.needs_identity,
+        )
 
     def own_caller(self, caller: Caller) -> Caller:
         """Return the caller whom the agent's own schemes prove.
@@ -103,12 +139,37 @@ class Authorization:
         security = self.operations.get(operation, self.security)
         if security is not None and not security.is_met(caller):
             raise refusal(security, caller, f"the operation {operation}")
+        if self.needs_identity:
+            self.check_identity(caller)
+
+    def check_identity(self, caller: Caller) -> None:
+        """Refuse a caller who proves nothing, or lacks permissions that every caller needs.
+
+        Raises ``UnauthenticatedError``, ``PermissionDeniedError``.
+        """
+        if not self.needs_identity:
+            return
+        schemes = dict.fromkeys(scheme for each in self.securities for scheme in each.schemes)
+        if not caller.authenticated:
+            challenges = filter(None, (scheme.challenge() for scheme in schemes))
+            raise UnauthenticatedError(MISSING, challenges=tuple(dict.fromkeys(challenges)))
+        lacking = sorted(self.permissions - caller.scopes)
+        if not lacking:
+            return
+        held = [scheme for scheme in schemes if scheme in caller.granted]
+        found = (each.challenge(error="insufficient_scope", scopes=lacking) for each in held)
+        raise PermissionDeniedError(
+            f"this agent needs the scope{'s' * (len(lacking) > 1)} {' '.join(lacking)}",
+            challenges=tuple(dict.fromkeys(filter(None, found))),
+            metadata={"requiredScopes": " ".join(lacking)},
+        )
 
     def check_skill(self, skill: str, caller: Caller) -> None:
         """Refuse a skill whose requirements a caller has not proved, as ``check`` does."""
         security = self.skills.get(skill)
         if security is not None and not security.is_met(caller):
-            raise refusal(security, caller, f"the skill {skill!r}")
+            what = "this task" if skill in self.hidden else f"the skill {skill!r}"
+            raise refusal(security, caller, what)
 
     async def permit(self, access: Access) -> None:
         """Ask the policy.

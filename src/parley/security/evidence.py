@@ -8,12 +8,10 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
+from parley.security.credentials.client_address import connection_address
 from parley.security.resources import SchemeResources
 
 MAX_COOKIES = 100
-
-CONNECTION = "parley.connection"
-"""The extension of a scope with the address of its connection, where proxy headers are believed."""
 
 
 class Evidence:
@@ -80,8 +78,7 @@ class Evidence:
 
         Another server than this package's may have put a forwarded one in its place.
         """
-        own = (self.scope.get("extensions") or {}).get(CONNECTION)
-        return own["client"][0] if own else self.address
+        return connection_address(self.scope)
 
     @property
     def certificate_error(self) -> str:

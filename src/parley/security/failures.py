@@ -29,6 +29,11 @@ WINDOW = 60.0
 MAX_TRACKED = 10_000
 """How many addresses, and how many ids, are tracked: the last that failed."""
 
+FailureListener = Callable[[str, str, str], None]
+"""Called with the network, the scheme and the reason of refused credentials. The reason is empty
+for a request that was refused because of failures before it.
+"""
+
 LINES_PER_MINUTE = 10
 """How many refused credentials of a minute get a line in the log; the others are counted."""
 
@@ -39,7 +44,7 @@ class Failures:
     ``per_minute`` is the allowance of an address and of an id; 0 refuses nothing, but counts.
     ``trust_proxy`` takes addresses from ``X-Forwarded-For``. ``now`` returns seconds that never
     go back. ``refused`` is how many credentials were refused so far, ``throttled`` how many
-    requests were refused because of failures before them.
+    requests were refused because of failures before them. ``listener`` hears of each.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Failures:
     ) -> None:
         self.refused = 0
         self.throttled = 0
+        self.listener: FailureListener | None = None
         self._now = now
         self._trust_proxy = trust_proxy
         self._addresses = _Allowances(per_minute)
@@ -81,6 +87,8 @@ class Failures:
         if wait:
             self.throttled += 1
             self._begin_report()
+            if self.listener is not None:
+                self.listener(network, "", "")
             seconds = math.ceil(wait)
             raise TooManyRequestsError(
                 "too many credentials from your address were refused lately; wait "
@@ -105,6 +113,8 @@ class Failures:
             self._addresses.take(network, now)
             for claim in claims:
                 self._ids.take(hash(claim), now)
+        if self.listener is not None:
+            self.listener(network, scheme, reason or "refused")
         if self._lines < LINES_PER_MINUTE:
             self._lines += 1
             log.warning(

@@ -59,6 +59,7 @@ def _reader() -> type[ResponseHandler]:
         """Reads the responses on one connection, one for each request."""
 
         _is_begun = _is_expected = _is_aborted = False
+        _is_upgraded = False
         _head_bytes = _interim = _idle_bytes = _body_bytes = 0
         _body: StreamReader | None = None
 
@@ -67,6 +68,7 @@ def _reader() -> type[ResponseHandler]:
             self._is_begun = self._is_expected = True
             self._head_bytes = self._interim = self._idle_bytes = self._body_bytes = 0
             self._body = None
+            self._is_upgraded = False
             super().set_response_params(**params)
 
         def feed_data(self, data: Any, size: int = 0) -> None:
@@ -82,12 +84,16 @@ def _reader() -> type[ResponseHandler]:
                     self._abort()
             else:
                 self._is_expected = False
+                self._is_upgraded = message.code == 101
                 self._body = body
 
         def data_received(self, data: bytes) -> None:
             """Parse data in pieces, within the limits."""
             if not data:
                 super().data_received(data)  # parses what is buffered
+            if self._payload_parser is not None:  # frames, which their parser bounds
+                super().data_received(data)
+                return
             for begin in range(0, len(data), CHUNK_BYTES):
                 if self._is_aborted:
                     return
@@ -99,12 +105,18 @@ def _reader() -> type[ResponseHandler]:
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._abort()
                     return
+            elif self._is_upgraded:
+                # Kept until the parser of frames is there; without one, nobody reads them.
+                self._idle_bytes += len(piece)
+                if self._idle_bytes > MAX_IDLE_BYTES:
+                    self._abort()
+                    return
             elif self._body is None or self._body.is_eof():
                 self._abort()
                 return
             super().data_received(piece)
             body = self._body
-            if body is not None:
+            if body is not None and not self._is_upgraded:
                 is_new = body.total_bytes != self._body_bytes
                 self._body_bytes = body.total_bytes
                 self._idle_bytes = 0 if is_new else self._idle_bytes + len(piece)
@@ -117,7 +129,7 @@ def _reader() -> type[ResponseHandler]:
             self._is_aborted = True
             if self._body is None:
                 self.set_exception(ResponseLimitExceeded())
-            elif not self._body.is_eof():
+            elif not self._is_upgraded and not self._body.is_eof():
                 self._body.set_exception(ResponseLimitExceeded())
             self.force_close()
             if self.transport is not None:

@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
-from parley.security.evidence import Evidence
-
 _HOST = re.compile(
     r"(?:[A-Za-z0-9._~-]{1,253}|\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\])(?::(?P<port>\d{1,5}))?"
 )
@@ -23,6 +21,7 @@ FORWARDED_SCHEME = (b"X-Forwarded-Proto", b"X-Forwarded-Protocol", b"X-Forwarded
 
 _SCHEME_CLAIMS = frozenset(name.lower() for name in FORWARDED_SCHEME)
 
+_OF_SOCKETS = {"ws": "http", "wss": "https"}
 
 NOT_A_HOST = "the Host header is not a host name or address, with or without a port"
 
@@ -64,10 +63,11 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
         scheme = outermost(names.get(b"x-forwarded-proto", "")) or scheme
         host = outermost(names.get(b"x-forwarded-host", "")) or host
         prefix = outermost(names.get(b"x-forwarded-prefix", "")).rstrip("/")
-    elif scheme == "https" and not _SCHEME_CLAIMS.isdisjoint(names):
+    elif scheme in ("https", "wss") and not _SCHEME_CLAIMS.isdisjoint(names):
         scheme = "https" if "tls" in (scope.get("extensions") or ()) else "http"
     if not host:
         host = _server_host(scope)
+    scheme = _OF_SOCKETS.get(scheme, scheme)
     if scheme not in ("http", "https"):
         raise BadAddress(f"{scheme!r} is not a scheme that an agent is reached by")
     if split_host(host) is None:
@@ -94,24 +94,6 @@ def split_host(host: str) -> tuple[str, str] | None:
         return IPv6Address(match["ipv6"]).compressed, port
     except AddressValueError:
         return None
-
-
-def sender_address(scope: Scope, *, trust_proxy: bool = False) -> str:
-    """Return the IP address that a request comes from, empty if it has none.
-
-    With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the nearest proxy added:
-    whoever asks may have written those before it.
-    """
-    evidence = Evidence(scope)
-    if not trust_proxy:
-        return evidence.address
-    forwarded = ",".join(evidence.headers(b"x-forwarded-for")).rpartition(",")[2].strip()
-    if not forwarded:
-        return evidence.connection_address
-    bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.]+)\](?::\d+)?", forwarded)
-    if bracketed is not None:
-        return bracketed[1]
-    return forwarded.partition(":")[0] if forwarded.count(":") == 1 else forwarded
 
 
 def outermost(header: str) -> str:

@@ -17,8 +17,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
+from parley.security.signing.card_signing import JWKS_PATH
+from parley.security.signing.keys import SigningKeys
+from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.access_log import hide_tokens
 from parley.server.address import route_path
+from parley.server.cards.jwks import KeySetPage
+from parley.server.cards.publication import Publication
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
@@ -33,6 +38,9 @@ from parley.server.middleware import AnyMiddleware, middleware_of, wrapped
 from parley.server.restrictions import authenticated_only, read_restrictions
 from parley.server.routes import Routes, checked_endpoints
 from parley.server.settings import Settings as Settings
+from parley.server.websocket.admission import SocketAdmission, TakesSockets, takes_sockets
+from parley.server.websocket.denial import refused_by, refusing
+from parley.server.websocket.limits import SocketLimits
 
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (
@@ -58,7 +66,10 @@ _RESPONSE_HEADERS = (
     "Content-Disposition",
     "Content-Range",
     "ETag",
+    "Link",
     "Location",
+    "RateLimit",
+    "RateLimit-Policy",
     "Retry-After",
     "Upload-Complete",
     "Upload-Offset",
@@ -79,6 +90,8 @@ def create_app(
     unavailable_reason: Callable[[], str] | None = None,
     unavailable_message: str = "",
     middleware: Iterable[AnyMiddleware] = (),
+    signing_keys: SigningKeys | None = None,
+    publication: Publication | None = None,
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
@@ -88,9 +101,10 @@ def create_app(
     ``url`` is the public address of the app, if requests do not show it. ``startup`` runs once
     before the first answer, ``on_drain`` when the server begins to drain, ``shutdown`` at the end.
     ``unavailable_reason`` returns why the agents cannot work now: then the app is not ready.
-    ``middleware`` is around every HTTP request, the first of it outermost.
+    ``middleware`` is around every HTTP request and every WebSocket, the first of it outermost.
     With ``unavailable_message`` there may be no agents: the app answers health probes, and refuses
-    every other request with that message.
+    every other request with that message. The public half of ``signing_keys`` is published; what
+    signs cards is in the endpoints. With a ``publication`` the app serves a catalog of its agents.
 
     Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for what is no middleware.
     """
@@ -108,6 +122,8 @@ def create_app(
         lifecycle=lifecycle,
         unavailable_message=unavailable_message,
         middleware=middleware_of(middleware),
+        signing_keys=signing_keys,
+        publication=publication,
     )
 
 
@@ -131,6 +147,8 @@ class App:
         lifecycle: Lifecycle,
         unavailable_message: str = "",
         middleware: Iterable[AnyMiddleware] = (),
+        signing_keys: SigningKeys | None = None,
+        publication: Publication | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
@@ -147,6 +165,7 @@ class App:
         self.hosts = AllowedHosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
         self.request_bytes = ByteReservation(settings)
         self.unsent_bytes = UnsentBytes(settings)
+        self.sockets = SocketLimits(settings)
         self._routes = Routes(
             endpoints,
             settings=settings,
@@ -156,15 +175,23 @@ class App:
             streams=streams,
             hosts=self.hosts,
             request_bytes=self.request_bytes,
+            sockets=self.sockets,
             unavailable_message=unavailable_message,
+            publication=publication,
+            manifest_signer=None if signing_keys is None else ManifestSigner(signing_keys, url),
         )
         if is_closed and identify is not None:
             self.identify = authenticated_only(identify)
         self.agents = self._routes.agents
         self.grpc = self._routes.grpc
         self.gate = self._routes.gate
+        self.envelope = self._routes.envelope
         for path, handler in (("live", health.live), ("ready", health.ready(lifecycle))):
             self._routes.add(f"/health/{path}", self._routes.restricted("health", handler))
+        if signing_keys is not None:
+            page = KeySetPage(signing_keys)
+            self._routes.add(JWKS_PATH, self._routes.restricted("jwks", page))
+        self._has_agents = bool(endpoints)
         self._cors: ASGIApp | None = None
         if settings.cors_origins:
             self._cors = CORSMiddleware(
@@ -174,6 +201,9 @@ class App:
                 allow_headers=(*_REQUEST_HEADERS, *_key_headers(identify, endpoints.values())),
                 expose_headers=_RESPONSE_HEADERS,
             )
+        self._admission = SocketAdmission(
+            self._handler, settings=settings, url=url, lifecycle=lifecycle, limits=self.sockets
+        )
         self._with_middleware = wrapped(self._answer, middleware) if middleware else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,8 +215,41 @@ class App:
             await answer(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] == "websocket":
+            if self._with_middleware is not None:
+                await self._with_middleware(scope, receive, refusing(scope, send))
+            else:
+                await self._open_socket(scope, receive, send)
+
+    def serve_at(
+        self,
+        path: str,
+        handler: ASGIApp,
+        *,
+        below: bool = False,
+        restrict: str = "",
+        sockets: bool = False,
+    ) -> None:
+        """Serve something else at a path, in place of what agents have there.
+
+        With ``below`` at all paths below it too. It is reached after the check of hosts, and within
+        CORS and middleware, as agents are; who may call is its own matter, or that of the setting
+        ``restrict`` of an endpoint. With ``sockets`` it takes WebSockets besides HTTP requests,
+        after the check of their origin and within the limits of sockets.
+        """
+        if sockets:
+            handler = TakesSockets(handler)
+        if restrict:
+            handler = self._routes.restricted(restrict, handler)
+        self._routes.put(path, handler, below=below)
+
+    def handler_at(self, path: str) -> ASGIApp:
+        """Return what answers at a path."""
+        return self._routes.find(path)
+
+    def takes_socket(self, scope: Scope) -> bool:
+        """Return whether what answers the path of a scope takes WebSockets."""
+        return self.settings.max_sockets > 0 and takes_sockets(self._handler(scope))
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
@@ -198,7 +261,19 @@ class App:
             await self.lifecycle.stop()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answering(scope)(scope, receive, send)
+        answer = self._open_socket if scope["type"] == "websocket" else self._answering(scope)
+        await answer(scope, receive, send)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket."""
+        admission: ASGIApp = self._admission
+        if not self._has_agents:
+            admission = refused_by(self._handler(scope))
+        try:
+            self.hosts.check(scope)
+        except HostNotAllowed as error:
+            admission = refused_by(refusing_host(self._handler(scope), error))
+        await admission(scope, receive, send)
 
     def _answering(self, scope: Scope) -> ASGIApp:
         """Return the app for an HTTP request. Awaiting it here would cost each request a frame."""
@@ -258,7 +333,9 @@ def _key_headers(identify: object, endpoints: Iterable[Endpoint]) -> list[str]:
 
 def _is_open(rules: Authorization | None) -> bool:
     """Return whether everyone may call an agent with these rules."""
-    return rules is None or rules.security is None or rules.security.is_open
+    if rules is None:
+        return True
+    return not rules.needs_identity and (rules.security is None or rules.security.is_open)
 
 
 def _public_url(url: str | None) -> str | None:

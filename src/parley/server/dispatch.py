@@ -15,6 +15,7 @@ import msgspec
 
 from parley.model.cards import AgentCapabilities, AgentCard
 from parley.model.errors import (
+    A2AError,
     FieldViolation,
     InvalidParamsError,
     MethodNotFoundError,
@@ -24,19 +25,27 @@ from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization, access_of
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.limits.rates import AgentLimits, LimitGrant
 
 
 class SeenAddresses(Protocol):
     """The addresses of an agent, as the sender of a request sees them."""
 
+    def sender(self) -> str:
+        """Return the IP address of the sender; empty if there is none."""
+
     def interfaces(self, tenant: str) -> Interfaces:
         """Return the interfaces of the agent of a tenant. Raises ``BadAddress``."""
+
+    def vary_by_caller(self) -> None:
+        """Note that the answer is for this caller only: no cache may give it to another."""
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is; empty if nothing shows it."""
@@ -46,6 +55,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
+    ``is_signed``: the request came with a signature of its caller, which was verified.
     """
 
     version: str
@@ -56,12 +66,16 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     last_event_id: str | None = None
     trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
+    deadline: Timestamp | None = None
+    sender: str = ""
+    is_signed: bool = False
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
     """A request that is checked and ready for its agent's service.
 
-    ``limiter`` bounds the requests that wait for a turn to end, where this is one.
+    ``limiter`` bounds the requests that wait for a turn to end, where this is one. ``grant`` is
+    what the limits of the agent say, if it has any.
     """
 
     endpoint: Endpoint
@@ -70,13 +84,20 @@ class ServiceCall(msgspec.Struct, frozen=True):
     context: CallContext
     addresses: SeenAddresses
     limiter: ConcurrencyLimiter | None = None
+    grant: LimitGrant | None = None
 
     def answer(self) -> Awaitable[Any]:
         """Call the service and return its answer. Raises ``A2AError``."""
+        if self.grant is not None and not self.grant.is_settled:
+            return self._granted_answer(self.grant)
         authorization = self.endpoint.authorization
         if authorization is not None and authorization.policy is not None:
             return self._permitted_answer(authorization)
         return self._answer()
+
+    async def _granted_answer(self, grant: LimitGrant) -> Any:
+        await grant.settle()
+        return await self.answer()
 
     async def _permitted_answer(self, authorization: Authorization) -> Any:
         await self._permit(authorization)
@@ -117,14 +138,18 @@ class ServiceCall(msgspec.Struct, frozen=True):
 
     async def _card(self) -> AgentCard:
         assert self.endpoint.service is not None
+        self.addresses.vary_by_caller()
         card = await self.endpoint.service.get_extended_agent_card(self.request, self.context)
-        if card.supported_interfaces:
-            return card
-        # The agent does not know its interfaces; the server does.
-        interfaces = self.addresses.interfaces(self.context.tenant)
-        if self.endpoint.files is not None:
-            card = self.endpoint.files.declared(card, interfaces)
-        return msgspec.structs.replace(card, supported_interfaces=interfaces)
+        if not card.supported_interfaces:
+            # The agent does not know its interfaces; the server does.
+            interfaces = self.addresses.interfaces(self.context.tenant)
+            if self.endpoint.interfaces is not None:
+                interfaces = self.endpoint.interfaces.shown_to(interfaces, self.context.caller)
+            if self.endpoint.files is not None:
+                card = self.endpoint.files.declared(card, interfaces)
+            card = msgspec.structs.replace(card, supported_interfaces=interfaces)
+        signer = self.endpoint.signer
+        return card if signer is None else signer.extended(card)
 
     def stream(self) -> AsyncIterator[StreamItem]:
         """Return the events of the service's answer."""
@@ -133,8 +158,21 @@ class ServiceCall(msgspec.Struct, frozen=True):
         )
         authorization = self.endpoint.authorization
         if authorization is not None and authorization.policy is not None:
-            return self._permitted_stream(authorization, items)
+            items = self._permitted_stream(authorization, items)
+        if self.grant is not None:
+            return self._granted_stream(self.grant, items)
         return items
+
+    async def _granted_stream(
+        self, grant: LimitGrant, items: AsyncIterator[StreamItem]
+    ) -> AsyncIterator[StreamItem]:
+        """Yield the events within the limits; the stream counts as open until it is closed."""
+        async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)):
+            if not grant.is_settled:
+                await grant.settle()
+            with grant.stream():
+                async for item in items:
+                    yield item
 
     async def _permitted_stream(
         self, authorization: Authorization, items: AsyncIterator[StreamItem]
@@ -186,10 +224,16 @@ class Dispatcher:
         """
         if self._lifecycle.draining and (operation.streaming or not operation.safe):
             raise OverloadedError("the server is shutting down", retry_after=1)
+        if parameters.caller is not ANONYMOUS:
+            check_caller(parameters.caller)
         tenant = parameters.tenant
-        agent = extensions = None
+        agent = extensions = grant = None
         if tenant or not self._tenants:
             agent = self._select(tenant)
+            if agent.endpoint.limits is not None:
+                grant = agent.begin(agent.endpoint.limits, operation, parameters)
+                if tenant:
+                    grant.of_tenant(tenant)
             extensions = agent.check(operation, parameters)
         request = read()
         named: str = getattr(request, "tenant", "")  # methods of extensions may do without one
@@ -203,16 +247,20 @@ class Dispatcher:
                 raise _wrong_tenant(f"the path names the tenant {tenant[:100]!r}")
         if agent is None or extensions is None:
             agent = self._select(tenant)
+            if agent.endpoint.limits is not None:
+                grant = agent.begin(agent.endpoint.limits, operation, parameters)
             extensions = agent.check(operation, parameters)
         check_ids(request)
-        if parameters.caller is not ANONYMOUS:
-            check_caller(parameters.caller)
+        if grant is not None and not parameters.tenant:
+            grant.of_tenant(tenant)
         caller, authorization = parameters.caller, agent.endpoint.authorization
         if authorization is not None:
             caller = authorization.own_caller(caller)
             authorization.check(operation.name, caller)
         elif caller.granted:
             caller = ANONYMOUS  # whom only schemes of other agents at this address prove
+        if agent.takes_signed_only and not parameters.is_signed:
+            raise _not_signed()
         begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=caller,
@@ -223,12 +271,17 @@ class Dispatcher:
             trace=parameters.trace,
             reply_timeout=parameters.reply_timeout,
             base_url=parameters.addresses.address(tenant) if begins_turn else "",
+            deadline=parameters.deadline,
+            sender=parameters.sender if parameters.sender and not caller.owner else "",
         )
+        if grant is not None:
+            sender = parameters.addresses.sender()
+            context = msgspec.structs.replace(context, address=sender)
         if operation.extension:
-            return agent.method_call(operation, request, context, parameters.addresses)
+            return agent.method_call(operation, request, context, parameters.addresses, grant)
         limiter = self._limiter if _is_blocking(operation, request) else None
         return ServiceCall(
-            agent.endpoint, operation, request, context, parameters.addresses, limiter
+            agent.endpoint, operation, request, context, parameters.addresses, limiter, grant
         )
 
     def endpoint(self, tenant: str) -> Endpoint:
@@ -267,6 +320,16 @@ def _is_blocking(operation: Operation, request: Any) -> bool:
     return configuration is None or not configuration.return_immediately
 
 
+def _not_signed() -> A2AError:
+    """Return the error for what is not signed, to an agent whose data is restricted."""
+    from parley.wire.envelope.errors import SignatureRequired
+
+    return SignatureRequired(
+        "the data of this agent is restricted, so it takes signed messages of the envelope "
+        "protocol alone: its card has their address (urn:parley:envelope:v1)"
+    )
+
+
 def _wrong_tenant(description: str) -> InvalidParamsError:
     return InvalidParamsError(
         f"tenant: {description}", violations=(FieldViolation("tenant", description),)
@@ -281,6 +344,10 @@ class _CheckedEndpoint:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        settings = endpoint.envelope
+        self.takes_signed_only = (
+            settings is not None and settings.data_classification == "restricted"
+        )
 
     @cached_property
     def capabilities(self) -> AgentCapabilities:
@@ -299,13 +366,29 @@ class _CheckedEndpoint:
         operation.check(self.capabilities)
         return extensions
 
+    def begin(
+        self, limits: AgentLimits, operation: Operation, parameters: Parameters
+    ) -> LimitGrant:
+        """Ask the limits of the agent. Raises ``LimitExceeded``."""
+        caller, authorization = parameters.caller, self.endpoint.authorization
+        if authorization is not None:
+            caller = authorization.own_caller(caller)
+        elif caller.granted:
+            caller = ANONYMOUS
+        return limits.begin(operation.name, caller, parameters.addresses)
+
     def method_call(
-        self, operation: Operation, request: Any, context: CallContext, addresses: SeenAddresses
+        self,
+        operation: Operation,
+        request: Any,
+        context: CallContext,
+        addresses: SeenAddresses,
+        grant: LimitGrant | None,
     ) -> MethodCall:
         """Return the call of an extension method. Raises ``MethodNotFoundError``."""
         known: ExtensionMethod[Any, Any] | None = self.extensions.methods.get(operation.name)
         if known is None or known.operation.request is not operation.request:
             raise MethodNotFoundError(f"this agent has no method {operation.name}")
         return MethodCall(
-            self.endpoint, operation, request, context, addresses, handle=known.handle
+            self.endpoint, operation, request, context, addresses, grant=grant, handle=known.handle
         )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
 
 from parley.model.cards import AgentCard, AgentInterface
+from parley.model.envelope.declared import EnvelopeSettings
+from parley.model.envelope.messages import Envelope
 from parley.model.extensions import Extension
-from parley.model.service import A2AService
+from parley.model.service import A2AService, Caller
 from parley.security.authorization import Authorization
+from parley.security.disclosure import InterfaceListings
 from parley.server.file_service import FileService
+from parley.server.limits.rates import AgentLimits
 
 CALLBACKS = "/callbacks"
 """Where callbacks arrive, below the address of an agent."""
@@ -70,6 +75,55 @@ class CredentialReceiver(Protocol):
         ...
 
 
+class SignsCards(Protocol):
+    """Signs what a server writes about its agents."""
+
+    @property
+    def revision(self) -> int:
+        """A number that changes with the keys."""
+        ...
+
+    def sign(self, card: bytes) -> bytes:
+        """Return a written card with signatures."""
+        ...
+
+    def extended(self, card: AgentCard) -> AgentCard:
+        """Return an extended card with signatures."""
+        ...
+
+
+class MessageGuard(Protocol):
+    """Decides who may say what to one agent in the envelope protocol (``EnvelopeGuard``).
+
+    ``names`` are the ids of the agent; ``is_reachable`` knows of others that messages to its
+    address may name. What it gives as the sender of messages is its own.
+    """
+
+    names: frozenset[str]
+    is_reachable: Callable[[str], bool] | None
+
+    @property
+    def times(self) -> Any:
+        """The times of the agent's envelope card (``CardTimes``), ``None`` without any."""
+        ...
+
+    def sender(self, caller: Caller, address: str) -> Any:
+        """Return the sender of one POST. Raises ``A2AError`` for one who may send nothing."""
+        ...
+
+    def open_socket(self, caller: Caller, address: str) -> AbstractContextManager[Any]:
+        """Have a socket open while the context lasts; it gives the sender. Raises ``A2AError``."""
+        ...
+
+    async def admit(self, message: Envelope, sender: Any) -> Caller:
+        """Check a message, and return its caller. Raises ``A2AError``."""
+        ...
+
+    def sign(self, answer: Envelope, request: Envelope | None) -> Envelope:
+        """Return an answer as it is sent."""
+        ...
+
+
 class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server, or several behind one address.
 
@@ -81,7 +135,12 @@ class Endpoint(msgspec.Struct, frozen=True):
     agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
     ``CALLBACKS``, and ``credentials`` what its tasks ask for, below ``AUTHORIZE``. ``files`` are
     those of the agent, if the server keeps any. ``identify`` finds the caller by the schemes of the
-    agent and its tenants, in place of the server's; ``authorization`` decides what a caller may do.
+    agent and its tenants, in place of the server's; ``authorization`` decides what a caller may do,
+    and ``limits`` how much.
+    ``interfaces`` says who sees which of the interfaces; ``card`` has the public ones.
+    ``signer`` signs the cards, if the server has keys and a public address.
+    ``envelope`` is what the agent declares in the envelope protocol, ``None`` for one that does not
+    speak it; ``guard_of`` makes what decides who may say what in it.
     """
 
     service: A2AService | None = None
@@ -94,3 +153,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     files: FileService | None = None
     identify: Callable[[Any], Any] | None = None
     authorization: Authorization | None = None
+    interfaces: InterfaceListings | None = None
+    signer: SignsCards | None = None
+    limits: AgentLimits | None = None
+    envelope: EnvelopeSettings | None = None
+    guard_of: Callable[[], MessageGuard] | None = None
+
+    @property
+    def guard(self) -> MessageGuard | None:
+        """What decides who may say what in the envelope protocol, made when it is first needed."""
+        return None if self.guard_of is None else self.guard_of()

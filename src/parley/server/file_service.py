@@ -20,13 +20,15 @@ FILES = "files"
 
 class FileService(msgspec.Struct, frozen=True):
     """Where the files of an agent are kept. ``inline_bytes`` is a hint to callers: files up to that
-    size should come in messages.
+    size should come in messages. ``guests`` are agents without an address, whose files are given
+    out at this one's too.
     """
 
     store: FileStore
     agent: str
     inline_bytes: int
     owner: OwnerPolicy = PER_CALLER
+    guests: tuple[str, ...] = ()
 
     def scope(self, tenant: str, caller: Caller) -> FileScope:
         """Return the scope of a caller's files. Raises ``A2AError`` for who may own none."""

@@ -76,6 +76,11 @@ class AllowedHosts:
         self._admitted: set[tuple[str, bytes]] = set()
         self.serves_itself = False
 
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether a server of this package listens for the app, on this machine alone."""
+        return self.serves_itself and not self._is_open
+
     def listens(self, host: str, addresses: Iterable[str]) -> None:
         """Note that a server of this package listens for the app, on the addresses of ``host``.
 

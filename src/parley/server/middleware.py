@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeGuard
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
+
+from parley.server.websocket.http_middleware import HandshakeMiddleware
+
+if TYPE_CHECKING:
+    from starlette.middleware.base import BaseHTTPMiddleware
 
 AnyMiddleware = Middleware | Callable[[ASGIApp], ASGIApp]
 """Starlette's ``Middleware(cls, ...)``, or what takes an app and returns one."""
@@ -46,8 +53,13 @@ def wrapped(app: ASGIApp, middleware: Iterable[AnyMiddleware]) -> ASGIApp:
             made.close()
         if not callable(made):
             raise TypeError(f"the middleware {_named(each)} returned {made!r}; it is {_EXPECTED}")
-        app = made
+        app = HandshakeMiddleware(app, made) if _is_for_requests(made) else made
     return app
+
+
+def _is_for_requests(made: object) -> TypeGuard[BaseHTTPMiddleware]:
+    base = sys.modules.get("starlette.middleware.base")  # not imported where nobody has one
+    return base is not None and isinstance(made, base.BaseHTTPMiddleware)
 
 
 def _named(middleware: object) -> str:

@@ -11,15 +11,15 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.authentication import Authenticator
 from parley.security.authorization import MISSING
+from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
 from parley.security.networks import Network, is_among, networks
-from parley.server.address import sender_address
 
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
 AUTHENTICATED = "authenticated"
 
-ENDPOINTS = ("card", "docs", "health", "agents", "callbacks")
+ENDPOINTS = ("card", "docs", "health", "agents", "callbacks", "jwks")
 
 
 class NotVisible(Exception):
@@ -93,7 +93,7 @@ class Gate:
         """Return whether the endpoint is for the address of a request."""
         if not self._networks:
             return True
-        return is_among(sender_address(scope, trust_proxy=self._trust_proxy), self._networks)
+        return is_among(client_address(scope, trust_proxy=self._trust_proxy), self._networks)
 
 
 def authenticated_only(identify: Identify | None) -> Identify:

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Scope
 
+from parley.model.catalog.entries import CATALOG_PATH
+from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
+from parley.server.cards.catalog import Unpublished
+from parley.server.cards.catalog_links import (
+    ROBOTS_PATH,
+    LinkedToCatalog,
+    RobotsPage,
+    catalog_reference,
+)
 from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
-from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
+from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, LinkedDocs, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
 from parley.server.cards.protected_resource import (
     PROTECTED_RESOURCE,
     ProtectedResource,
     resource_metadata,
 )
+from parley.server.cards.publication import Publication
+from parley.server.cards.published import PublishedEndpoint, catalog_pages
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, Endpoint
+from parley.server.envelope.binding import ENVELOPE, EnvelopeBinding, EnvelopeShare, TenantEnvelopes
+from parley.server.envelope.card_page import EnvelopeCardPage, SchemaPage
+from parley.server.envelope.queue import QueueLimits, RequestQueue
 from parley.server.hosts import AllowedHosts
-from parley.server.http.callbacks import CallbackRoute
+from parley.server.http.callbacks import CallbackRoute, SignedAddresses
 from parley.server.http.credentials import CredentialRoute, RedirectRoute
 from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
@@ -31,11 +44,14 @@ from parley.server.http.paths import has_quoted_slash
 from parley.server.http.restricted import Restricted
 from parley.server.http.streams import Streams
 from parley.server.http.unavailable import Unavailable
+from parley.server.http.vary import caller_headers
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.restrictions import Gate, Restriction, authenticated_only, read_restrictions
 from parley.server.settings import Settings
+from parley.server.websocket.limits import SocketLimits
+from parley.wire import versions
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 _TENANT = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,127}")
@@ -47,6 +63,7 @@ _OWN_SEGMENTS = frozenset(
         "callbacks",
         "card",
         "docs",
+        "envelope",
         "extendedagentcard",
         "files",
         "health",
@@ -80,11 +97,16 @@ class Routes:
         streams: Streams,
         hosts: AllowedHosts,
         request_bytes: ByteReservation,
+        sockets: SocketLimits,
         unavailable_message: str = "",
+        publication: Publication | None = None,
+        manifest_signer: ManifestSigner | None = None,
     ) -> None:
         self._settings = settings
+        self._publication = publication
         self._restrictions = read_restrictions(settings.restrict)
         self._request_bytes = request_bytes
+        self._sockets = sockets
         self._identify = identify
         self._url = url
         self._lifecycle = lifecycle
@@ -96,12 +118,25 @@ class Routes:
         self._assistants: dict[str, CardPage] = {}
         self._slash_paths: set[str] = set()
         self._advertised: list[AdvertisedInterfaces] = []
+        self._published: list[PublishedEndpoint] = []
+        self._schema_page = SchemaPage()
         card_gate = self.gate("card")
         lists = None if card_gate is None else _listed_by(card_gate, self._restrictions["card"])
-        self._fallback: ASGIApp = Index(self._advertised, settings, request_bytes, lists)
+        server = AdvertisedInterfaces("", url=url, trust_proxy=settings.trust_proxy, hosts=hosts)
+        self._fallback: ASGIApp = Index(
+            self._advertised, settings, request_bytes, lists, server if publication else None
+        )
         if unavailable_message and not endpoints:
             self._fallback = Unavailable(unavailable_message, settings, request_bytes)
         self.agents: dict[str, ServedEndpoint] = {}
+        self._own_paths = frozenset(endpoints)
+        limits = QueueLimits(
+            total=settings.max_envelope_requests,
+            in_flight=settings.max_envelope_requests_per_socket,
+            waiting=settings.max_envelope_requests_waiting,
+            share=settings.caller_share,
+        )
+        self.envelope = EnvelopeShare(RequestQueue(limits), lifecycle)
         self.grpc = GrpcAddress(settings.grpc_address)
         limiter = ConcurrencyLimiter(
             "senders wait", settings.max_blocking_requests, settings.caller_share
@@ -118,8 +153,10 @@ class Routes:
             dispatcher: prefix.strip("/") if len(endpoints) > 1 else ""
             for prefix, dispatcher in dispatchers.items()
         }
+        # The domain's card path answers with the card of a sole agent, wherever that is.
+        self._sole_card: ASGIApp | None = None
         for prefix, endpoint in endpoints.items():
-            self._add_agent(prefix, endpoint, dispatchers[prefix])
+            self._add_agent(prefix, endpoint, dispatchers[prefix], is_sole=len(endpoints) == 1)
         for prefix, endpoint in endpoints.items():
             for name, tenant in endpoint.tenants.items():
                 self._add_assistant(name, tenant, dispatchers[prefix], tenant=name)
@@ -131,7 +168,12 @@ class Routes:
         self._below.setdefault(ASSISTANTS, self._fallback)
         choice = CardChoice(self._fallback, tenants={}, assistants=self._assistants)
         for path in CARD_PATHS:
-            self.add(path, self.restricted("card", choice))
+            card = self._sole_card or self.restricted("card", choice)
+            self.add(path, self._linked(path, card))
+        if publication is not None and endpoints:
+            self._add_catalogs(publication, server, manifest_signer)
+        elif endpoints:
+            self.add(CATALOG_PATH, Unpublished(self._fallback))
 
     def find(self, path: str, raw_path: bytes = b"") -> ASGIApp:
         """Return the handler of a path, which was sent quoted as ``raw_path``.
@@ -153,6 +195,13 @@ class Routes:
         """Add the handler of a path, unless it has one."""
         self._exact.setdefault(path, handler)
 
+    def put(self, path: str, handler: ASGIApp, *, below: bool = False) -> None:
+        """Set the handler of a path, and of all paths ``below`` it."""
+        self._exact[path] = handler
+        if below:
+            self._below[path] = handler
+            self._longest = max(self._longest, len(path))
+
     def gate(self, name: str, endpoint: Endpoint | None = None) -> Gate | None:
         """Return what checks who sees an endpoint of the server, ``None`` if everyone does.
 
@@ -167,7 +216,10 @@ class Routes:
     def restricted(self, name: str, handler: ASGIApp, endpoint: Endpoint | None = None) -> ASGIApp:
         """Return a handler for those who may see the endpoint ``name`` (see ``gate``)."""
         gate = self.gate(name, endpoint)
-        return handler if gate is None else Restricted(handler, gate, self._fallback)
+        if gate is None:
+            return handler
+        identify = (endpoint and endpoint.identify) or self._identify
+        return Restricted(handler, gate, self._fallback, varies=caller_headers(identify))
 
     def _for_callers(
         self, endpoint: Endpoint, jsonrpc: ASGIApp, below: ASGIApp
@@ -184,9 +236,15 @@ class Routes:
             self.restricted("agents", below, endpoint),
         )
 
-    def _add_agent(self, prefix: str, endpoint: Endpoint, dispatcher: Dispatcher) -> None:
+    def _add_agent(
+        self, prefix: str, endpoint: Endpoint, dispatcher: Dispatcher, *, is_sole: bool
+    ) -> None:
         """Add an agent at its address, and its tenants below it."""
-        advertised = self._advertise(prefix, dispatcher, tenants=endpoint.tenants)
+        speakers = {"": endpoint, **endpoint.tenants}
+        envelope = [name for name, each in speakers.items() if each.envelope is not None]
+        advertised = self._advertise(
+            prefix, dispatcher, tenants=endpoint.tenants, envelope=envelope
+        )
         metadata = self._add_metadata(prefix, endpoint, advertised)
         served = self._serve(advertised, dispatcher, endpoint, metadata)
         self.agents[prefix] = served
@@ -199,6 +257,10 @@ class Routes:
             self._advertised.append(advertised)
             own = CardPage(endpoint, advertised, settings=self._settings)
         card = CardChoice(own, tenants=cards, assistants={} if prefix else self._assistants)
+        self._published.append(PublishedEndpoint(prefix, endpoint, advertised))
+        if is_sole and prefix:
+            choice = CardChoice(own, tenants=cards, assistants=self._assistants)
+            self._sole_card = self.restricted("card", choice, endpoint)
         extensions = [
             extension
             for each in (endpoint, *endpoint.tenants.values())
@@ -208,6 +270,7 @@ class Routes:
         below = self._with_files(
             HttpJsonBinding(served, segments, extensions), served, segments, endpoint
         )
+        below = self._with_envelope(prefix, advertised, served, endpoint, below)
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served), below)
         # The root has the cards of all: callers of any agent may see those.
         page_or_not = self.restricted("card", card, endpoint if prefix else None)
@@ -219,10 +282,12 @@ class Routes:
             jsonrpc, _ = self._for_callers(endpoint, JsonRpcBinding(served, name), below)
             page_or_not = self.restricted("card", page, endpoint)
             self._add_binding(f"{prefix}/{name}", jsonrpc, page_or_not)
-            self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
             tenant = endpoint.tenants[name]
+            address = f"{prefix}/{name}"
+            self._add_envelope(address, advertised, served, tenant, endpoint, name, f"/{name}")
+            self._add_docs(address, tenant, advertised, tenant=name)
             self._add_callbacks(
-                f"{prefix}/{name}", tenant, dispatcher, tenant=name, identify=endpoint.identify
+                address, tenant, dispatcher, tenant=name, identify=endpoint.identify
             )
 
     def _add_assistant(
@@ -232,7 +297,8 @@ class Routes:
             return
         prefix = f"{ASSISTANTS}/{id}"
         address = f"{ASSISTANTS}/{quote(id, safe='')}"
-        advertised = self._advertise(address, dispatcher, tenant=tenant)
+        envelope = [tenant] if endpoint.envelope is not None else []
+        advertised = self._advertise(address, dispatcher, tenant=tenant, envelope=envelope)
         known = set(self._exact)
         metadata = self._add_metadata(address, endpoint, advertised)
         served = self._serve(advertised, dispatcher, endpoint, metadata)
@@ -244,11 +310,68 @@ class Routes:
             HttpJsonBinding(served, segments, endpoint.extensions), served, segments, endpoint
         )
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served, tenant), below)
+        self._add_envelope(prefix, advertised, served, endpoint, endpoint, tenant)
         self._add_binding(prefix, jsonrpc, self.restricted("card", page, endpoint), below)
         self._add_docs(prefix, endpoint, advertised)
         self._add_callbacks(prefix, endpoint, dispatcher, tenant=tenant)
         if "/" in id:
             self._slash_paths |= self._exact.keys() - known
+
+    def _with_envelope(
+        self,
+        prefix: str,
+        advertised: AdvertisedInterfaces,
+        served: ServedEndpoint,
+        endpoint: Endpoint,
+        below: ASGIApp,
+    ) -> ASGIApp:
+        """Add the envelope binding of an agent; return what answers below its address."""
+        if endpoint.service is None or endpoint.envelope is None:
+            return below
+        self._add_envelope(prefix, advertised, served, endpoint, endpoint)
+        return TenantEnvelopes(
+            below,
+            prefix.split("/")[1:],
+            lambda tenant: self._envelope_binding(served, endpoint, endpoint, tenant),
+            others=endpoint.tenants,
+        )
+
+    def _add_envelope(
+        self,
+        address: str,
+        advertised: AdvertisedInterfaces,
+        served: ServedEndpoint,
+        agent: Endpoint,
+        endpoint: Endpoint,
+        tenant: str = "",
+        below: str = "",
+    ) -> None:
+        """Add the envelope binding of an agent that speaks it, at its address, and its card.
+
+        ``endpoint`` is the one that the agent is a tenant of, or itself; the agent is ``below`` the
+        address that ``advertised`` tells.
+        """
+        path = address + ENVELOPE
+        if agent.envelope is None or path in self._own_paths:
+            return
+        self.add(path, self._envelope_binding(served, agent, endpoint, tenant))
+        page = EnvelopeCardPage(
+            served, agent, advertised, tenant=tenant, path=below, share=self.envelope
+        )
+        self.add(f"{path}/card", self.restricted("card", page, endpoint))
+        self.add(f"{path}/schema.json", self._schema_page)
+
+    def _envelope_binding(
+        self, served: ServedEndpoint, agent: Endpoint, endpoint: Endpoint, tenant: str
+    ) -> EnvelopeBinding:
+        return EnvelopeBinding(
+            served,
+            agent,
+            tenant,
+            share=self.envelope,
+            gate=self.gate("agents", endpoint),
+            elsewhere=self._fallback,
+        )
 
     def _add_binding(
         self, address: str, jsonrpc: ASGIApp, card: ASGIApp, below: ASGIApp | None = None
@@ -256,7 +379,7 @@ class Routes:
         self.add(address or "/", jsonrpc)
         self.add(f"{address}/", jsonrpc)
         for path in CARD_PATHS:
-            self.add(address + path, card)
+            self.add(address + path, self._linked(address + path, card))
         if below is not None:
             self._add_below(address, below)
 
@@ -281,10 +404,51 @@ class Routes:
         *,
         tenant: str = "",
     ) -> None:
+        shown = endpoint.interfaces
+        if shown is not None and not shown.is_public("HTTP+JSON", versions.LATEST):
+            return  # the document describes addresses that the public card leaves out
         if self._settings.docs:
             page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
             self.add(address + OPENAPI_PATH, self.restricted("docs", page, endpoint))
-            self.add(address + DOCS_PATH, self.restricted("docs", docs, endpoint))
+            self.add(address + DOCS_PATH, self._docs(address + DOCS_PATH, endpoint))
+
+    def _docs(self, path: str, endpoint: Endpoint) -> ASGIApp:
+        """Return the page for people, with links to the catalog if all may see that."""
+        page: ASGIApp = docs
+        if self._catalog_is_public:
+            page = LinkedDocs(catalog_reference(path, self._url))
+        return self._linked(path, self.restricted("docs", page, endpoint), is_public=True)
+
+    @property
+    def _catalog_is_public(self) -> bool:
+        return self._publication is not None and "card" not in self._restrictions
+
+    def _linked(self, path: str, handler: ASGIApp, *, is_public: bool = False) -> ASGIApp:
+        """Return what answers at a path: with a link to the catalog, if there is one.
+
+        What is for all (``is_public``) does not tell of a catalog that is not.
+        """
+        if self._publication is None or (is_public and not self._catalog_is_public):
+            return handler
+        return LinkedToCatalog(handler, catalog_reference(path, self._url))
+
+    def _add_catalogs(
+        self, publication: Publication, server: AdvertisedInterfaces, signer: ManifestSigner | None
+    ) -> None:
+        """Add the catalog, those of tenants, and what leads to them.
+
+        Who may see cards may see catalogs: the one of all is for callers of any agent, as the cards
+        at the root are.
+        """
+        pages = catalog_pages(
+            publication, self._published, server, settings=self._settings, signer=signer
+        )
+        for path, (page, owner) in pages.items():
+            self.add(path, self.restricted("card", page, owner))
+        if "/" in self._exact:
+            self._exact["/"] = self._linked("/", self._exact["/"], is_public=True)
+        if self._catalog_is_public:
+            self.add(ROBOTS_PATH, RobotsPage(server, self._settings))
 
     def _add_metadata(
         self, path: str, endpoint: Endpoint, advertised: AdvertisedInterfaces
@@ -316,24 +480,24 @@ class Routes:
         tenant: str = "",
         identify: Identify | None = None,
     ) -> None:
-        shared: dict[str, Any] = {
-            "tenant": tenant,
-            "settings": self._settings,
-            "dispatcher": dispatcher,
-            "lifecycle": self._lifecycle,
-            "request_bytes": self._request_bytes,
-        }
+        addresses = SignedAddresses(
+            tenant=tenant,
+            settings=self._settings,
+            dispatcher=dispatcher,
+            lifecycle=self._lifecycle,
+            request_bytes=self._request_bytes,
+        )
         if endpoint.callbacks is not None:
             callbacks = address + CALLBACKS
-            route = CallbackRoute(endpoint.callbacks, callbacks, **shared)
+            route = CallbackRoute(endpoint.callbacks, callbacks, addresses)
             self._add_below(callbacks, self.restricted("callbacks", route))
         if endpoint.credentials is not None:
             identify = endpoint.identify or identify or self._identify
             credentials = CredentialRoute(
-                endpoint.credentials, address + AUTHORIZE, identify=identify, **shared
+                endpoint.credentials, address + AUTHORIZE, addresses, identify=identify
             )
             self._add_below(address + AUTHORIZE, self.restricted("callbacks", credentials))
-            redirect = RedirectRoute(endpoint.credentials, "", **shared)
+            redirect = RedirectRoute(endpoint.credentials, "", addresses)
             self.add(address + REDIRECT, self.restricted("callbacks", redirect))
 
     def _advertise(
@@ -343,6 +507,7 @@ class Routes:
         *,
         tenants: Collection[str] = (),
         tenant: str = "",
+        envelope: Collection[str] = (),
     ) -> AdvertisedInterfaces:
         return AdvertisedInterfaces(
             prefix,
@@ -353,6 +518,7 @@ class Routes:
             tenant=tenant,
             grpc=self.grpc if self._settings.grpc_on_card else None,
             over_grpc=self._grpc_tenants[dispatcher],
+            envelope=envelope,
         )
 
     def _serve(
@@ -363,6 +529,7 @@ class Routes:
         metadata: ProtectedResource | None,
     ) -> ServedEndpoint:
         identify = endpoint.identify or self._identify
+        varies = b", ".join((b"A2A-Version", *caller_headers(identify)))
         restriction = self._restrictions.get("agents")
         if restriction is not None and restriction.is_authenticated:
             identify = authenticated_only(identify)
@@ -375,7 +542,9 @@ class Routes:
             interfaces=advertised.interfaces,
             address=advertised.agent_address,
             request_bytes=self._request_bytes,
+            sockets=self._sockets,
             resource_metadata=None if metadata is None else metadata.address,
+            varies=varies,
         )
 
 

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from parley.server.access_log import log_access
 from parley.server.app import App, Settings
@@ -32,6 +32,8 @@ from parley.server.sockets import address_of, listen, most_connections
 from parley.server.tls.demand import asked_of_callers
 from parley.server.tls.options import TlsOptions
 from parley.server.tls.reloading import Handshakes, ReloadingTls
+from parley.server.websocket.serving import SocketServing
+from parley.server.websocket.upgrade import Upgrades
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
@@ -256,6 +258,15 @@ class Server(uvicorn.Server):
     ) -> None:
         ours = app if isinstance(app, App) else None
         settings = ours.settings if ours else Settings()
+        request_bytes = ours.request_bytes if ours else ByteReservation(settings)
+        unsent_bytes = ours.unsent_bytes if ours else UnsentBytes(settings)
+        sockets = SocketServing(
+            settings,
+            request_bytes=request_bytes,
+            unsent_bytes=unsent_bytes,
+            unread_timeout=_IDLE_CONNECTION,
+            closes=ours is None,
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -264,9 +275,10 @@ class Server(uvicorn.Server):
                         connections=min(settings.max_connections, most_connections(kinds)),
                         head_timeout=settings.head_timeout,
                         body_timeout=settings.body_timeout,
-                        request_bytes=ours.request_bytes if ours else ByteReservation(settings),
-                        unsent_bytes=ours.unsent_bytes if ours else UnsentBytes(settings),
+                        request_bytes=request_bytes,
+                        unsent_bytes=unsent_bytes,
                         keeps_address=settings.trust_proxy,
+                        upgrades=Upgrades(sockets, ours.takes_socket if ours else _takes_all),
                     )
                 ),
                 # The caller starts an app of ours itself, and gets its errors.
@@ -374,6 +386,11 @@ class Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._over.wait()
+
+
+def _takes_all(scope: Scope) -> bool:
+    """Let an app that is not ours decide about every WebSocket."""
+    return True
 
 
 def _close(sockets: list[socket.socket]) -> None:

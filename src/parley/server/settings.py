@@ -42,10 +42,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
     as long. For gRPC they are for the handshake of a connection and for a whole message. After
     ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
-    ``max_connections``, ``head_timeout`` and ``body_timeout``.
+    ``max_connections``, ``head_timeout`` and ``body_timeout``, and what is said of messages and
+    pings of WebSockets here.
+    ``max_sockets`` bounds open WebSockets (0: none are taken), ``max_sockets_per_address`` those
+    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those of one known
+    caller.
+    ``max_socket_message_bytes`` bounds a message that comes over one; 0 is ``max_body_bytes``.
+    Every ``socket_ping_interval`` a client is asked whether it is there, and disconnected if it
+    sends nothing for ``socket_ping_timeout`` then.
     ``missing_version``: What to do with a 1.0 request that lacks ``A2A-Version``: ``"0.3"`` rejects
     it with a hint (§3.6.2), ``"1.0"`` serves it. Requests of 0.3 are always served. ``GET /tasks``
     and ``GET /tasks/{id}`` without the header are served in this version.
+    ``max_envelope_requests`` bounds the requests of the envelope protocol that are answered at
+    once, ``max_envelope_requests_per_socket`` those of one WebSocket, and
+    ``max_envelope_requests_waiting`` how many more of one caller wait for their turn.
     ``card``: The agent card for callers that name no version. ``"merged"`` is readable by clients
     of every version, ``"1.0"`` is exactly that version's.
     ``card_max_age``: How long caches may keep an agent card.
@@ -60,14 +70,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``auth_failures_per_minute``: How many credentials of an address (of an IPv6 network, /64) may
     be refused in a minute, and how many of one user or key: further requests with credentials get
     status 429. 0 is no limit. With ``trust_proxy`` the address is the last of ``X-Forwarded-For``.
+    ``webhook_calls_per_minute`` and ``max_webhook_calls``: How many requests one webhook host, or
+    address, gets in a minute and at once, from all callers and replicas together.
     ``allowed_hosts``: Hosts that requests may name besides the server's own, such as
     ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
     others get status 421. Without any, only connections to loopback addresses are checked, against
     DNS rebinding.
     ``restrict``: Who may see the endpoints ``card``, ``docs`` (with the OpenAPI document, and
-    reflection of gRPC), ``health``, ``agents`` and ``callbacks``: ``"authenticated"`` callers, or a
-    list of networks, as in ``{"docs": "authenticated", "health": ["10.0.0.0/8"]}``. The address is
-    that of the connection, with ``trust_proxy`` the last one in ``X-Forwarded-For``.
+    reflection of gRPC), ``health``, ``agents``, ``callbacks`` and ``jwks`` (the public keys of the
+    server): ``"authenticated"`` callers, or a list of networks, as in ``{"docs": "authenticated",
+    "health": ["10.0.0.0/8"]}``. The address is that of the connection, with ``trust_proxy`` the
+    last one in ``X-Forwarded-For``.
     ``hsts_max_age``: How long browsers that came over HTTPS use nothing else for the host
     (``Strict-Transport-Security``); 0 leaves the header out.
 
@@ -84,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     send_buffer: int = 64 * 1024
     max_streams: int = 10_000
     max_blocking_requests: int = 10_000
+    max_envelope_requests: int = 10_000
+    max_envelope_requests_per_socket: int = 64
+    max_envelope_requests_waiting: int = 256
     caller_share: float = 0.5
     max_file_bytes: int = 5 * 1024 * 1024 * 1024
     inline_file_bytes: int = 1024 * 1024
@@ -93,6 +109,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upload_timeout: float = 24 * 60 * 60
     file_link_timeout: float = 24 * 60 * 60
     max_connections: int = 25_000
+    max_sockets: int = 10_000
+    max_sockets_per_address: int = 1_000
+    max_sockets_per_caller: int = 1_000
+    max_socket_message_bytes: int = 0
+    socket_ping_interval: float = 20.0
+    socket_ping_timeout: float = 20.0
     head_timeout: float = 10.0
     body_timeout: float = 30.0
     cors_origins: tuple[str, ...] = ()
@@ -104,6 +126,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_on_card: bool = True
     trust_proxy: bool = False
     auth_failures_per_minute: int = PER_MINUTE
+    webhook_calls_per_minute: int = 6000
+    max_webhook_calls: int = 128
     allowed_hosts: tuple[str, ...] = ()
     restrict: Mapping[str, str | Sequence[str]] = {}
     hsts_max_age: int = 365 * 24 * 60 * 60
@@ -115,7 +139,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the setting {name} takes a whole number of at least {minimum}, not {value!r}"
                 )
-        for name in ("keep_alive", "head_timeout", "body_timeout"):
+        for name in (
+            "keep_alive",
+            "head_timeout",
+            "body_timeout",
+            "socket_ping_interval",
+            "socket_ping_timeout",
+        ):
             if not _is_up_to(_DAY, seconds := getattr(self, name)):
                 raise ValueError(
                     f"the setting {name} takes seconds above 0, up to a day, not {seconds!r}"
@@ -139,6 +169,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 "the setting max_body_bytes_held takes at least as many as one request may have "
                 f"(max_body_bytes, {self.max_body_bytes}), not {self.max_body_bytes_held}"
+            )
+        if self.max_socket_message_bytes > self.max_body_bytes_held:
+            raise ValueError(
+                "the setting max_socket_message_bytes takes at most as many as all unfinished "
+                f"requests may have (max_body_bytes_held, {self.max_body_bytes_held}), not "
+                f"{self.max_socket_message_bytes}"
             )
         for name in ("caller_share", "address_share"):
             if not _is_up_to(1, share := getattr(self, name)):
@@ -194,13 +230,22 @@ _MINIMUM = {
     "send_buffer": 1024,
     "max_streams": 1,
     "max_blocking_requests": 1,
+    "max_envelope_requests": 1,
+    "max_envelope_requests_per_socket": 1,
+    "max_envelope_requests_waiting": 0,
     "max_file_bytes": 1,
     "inline_file_bytes": 0,
     "max_file_transfers": 1,
     "max_uploads": 1,
     "max_upload_bytes": 1,
     "max_connections": 1,
+    "max_sockets": 0,
+    "max_sockets_per_address": 1,
+    "max_sockets_per_caller": 1,
+    "max_socket_message_bytes": 0,
     "card_max_age": 0,
     "auth_failures_per_minute": 0,
+    "webhook_calls_per_minute": 1,
+    "max_webhook_calls": 1,
     "hsts_max_age": 0,
 }

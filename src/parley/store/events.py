@@ -117,9 +117,14 @@ class StepResult(A2AStruct, frozen=True, kw_only=True):
 
 
 class CancelRequested(A2AStruct, frozen=True, kw_only=True):
-    """A request to cancel the task (private), by the server when there is no ``caller``."""
+    """A request to cancel the task (private).
+
+    ``reason`` says why the server did it by itself. Without a ``reason`` it was the ``caller``, an
+    anonymous one if there is none; logs of earlier versions have no reasons.
+    """
 
     caller: StoredCaller | None = None
+    reason: str = ""
 
 
 PrivateEvent = MessageReceived | TurnStarted | StepResult | CancelRequested

@@ -23,6 +23,7 @@ from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.api_keys import ApiKeyListeners, check_same, ended
+from parley.store.audit.memory import MemoryAudit, MemoryAuditTrail
 from parley.store.events import LoggedEvent, RecordKind, logged, now_ms
 from parley.store.fold import IllegalEvent
 from parley.store.head import (
@@ -38,6 +39,7 @@ from parley.store.head import (
     with_wake,
 )
 from parley.store.lease import Lease, LivenessGate
+from parley.store.memory_usage import MemoryCounts, MemoryUsage
 from parley.store.protocols.api_keys import ENDED_KEPT, MAX_API_KEYS, ApiKeyChanged, TooManyApiKeys
 from parley.store.protocols.claims import MAX_COUNTED, Claimed, Replica
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
@@ -47,7 +49,13 @@ from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import PAGE_BYTES, Append, Committed, LogPosition, TaskRecord
 from parley.store.protocols.timers import DueTask, EventCompleted, TimersChanged, checked_event
-from parley.store.protocols.webhooks import ActivePushes, PushRecord, PushState
+from parley.store.protocols.webhooks import (
+    ATTEMPTS_KEPT,
+    ActivePushes,
+    DeliveryAttempt,
+    PushRecord,
+    PushState,
+)
 from parley.store.pushes import active_of, merge
 from parley.store.snapshot import StoredTask
 
@@ -66,6 +74,7 @@ class _Log(msgspec.Struct):
     metadata: bytes = b""
     artifacts: dict[int, list[tuple[bytes, bytes]]] = msgspec.field(default_factory=dict)
     pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
+    attempts: dict[str, deque[DeliveryAttempt]] = msgspec.field(default_factory=dict)
     waits_for: Sequence[str] = ()
 
     def stored(self, history: int | None, artifacts: bool) -> StoredTask:
@@ -145,10 +154,12 @@ class MemoryLogs:
         self.events: dict[tuple[str, str], tuple[bytes, int]] = {}
         self.secrets: dict[str, bytes] = {}
         self.api_keys: dict[str, ApiKeyRecord] = {}
+        self.counts = MemoryCounts()
+        self.audit = MemoryAudit(clock)
         self.heartbeats: dict[str, int] = {}
 
 
-class MemoryTaskStore:
+class MemoryTaskStore(MemoryUsage, MemoryAuditTrail):
     """Keeps task logs in this process's memory, as bytes. ``clock`` returns milliseconds.
 
     An append is done, and its readers are notified, when the call returns. With ``logs`` it is one
@@ -176,6 +187,7 @@ class MemoryTaskStore:
         self._receipts = self._shared.receipts
         self._contexts = self._shared.contexts
         self._events = self._shared.events
+        self._counts = self._shared.counts
         self._timers_changed: TimersChanged = lambda _: None
         self._api_key_listeners = ApiKeyListeners()
 
@@ -539,6 +551,10 @@ class MemoryTaskStore:
             self._api_key_listeners.changed(id)
         return found
 
+    def _audit(self) -> MemoryAudit:
+        self._opened()
+        return self._shared.audit
+
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return the ends of tasks' logs, without those that the store does not have."""
         self._opened()
@@ -659,8 +675,10 @@ class MemoryTaskStore:
         log = self._logs.get(task_id)
         return sorted(log.pushes.values(), key=lambda push: push.id) if log else ()
 
-    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
-        """Save a webhook's cursor, state and note, if this replica still has it claimed."""
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Save a webhook's delivery state and an attempt, if this replica still has it claimed."""
         self._opened()
         log = self._logs.get(task_id)
         kept = log.pushes.get(push.id) if log else None
@@ -669,7 +687,16 @@ class MemoryTaskStore:
         if (kept.revision, kept.lease_owner) != (push.revision, self._replica):
             return False
         log.pushes[push.id] = replace(push, lease_owner=self._replica)
+        if attempt is not None:
+            kept_attempts = log.attempts.setdefault(push.id, deque(maxlen=ATTEMPTS_KEPT))
+            kept_attempts.appendleft(attempt)
         return True
+
+    async def push_attempts(self, task_id: str, push_id: str) -> Sequence[DeliveryAttempt]:
+        """Return the last attempts of a webhook, the newest first."""
+        self._opened()
+        log = self._logs.get(task_id)
+        return tuple(log.attempts.get(push_id, ())) if log else ()
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it exists."""
@@ -677,6 +704,7 @@ class MemoryTaskStore:
         log = self._logs.get(task_id)
         if log is not None:
             log.pushes.pop(push_id, None)
+            log.attempts.pop(push_id, None)
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Claim active webhooks without a lease owner."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from parley.model.encoding import decode
-from parley.model.push import TaskPushNotificationConfig, server_of
+from parley.model.push import PushOptions, TaskPushNotificationConfig, server_of
 from parley.store.head import Head
-from parley.store.protocols.errors import TooManyPushes
+from parley.store.protocols.errors import PushReplaced, TooManyPushes
 from parley.store.protocols.webhooks import (
     MAX_PUSHES,
     WEBHOOKS_AT_ONCE,
     ActivePushes,
+    DeliveryAttempt,
     PushRecord,
     PushState,
     SuspendedWebhook,
@@ -37,14 +39,17 @@ def merge(
 
     The last one of ``pushes`` comes last.
 
-    A configuration replaces the one of the same id, or without an id the one of the same URL, and
-    keeps its cursor; a new one begins ``after`` an event. One that changes nothing leaves the
-    existing one as it is. Raises ``TooManyPushes``.
+    A configuration replaces the one of the same id, or without an id the one of the same URL. It
+    keeps its cursor, its count of attempts, and its options unless it has new ones. A new one
+    begins ``after`` an event. One that changes nothing leaves the existing one as it is. Raises
+    ``TooManyPushes``, ``PushReplaced``.
     """
     result = dict(existing)
     for push in pushes:
         new = _completed(push, result, head, after)
         before = result.pop(new.id, None)
+        if push.replaces and (before is None or before.revision != push.replaces):
+            raise PushReplaced(f"the configuration {new.id[:100]!r} was replaced or removed")
         if before is None and len(result) >= MAX_PUSHES:
             raise TooManyPushes(head.task_id, MAX_PUSHES)
         new = replace(new, lease_owner=replica)
@@ -67,7 +72,28 @@ def _completed(
     cursor = after if before is None else before.cursor
     is_done = head.ended_at is not None and cursor >= head.seq
     state = PushState.DONE if is_done else PushState.ACTIVE
-    return replace(push, config=config, cursor=cursor, state=state, note="")
+    push = replace(push, config=config, cursor=cursor, state=state, note="", replaces="")
+    if before is None:
+        return push
+    options = before.options if push.options == PushOptions() else push.options
+    is_same_receiver = _receiver(config) == _receiver(before.config)
+    return replace(
+        push,
+        options=options,
+        attempts=before.attempts,
+        confirmed=before.confirmed and is_same_receiver,
+    )
+
+
+def _receiver(config: TaskPushNotificationConfig) -> tuple[str, str]:
+    """Return what a receiver confirmed."""
+    return config.url, config.token
+
+
+def last_attempts(bodies: Iterable[bytes]) -> list[DeliveryAttempt]:
+    """Return the attempts of a history from their stored form, the newest first."""
+    found = [msgspec.json.decode(body, type=DeliveryAttempt) for body in bodies]
+    return sorted(found, key=lambda attempt: attempt.number, reverse=True)
 
 
 def _id_for(url: str, revision: str, existing: Iterable[PushRecord]) -> str:

@@ -8,16 +8,30 @@ from __future__ import annotations
 from typing import Protocol
 
 from parley.store.protocols.api_keys import ApiKeys
+from parley.store.protocols.audit import AuditTrail
 from parley.store.protocols.claims import Claims
 from parley.store.protocols.contexts import Contexts
 from parley.store.protocols.secrets import Secrets
 from parley.store.protocols.task_lists import TaskLists
 from parley.store.protocols.task_log import Committed, TaskLog
 from parley.store.protocols.timers import Timers
+from parley.store.protocols.usage import UsageStore
 from parley.store.protocols.webhooks import Webhooks
 
 
-class TaskStore(TaskLog, Claims, Timers, Webhooks, Contexts, TaskLists, Secrets, ApiKeys, Protocol):
+class TaskStore(
+    TaskLog,
+    Claims,
+    Timers,
+    Webhooks,
+    Contexts,
+    TaskLists,
+    Secrets,
+    ApiKeys,
+    UsageStore,
+    AuditTrail,
+    Protocol,
+):
     """Stores task logs. All methods raise ``StoreUnavailable`` when the store cannot work.
 
     Guarantees L1-L7 of the architecture; each protocol states its part.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.testing.assertions import assert_events
-    from parley.testing.client import Client, TestedAgent, client
+    from parley.testing.in_process_client import Client, TestedAgent, client
     from parley.testing.issuer import Issuer
     from parley.testing.matchers import (
         Matcher,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from parley.testing.webhooks import Deliveries, Delivery
 
 _HOMES = {
-    "Client": "parley.testing.client",
+    "Client": "parley.testing.in_process_client",
     "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
     "Issuer": "parley.testing.issuer",
@@ -50,13 +50,13 @@ _HOMES = {
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
     "TestTime": "parley.testing.moved_time",
-    "TestedAgent": "parley.testing.client",
+    "TestedAgent": "parley.testing.in_process_client",
     "anything": "parley.testing.matchers",
     "artifact": "parley.testing.matchers",
     "assert_events": "parley.testing.assertions",
     "auth_required": "parley.testing.matchers",
     "canceled": "parley.testing.matchers",
-    "client": "parley.testing.client",
+    "client": "parley.testing.in_process_client",
     "completed": "parley.testing.matchers",
     "containing": "parley.testing.matchers",
     "failed": "parley.testing.matchers",

@@ -163,7 +163,7 @@ class Deployment(Site):
         return self.clock.time() + max(0, at + 1 - self.clock.milliseconds()) / 1000
 
     async def _next_wake(self) -> int | None:
-        return await self.store.next_wake([self.agent.key])
+        return await self.store.next_wake(list(self.host.executors))
 
     def is_busy(self) -> bool:
         """Whether threads of the store work."""
@@ -179,7 +179,8 @@ class Deployment(Site):
             self.store,
             drain=DRAIN_SECONDS,
             authenticates=self._authenticates,
-            egress=Egress.allowing(self._private_webhooks),
+            webhook_egress=Egress.allowing(self._private_webhooks),
+            agent_egress=Egress.allowing(True),
             retry_policy=self._retry_policy,
             url=self.address,
             connect=self._connect,

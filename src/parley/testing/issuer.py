@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from parley.testing.background_server import BackgroundServer
 from parley.testing.issuer_grants import Grants
-from parley.testing.signing_keys import SigningKeys, signed
+from parley.testing.signing_keys import IssuerKeys, signed
 
 ENDPOINTS = (
     "discovery", "metadata", "jwks", "authorize", "token", "device", "introspect", "revoke",
@@ -69,7 +69,7 @@ class Issuer:
         self.opaque = opaque
         self.lifetime = lifetime
         self.device_interval = device_interval
-        self.keys = SigningKeys()
+        self.keys = IssuerKeys()
         self.requests: Counter[str] = Counter()
         self.received: list[tuple[str, dict[str, str]]] = []
         self.max_age: int | None = 300

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from parley.security.loopback import is_loopback
-from parley.testing.signing_keys import SigningKeys
+from parley.testing.signing_keys import IssuerKeys
 
 CODE_SECONDS = 60
 DEVICE_SECONDS = 600
@@ -37,7 +37,7 @@ class IssuerState(Protocol):
     """The parts of an issuer that its grants use."""
 
     url: str
-    keys: SigningKeys
+    keys: IssuerKeys
     audience: str
     clients: dict[str, str]
     user: str | None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from parley.testing.client import Client
+    from parley.testing.in_process_client import Client
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def parley_client(request: pytest.FixtureRequest) -> Callable[..., Client]:
         remote = await parley_client(agent)
         assert (await remote.send("I am Ada")).text == "Hello!"
     """
-    from parley.testing.client import client
+    from parley.testing.in_process_client import client
 
     made: list[Client] = []
 

@@ -19,7 +19,7 @@ MAX_KEYS = 8
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 
-class SigningKeys:
+class IssuerKeys:
     """Keys by algorithm, the current one last. They are made when they are first needed."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parley.agent.agent import Agent
 from parley.client.bindings.http import redacted
@@ -21,6 +21,9 @@ from parley.testing.moved_time import TestTime
 from parley.testing.processes import PROCESS
 from parley.testing.webhooks import Deliveries
 
+if TYPE_CHECKING:
+    from parley.host.in_process_sockets import InProcessSocket
+
 
 class WorldTransport(InProcessTransport):
     """The connections of one client: cut when the process at either end dies."""
@@ -31,7 +34,7 @@ class WorldTransport(InProcessTransport):
         super().__init__(sites, scope={} if caller is None else {CALLER: caller})
         self.closes_with_agent = is_closed_with
 
-    def on_open(self, site: Site, exchange: InProcessExchange) -> None:
+    def on_open(self, site: Site, exchange: InProcessExchange | InProcessSocket) -> None:
         """Cut the connection when a process dies."""
 
         def cut() -> None:

@@ -38,6 +38,11 @@ def test_an_event_is_completed_once(parley, shop):
     ran = parley("complete", "payment:42", '{"paid": true}', "--agent", "shop", *STORE)
     assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete")
     assert (ran.field("Agent"), ran.field("Store")) == ("shop", str(shop))
+    again = parley("complete", "payment:42", '{"paid": true}', "--agent", "shop", *STORE)
+    assert "as it was before" in again.stdout
+    [act] = parley("audit", "--kind", "event", "--json", *STORE).lines
+    assert (act["kind"], act["subject"], act["agent"]) == ("event.completed", "payment:42", "shop")
+    assert (act["issuer"], act["details"]) == ("os", {})
     ran = parley("complete", "payment:42", '{"paid":true}', "--agent", "shop", *STORE)
     assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete, as it was before")
     ran = parley("complete", "payment:42", "0", "--agent", "shop", *STORE, "-o", "json")

@@ -7,9 +7,11 @@ import io
 import json
 import re
 import signal
+import sqlite3
 import sys
 import urllib.error
 import urllib.request
+from contextlib import closing
 
 import pytest
 
@@ -59,6 +61,17 @@ def test_a_key_is_created_and_shown_once(parley, shop):
         assert "laptop" in listed.stdout
         assert key.split("_")[2] not in listed.stdout + listed.stderr
     assert key.split("_")[2].encode() not in shop.read_bytes()
+
+
+def test_a_key_whose_act_cannot_be_recorded_is_shown_all_the_same(parley, shop):
+    with closing(sqlite3.connect(shop)) as connection:
+        connection.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
+    ran = parley("keys", "create", "--owner", "ada", *STORE)
+    assert ran.status != 0
+    assert "could not be recorded in the audit" in ran.stderr
+    assert ran.field("Id") == ran.field("Key").split("_")[1]
 
 
 def test_the_results_are_documents_for_programs(parley, shop):

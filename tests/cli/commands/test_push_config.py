@@ -84,8 +84,70 @@ def test_the_secrets_of_a_webhook_are_not_in_diagnostics(parley, ready):
     assert ran.status == 2
 
 
+def test_the_secrets_of_a_webhook_may_come_from_the_environment(parley, ready, monkeypatch):
+    monkeypatch.setenv("PARLEY_PUSH_CONFIG_TOKEN", "the-token")
+    monkeypatch.setenv("PARLEY_PUSH_CONFIG_CREDENTIALS", "s3cret")
+    flags = ("--auth-scheme", "Bearer", "--debug", "--verbose")
+    ran = push_config(parley, ready, "create", TASK_ID, HOOK, *flags)
+    assert ran.status == 0, ran.stderr
+    asked = ready.params("CreateTaskPushNotificationConfig")
+    assert asked["token"] == "the-token"
+    assert asked["authentication"] == {"scheme": "Bearer", "credentials": "s3cret"}
+    for secret in ("the-token", "s3cret"):
+        assert secret not in ran.stdout + ran.stderr
+
+
 def test_what_the_card_does_not_declare_is_not_asked_for(parley, agent):
     """A2ACLI_VER_003"""
     ran = push_config(parley, agent, "list", TASK_ID, "-o", "json")
     assert (ran.status, ran.error["code"]) == (1, "PushNotificationNotSupportedError")
     assert agent.asked == []
+
+
+@pytest.fixture
+def extended(ready):
+    extension = {"uri": "urn:parley:push-delivery:v1", "description": "", "required": False}
+    ready.card["capabilities"]["extensions"] = [extension]
+    return ready
+
+
+def test_what_a_webhook_gets_is_set(parley, extended):
+    ready = extended
+    result = {"taskId": TASK_ID, "id": "p-1", "events": "all"}
+    ready.says("push/options/set", Answer(result=result))
+    ran = push_config(parley, ready, "set", TASK_ID, "p-1", "--events", "significant")
+    assert (ran.status, ran.stdout) == (0, "Push config: p-1\nEvents: significant\n")
+    asked = {"taskId": TASK_ID, "id": "p-1", "events": "significant"}
+    assert ready.params("push/options/set") == asked
+    ran = push_config(parley, ready, "create", TASK_ID, HOOK, "--events", "all")
+    assert ran.status == 0, ran.stderr
+    assert ready.params("push/options/set") == {**asked, "events": "all"}
+    for words in (("--events", "some"), ()):
+        ran = push_config(parley, ready, "set", TASK_ID, "p-1", *words)
+        assert ran.status == 2
+        assert "all" in ran.stderr
+
+
+def test_a_history_is_shown(parley, extended):
+    ready = extended
+    attempts = [
+        {"number": 2, "at": "2026-01-31T12:00:01.000Z", "duration": 7, "status": 200,
+         "deliveryId": f"{TASK_ID}/p-1/3"},
+        {"number": 1, "at": "2026-01-31T12:00:00.000Z", "duration": 3, "status": 503,
+         "error": "it answers with \u001b[31mHTTP 503", "next": "2026-01-31T12:00:01.000Z",
+         "deliveryId": f"{TASK_ID}/p-1/3"},
+    ]  # fmt: skip
+    webhook = {"id": "p-1", "state": "active", "note": "waits", "events": "all", "delivered": 3}
+    result = {"webhooks": [{**webhook, "attempts": attempts}]}
+    ready.says("push/history", Answer(result=result))
+    ran = push_config(parley, ready, "history", TASK_ID)
+    assert ran.status == 0, ran.stderr
+    assert "State: active: waits\nEvents: all\nDelivered: up to event 3\n" in ran.stdout
+    assert "Attempt: 2026-01-31 12:00:01 UTC, event 3, 7 ms: HTTP 200\n" in ran.stdout
+    assert "3 ms: it answers with" in ran.stdout
+    assert "next at 2026-01-31 12:00:01 UTC" in ran.stdout
+    assert "\u001b" not in ran.stdout
+    assert ready.params("push/history") == {"taskId": TASK_ID}
+    ran = push_config(parley, ready, "history", TASK_ID, "p-1", "-o", "json")
+    assert ran.document["webhooks"][0]["attempts"][1]["status"] == 503
+    assert ready.params("push/history") == {"taskId": TASK_ID, "id": "p-1"}

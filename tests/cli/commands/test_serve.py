@@ -161,6 +161,12 @@ def test_a_module_and_several_agents_are_served_under_paths(file, parley, tmp_pa
         ("x = 1", "it.py:x", 2, "'x' in it.py is not an Agent"),
         (AGENT, "it.py:other", 2, "there is no 'other' in it.py"),
         (AGENT + "\nmore = Agent('More')", "it.py", 2, "say which: it.py:agent or it.py:more"),
+        (
+            "from parley import Agent\na = Agent('A')\na.uses = (a,)",
+            "it.py",
+            2,
+            "agents must not use each other in a circle",
+        ),
         ("def broken(:\n", "it.py", 1, "it.py:1: SyntaxError"),
         ("x = 1\nraise OSError('no good')", "it.py", 1, "it.py:2: OSError: no good"),
         ("import not_there", "it.py", 1, "is it installed in this environment?"),

@@ -116,6 +116,9 @@ def test_callers_are_known_by_their_certificates(folder):
         (("--tls-client-ca", "tls.pem"), 2, "need TLS"),
         (("--tls-cert", "tls.pem", "--tls-key", "no.key"), 1, "no.key cannot be read"),
         (("--tls-cert", "tls.key", "--tls-key", "tls.pem"), 1, "cannot be used"),
+        (("--webhook-key", "tls.key"), 2, "go with a certificate: --webhook-cert"),
+        (("--webhook-cert", "no.pem"), 2, "the certificate for webhooks no.pem"),
+        (("--webhook-cert", "tls.pem", "--webhook-key", "bob.key"), 2, "cannot be used"),
         (("--restrict", "card"), 2, "is not ENDPOINT=WHO"),
         (("--restrict", "metrics=authenticated"), 2, "not 'metrics'"),
         (("--restrict", "card=somewhere"), 2, "networks such as"),
@@ -183,7 +186,12 @@ CARD = {
     "description": "Keeps money",
     "version": "1.0.0",
     "supportedInterfaces": [
-        {"url": "https://bank.example", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        {"url": "https://bank.example", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+        {
+            "url": "wss://bank.example/envelope",
+            "protocolBinding": "urn:parley:envelope:v1",
+            "protocolVersion": "1.0",
+        },
     ],
     "capabilities": {},
     "defaultInputModes": ["text/plain"],

@@ -68,7 +68,7 @@ def test_grpc_is_left_off_the_card_and_served_all_the_same(tmp_path, parley):
         with urlopen(f"{url}/.well-known/agent-card.json", timeout=10) as answer:
             card = json.load(answer)
         bindings = [each["protocolBinding"] for each in card["supportedInterfaces"]]
-        assert sorted({*bindings}) == ["HTTP+JSON", "JSONRPC"]
+        assert {*bindings} == {"HTTP+JSON", "JSONRPC", "urn:parley:envelope:v1"}
         interface = {"url": there, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
         card |= {"supportedInterfaces": [interface]}
         kept = {name: card[name] for name in card if name not in OLD}

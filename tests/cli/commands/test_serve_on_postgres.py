@@ -58,7 +58,7 @@ def test_its_log_is_for_people(
         said = server.until("Ctrl-C stops the server")
         assert "hunter2" not in said
         assert server.end(signal.SIGTERM) == 0
-    assert "bringing the schema to version 1" in server.stderr
+    assert ": new, with schema version" in server.stderr
     check(server.stderr)
 
 

@@ -90,7 +90,8 @@ def test_help_and_version_print_and_end(parley, monkeypatch):
         assert ran.status == 0
         assert ran.stdout.startswith("Usage: parley ")
     for command in ("serve", "demo", "card get", "send", "task get", "task list", "task cancel",
-                    "task subscribe", "task authorize", "config show", "help"):  # fmt: skip
+                    "task subscribe", "task authorize", "catalog show", "catalog check",
+                    "catalog dns", "config show", "help"):  # fmt: skip
         shown = parley(*command.split(), "--help")
         assert shown.status == 0
         assert shown.stdout.startswith(f"Usage: parley {command} ")

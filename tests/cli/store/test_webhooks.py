@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from parley.database.sqlite.lock_file import LockFile
 from parley.host.host import Host
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
@@ -25,7 +26,6 @@ from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord, PushState, WebhookFilter
-from parley.store.sqlite.lock_file import LockFile
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.polling import let_time_pass, until
@@ -299,3 +299,25 @@ async def test_a_path_that_is_too_long_for_a_socket_is_no_hindrance(tmp_path: Pa
 
 def test_what_is_in_memory_has_no_operator() -> None:
     assert not MemoryTaskStore().has_operators
+
+
+def test_webhooks_that_wait_for_their_receivers_are_listed_apart(parley, tmp_path):
+    async def wait() -> None:
+        store = SqliteTaskStore(tmp_path / "waiting.db")
+        await fill(store, 2)
+        await store.open(lambda records: None)
+        [*_, push] = await store.pushes("t1")
+        assert push.id == "told"
+        push = await store.put_push("t1", replace(push, revision="new"))
+        note = "the circuit of its destination is open: it answers with HTTP 503"
+        assert await store.save_delivery("t1", replace(push, note=note))
+        await store.close()
+
+    asyncio.run(wait())
+    ran = parley("store", "webhooks", "list", "--store", "sqlite:///waiting.db")
+    assert ran.status == 0, ran.stderr
+    assert ran.field("Waiting") == "1 webhook"
+    assert "behind: the circuit of its destination is open: it answers with HTTP 503" in ran.stdout
+    ran = parley("store", "webhooks", "list", "--store", "sqlite:///waiting.db", "-o", "json")
+    assert names(ran.document["waiting"]) == ["t1/told"]
+    assert "t1/told" not in names(ran.document["webhooks"])

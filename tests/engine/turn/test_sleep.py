@@ -131,7 +131,7 @@ async def test_sleeps_are_no_failed_attempts_and_crashes_between_them_count(open
             if n == 20 and len(crashes) < 5:
                 crashes.append(turn.attempt)
                 turn._attempt.runner._main.cancel()  # type: ignore[attr-defined]
-                turn._attempt.runner._cancellations = -1  # type: ignore[attr-defined]
+                turn._attempt.runner._function._cancellations = -1  # type: ignore[attr-defined]
                 await asyncio.Event().wait()
         return "awake"
 

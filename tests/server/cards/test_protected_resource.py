@@ -73,6 +73,20 @@ async def test_it_names_issuers_and_scopes() -> None:
         assert (await ask(url, "POST", PATH)).status == 405
 
 
+@pytest.mark.parametrize("listed", [True, "extended", False])
+async def test_it_names_no_scopes_of_skills_that_not_all_see(listed: Any) -> None:
+    scheme = oidc()
+    agent = agent_of(scheme.with_scopes("read"))
+
+    @agent.skill(listed=listed, security=scheme.with_scopes("read", "vault"))
+    async def vault(turn: Turn) -> str:
+        return "gold"
+
+    async with serving(parley.asgi(agent)) as url:
+        scopes = (await ask(url, "GET", PATH)).json["scopes_supported"]
+        assert scopes == (["read", "vault"] if listed is True else ["read"])
+
+
 @pytest.mark.parametrize(
     ("serve", "path"),
     [

@@ -144,6 +144,14 @@ async def test_a_head_without_end_is_given_up(kind: str) -> None:
     assert len(service.asked) == 1
 
 
+async def test_an_address_that_no_parser_takes_is_refused_once() -> None:
+    async with serving(app_of()) as url, connection(url) as http:
+        await http.write(b"GET /?" + b"y" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, *_ = await http.head()
+        assert status in (400, 431)
+        assert "result" in (await post(url, call())).json
+
+
 async def test_a_head_of_very_many_headers_is_given_up() -> None:
     """Each of them takes more memory than its bytes."""
     async with serving(app_of()) as url, connection(url) as http:

@@ -47,7 +47,7 @@ READ = {
     "protocol": (
         "timeout_keep_alive timeout_keep_alive_task connections loop transport flow client pipeline"
         " scope headers url cycle parser _unset_keepalive_if_required on_message_complete"
-        " resume_writing"
+        " resume_writing app tasks access_log root_path"
     ),
     "cycle": "body keep_alive response_started response_complete disconnected message_event",
     "flow": "_transport read_paused write_paused pause_reading",

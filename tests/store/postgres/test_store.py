@@ -17,16 +17,17 @@ from typing import Any
 import psycopg
 import pytest
 
+from parley.database.postgres.connection import Address, explain
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.store.events import LoggedEvent, RecordKind, now_ms
 from parley.store.lease import Lease, LivenessGate
-from parley.store.postgres.connection import Address, explain
-from parley.store.postgres.migrations import migrate
+from parley.store.postgres.schema import SCHEMA
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.postgres.writer import PostgresBatchWriter
 from parley.store.protocols.errors import Conflict, PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
+from parley.store.sql import migrations
 from tests.polling import let_time_pass, until
 from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
 from tests.services.proxy import line
@@ -529,8 +530,9 @@ async def test_a_schema_that_this_version_does_not_know_is_refused(
 
 async def test_a_schema_is_left_alone_without_migrates(postgres_url: str) -> None:
     assert "parley store migrate" in await refusal(postgres_url, migrates=False)
-    assert [done.version for done in migrate(Address.of(postgres_url))] == [1, 2, 3, 4]
-    assert migrate(Address.of(postgres_url)) == []
+    known = [each.version for each in migrations("postgres")]
+    assert [done.version for done in SCHEMA.migrate(Address.of(postgres_url))] == known
+    assert SCHEMA.migrate(Address.of(postgres_url)) == []
     async with opened(postgres_url, migrates=False) as store:
         await store.append(creation("t"))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.database.sql import SqlFiles
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
 from parley.store.protocols.contexts import Receipt
@@ -191,7 +192,7 @@ async def test_a_reader_that_takes_its_time_holds_up_no_append(
 ) -> None:
     """The write-ahead log grows meanwhile; it is cut when the reader has gone, by itself."""
     limit = 1 << 20
-    monkeypatch.setattr("parley.store.sqlite.writer.WAL_BYTES", limit)
+    monkeypatch.setattr("parley.database.sqlite.writer.WAL_BYTES", limit)
     path, wal = tmp_path / "tasks.db", tmp_path / "tasks.db-wal"
     done: list[str] = []
     async with opened(path) as store, asyncio.timeout(60):
@@ -423,9 +424,9 @@ async def test_an_older_schema_is_brought_up_to_date(
         version=last.version + 2, sql="CREATE TABLE half (a); CREATE TABLE half (a);"
     )
     known = [*migrations("sqlite"), later]
-    monkeypatch.setattr("parley.store.sqlite.file.migrations", lambda name: [*known, broken])
+    monkeypatch.setattr(SqlFiles, "migrations", lambda files, name: [*known, broken])
     assert "SQLite reports an error" in await refusal(path)
-    monkeypatch.setattr("parley.store.sqlite.file.migrations", lambda name: known)
+    monkeypatch.setattr(SqlFiles, "migrations", lambda files, name: known)
     async with opened(path) as store:
         assert await store.append(addition("t", 1, chunk("t", "x"), epoch=2)) == 2
     other = sqlite3.connect(path)

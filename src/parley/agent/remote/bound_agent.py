@@ -12,9 +12,12 @@ from msgspec.structs import replace
 
 from parley.agent.remote.addresses import address_of, card_of
 from parley.agent.remote.connections import SharedConnection
+from parley.agent.remote.local import LocalAgent, LocalFiles
 from parley.agent.remote.message_exchange import POLL_SECONDS, MessageExchange, RemoteLink
 from parley.agent.remote.passing import Passing
+from parley.agent.remote.terms import NO_TERMS, CallTerms
 from parley.agent.remote.turn_calls import TurnCalls
+from parley.agent.remote.uses import UsableAgent
 from parley.client.calls.event_stream import EventStream
 from parley.client.calls.service import RemoteService
 from parley.client.card.interface import declares
@@ -69,8 +72,13 @@ class BoundAgent(RemoteAgent):
     """
 
     def __init__(
-        self, agent: RemoteAgent, reference: Reference, calls: TurnCalls, shared: SharedConnection
+        self,
+        agent: RemoteAgent,
+        reference: Reference | UsableAgent,
+        calls: TurnCalls,
+        shared: SharedConnection,
     ) -> None:
+        self._bound_to = (agent, reference)
         # It shares the connections of ``agent``, and has a card and a context of its own.
         vars(self).update(vars(agent))
         self._http = None
@@ -103,6 +111,15 @@ class BoundAgent(RemoteAgent):
         if shared is not None:
             self._calls.connections.release(shared)
 
+    def for_call(self, name: str) -> BoundAgent:
+        """Return the agent as the call ``name`` of an earlier turn was made, else this one."""
+        agent, reference = self._bound_to
+        local, shared = self._calls.connections.local, self._link.shared
+        if local is None or shared is None or not isinstance(agent, LocalAgent):
+            return self
+        client = local.caller_of(agent, self._calls.logged(name, self._address))
+        return self if client is agent else BoundAgent(client, reference, self._calls, shared)
+
     # -- calls ---------------------------------------------------------------------------------
 
     async def send(
@@ -127,7 +144,7 @@ class BoundAgent(RemoteAgent):
         other options are those of ``RemoteAgent.send``.
         """
         name = self._calls.begin(self._address, key)
-        return await self.answer(
+        return await self.for_call(name).answer(
             name,
             message,
             context_key=key or "",
@@ -153,11 +170,13 @@ class BoundAgent(RemoteAgent):
         return_immediately: bool = False,
         timeout: float | None = None,
         began: float | None = None,
+        terms: CallTerms = NO_TERMS,
         **options: Unpack[MessageOptions],
     ) -> Task | Message:
         """Send the message of a call whose name is known, and return the answer.
 
-        ``began`` is when the call began, by the event loop, if that was not now.
+        ``began`` is when the call began, by the event loop, if that was not now. ``terms`` are
+        those of a composition.
         """
         if pass_questions and return_immediately:
             raise ValueError(
@@ -172,11 +191,13 @@ class BoundAgent(RemoteAgent):
             *,
             follows: Task | None = None,
         ) -> MessageExchange:
-            passing = Passing(self._calls.attempt, name, progress=progress, artifacts=artifacts)
+            passing = Passing(
+                self._calls.attempt, name, progress=progress, artifacts=artifacts, asker=terms.asker
+            )
             return MessageExchange(
                 self._link,
                 turn,
-                lambda: self._request_for(message, context_key, options),
+                lambda: self._request_for(message, context_key, options, terms),
                 passing=passing if progress or artifacts else None,
                 cancel=cancel_remote,
                 context_key=context_key,
@@ -196,10 +217,10 @@ class BoundAgent(RemoteAgent):
                     turn = f"{name}/{questions}"
                     self._calls.attempt.begin_call(turn)
                     if auth_request(answer) is not None:  # it takes a credential, and no message
-                        await self._wait_for_authorization(answer, turn)
+                        await self._wait_for_authorization(answer, turn, terms.asker)
                         left, said = True, []
                     else:
-                        said = list((await self._calls.ask(answer, turn)).parts)
+                        said = list((await self._calls.ask(answer, turn, terms.asker)).parts)
                         left = await self._has_gone_on(answer, turn)
                     answer = await exchange(
                         turn, said, _joining(answer, options), follows=answer if left else None
@@ -252,7 +273,7 @@ class BoundAgent(RemoteAgent):
             task = await self.get(task.id, history_length=0)
         return task.state is not TaskState.AUTH_REQUIRED
 
-    async def _wait_for_authorization(self, task: Task, turn: str) -> None:
+    async def _wait_for_authorization(self, task: Task, turn: str, asker: str) -> None:
         """Pass a request for a credential on, unchanged, and wait until the task goes on.
 
         The credential goes to the agent that asks for it, not through this one.
@@ -264,13 +285,17 @@ class BoundAgent(RemoteAgent):
             waited = 0
             while (await self.get(task.id, history_length=0)).state is TaskState.AUTH_REQUIRED:
                 if not waited:
-                    await calls.show(task)
+                    await calls.show(task, asker)
                 waited += 1
                 await asyncio.sleep(min(POLL_SECONDS, 0.1 * waited))
             calls.shown()
 
     async def _request_for(
-        self, message: Sendable | None, context_key: str, options: MessageOptions
+        self,
+        message: Sendable | None,
+        context_key: str,
+        options: MessageOptions,
+        terms: CallTerms = NO_TERMS,
     ) -> SendMessageRequest:
         """Return the request to log and to send, without its webhook, which may have secrets."""
         options = {**options, "push": None}
@@ -279,9 +304,11 @@ class BoundAgent(RemoteAgent):
             if context_id:
                 options = {**options, "context_id": context_id}
         if self._chains:
-            chain = CallChain.says(await self._calls.chain())
+            chain = CallChain.says(await self._calls.chain(terms))
             options = {**options, "metadata": {**(options.get("metadata") or {}), **chain}}
-        return self._activation.apply(await self._compose(message, **options))
+        request = self._activation.apply(await self._compose(message, **options))
+        files = self._files
+        return await files.lend(request) if isinstance(files, LocalFiles) else request
 
 
 def time_limit(timeout: float | None, began: float | None = None) -> asyncio.Timeout:

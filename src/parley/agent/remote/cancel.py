@@ -15,11 +15,12 @@ from parley.client.card.interface import declares
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
-from parley.model.errors import A2AError, TaskNotCancelableError
+from parley.model.errors import A2AError, OverloadedError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.parts import Message
 from parley.model.service import StreamItem
 from parley.model.tasks import Task
+from parley.security.egress import turn_egress
 
 log = logging.getLogger("parley.agent")
 
@@ -52,11 +53,14 @@ async def cancel_calls(
 
 async def _cancel(connections: Connections, task_id: str, name: str, call: RemoteCall) -> None:
     shared: SharedConnection | None = None
+    turn_egress.set(connections.egress)  # as in the turn that made the call
+    local = None if connections.local is None else connections.local.of_call(call)
     try:
+        if local is not None:
+            await _cancel_at(local, call)
+            return
         shared = await connections.acquire_for(task_id, name, call.card or call.address)
-        remote_id = call.task_id or await _task_of(shared.agent, call)
-        if remote_id:
-            await shared.agent.cancel(remote_id)
+        await _cancel_at(shared.agent, call)
     except TaskNotCancelableError:
         pass  # it has ended
     except (A2AError, ClientError, OSError, ValueError) as error:
@@ -64,6 +68,17 @@ async def _cancel(connections: Connections, task_id: str, name: str, call: Remot
     finally:
         if shared is not None:
             connections.release(shared)
+
+
+async def _cancel_at(agent: RemoteAgent, call: RemoteCall) -> None:
+    """Cancel the task of a call, again while the agent says that it cannot do so now."""
+    while True:
+        try:
+            if remote_id := call.task_id or await _task_of(agent, call):
+                await agent.cancel(remote_id)
+            return
+        except OverloadedError as error:
+            await asyncio.sleep(min(1.0, error.retry_after or 0.5))
 
 
 async def _task_of(agent: RemoteAgent, call: RemoteCall) -> str:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
-from parley.agent.remote.addresses import address_of
+from parley.agent.remote.addresses import address_of, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, time_limit
+from parley.agent.remote.cancel import CANCEL_SECONDS
+from parley.agent.remote.connections import SharedConnection
+from parley.agent.remote.local import not_used
+from parley.agent.remote.terms import NO_TERMS, CallTerms
 from parley.agent.remote.turn_calls import TurnCalls
-from parley.client.card.resolver import Reference
-from parley.client.errors import RemoteTaskFailed, Timeout
+from parley.agent.remote.uses import Callee, UsableAgent
+from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Sendable
+from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
+
+log = logging.getLogger("parley.agent")
 
 
 class TurnConnection:
@@ -22,10 +30,11 @@ class TurnConnection:
     It is closed with the turn, if not before.
     """
 
-    def __init__(self, calls: TurnCalls, reference: Reference, options: Mapping[str, Any]) -> None:
+    def __init__(self, calls: TurnCalls, agent: Callee, options: Mapping[str, Any]) -> None:
         self._calls = calls
-        self._reference = reference
-        self._options = options
+        self._reference, of_registry = referred(agent)
+        is_own = options.get("http") is not None or options.get("egress") is not None
+        self._options = options if is_own else {**options, **of_registry}
         self._agent: BoundAgent | None = None
 
     def __await__(self) -> Generator[Any, None, BoundAgent]:
@@ -40,17 +49,25 @@ class TurnConnection:
             self._agent.release()
 
     async def _open(self) -> BoundAgent:
-        calls = self._calls
+        calls, reference = self._calls, self._reference
+        if isinstance(reference, UsableAgent):
+            local = calls.connections.local
+            if local is None:
+                raise not_used(calls.agent_name, reference)
+            client = local.of_turn(reference, calls.attempt, self._options)
+            own = SharedConnection(client, ("", {}))  # nobody shares it: it has the turn's caller
+            own.users = 1
+            return BoundAgent(client, reference, calls, own)
         with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
-            shared = await calls.connections.acquire(self._reference, self._options)
-        agent = BoundAgent(shared.agent, self._reference, calls, shared)
+            shared = await calls.connections.acquire(reference, self._options)
+        agent = BoundAgent(shared.agent, reference, calls, shared)
         calls.opened(agent.release)
         return agent
 
 
 async def delegate(
     calls: TurnCalls,
-    agent: Reference | BoundAgent,
+    agent: Callee | BoundAgent,
     message: Sendable | None,
     *,
     key: str | None,
@@ -59,35 +76,48 @@ async def delegate(
     artifacts: bool,
     cancel_remote: bool,
     timeout: float | None,
+    terms: CallTerms = NO_TERMS,
+    connection: Mapping[str, Any] = {},
+    context_key: str | None = None,
     **options: Unpack[MessageOptions],
 ) -> Task | Message:
-    """Delegate to another agent, and return its answer (``turn.delegate``)."""
+    """Delegate to another agent, and return its answer (``turn.delegate``).
+
+    ``terms`` are those of a composition, ``connection`` the options of the connection. When the
+    seconds of the terms are over, the remote task is canceled. Calls with one ``context_key``, by
+    default ``key``, share a context of the other agent.
+    """
     began = asyncio.get_running_loop().time()
     if isinstance(agent, BoundAgent):
         name, opened = calls.begin(agent.address, key), agent
     else:  # the name depends on the order of the calls, so it is taken before anything is awaited
-        address = address_of(agent)
+        address = address_of(referred(agent)[0])
         name = calls.begin(address, key)
         try:
             async with time_limit(timeout, began) as limit:
-                opened = await TurnConnection(calls, agent, {})
+                opened = await TurnConnection(calls, agent, connection)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise Timeout(f"no connection to {address} within {timeout:g} s") from None
     try:
-        answer = await opened.answer(
+        answer = await opened.for_call(name).answer(
             name,
             message,
-            context_key=key or "",
+            context_key=(key or "") if context_key is None else context_key,
             pass_questions=pass_questions,
             progress=progress,
             artifacts=artifacts,
             cancel_remote=cancel_remote,
             timeout=timeout,
             began=began,
+            terms=terms,
             **options,
         )
+    except Timeout as late:
+        if terms.seconds is not None and late.task_id:
+            await _cancel_late(opened.for_call(name), late.task_id)
+        raise
     finally:
         if opened is not agent:
             opened.release()
@@ -98,6 +128,17 @@ async def delegate(
             task=answer,
         )
     return answer
+
+
+async def _cancel_late(agent: BoundAgent, task_id: str) -> None:
+    """Cancel a remote task whose time is over. What fails is logged."""
+    try:
+        async with asyncio.timeout(CANCEL_SECONDS):
+            await agent.cancel(task_id)
+    except TaskNotCancelableError:
+        pass  # it has ended: it knew how long it had
+    except (A2AError, ClientError, TimeoutError) as error:
+        log.warning("the task %s of %s is not canceled: %s", task_id, agent.card.name, error)
 
 
 _FAILURES = {

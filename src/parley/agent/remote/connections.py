@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from parley.agent.remote.local import LocalAgents
 from parley.client.auth.credential import Credential
 from parley.client.card.resolver import Reference
 from parley.client.connection import connect
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
+from parley.security.egress import Egress
 
 log = logging.getLogger("parley.agent")
 
@@ -54,11 +56,19 @@ class SharedConnection:
 class Connections:
     """Opens each connection once, for all turns that ask for the same agent in the same way.
 
-    ``connect`` opens them. ``aclose`` closes all of them; the next turn opens new ones.
+    ``connect`` opens them, to addresses that ``egress`` allows: a caller may have named the agent,
+    and its card names others. ``aclose`` closes all of them; the next turn opens new ones.
+    ``local`` has the agents of this process that may be called, if there are any. ``agent_name`` is
+    that of whoever calls.
     """
 
-    def __init__(self, connect: Connect = connect) -> None:
+    def __init__(
+        self, connect: Connect = connect, egress: Egress | None = None, agent_name: str = "agent"
+    ) -> None:
+        self.agent_name = agent_name
         self.connect = connect
+        self.egress = egress
+        self.local: LocalAgents | None = None
         self._shared: dict[Hashable, SharedConnection] = {}
         self._of_calls: dict[tuple[str, str], tuple[Reference, dict[str, Any]]] = {}
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
@@ -79,12 +89,23 @@ class Connections:
             if found is None:
                 # A caller may have chosen the agent: logins of whoever runs this server are for
                 # it only if the author says so.
-                agent = await self.connect(reference, **{"auth": False, **options})
+                agent = await self.connect(reference, **{"auth": False, **self._guarded(options)})
                 found = SharedConnection(agent, (reference, dict(options)))
                 self._shared[key] = found
             found.users += 1
         self._drop_idle()
         return found
+
+    def _guarded(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return options with the policy; an author's own one is held within it.
+
+        A transport that the author gives is guarded while a turn runs.
+        """
+        if self.egress is None or options.get("http") is not None:
+            return options
+        given: Egress | None = options.get("egress")
+        egress = self.egress if given is None else given.within(self.egress)
+        return {**options, "egress": egress}
 
     def note(self, task_id: str, call: str, shared: SharedConnection) -> None:
         """Note how a call's connection was opened: with the credentials that cancel what it began.

@@ -18,6 +18,7 @@ from parley.client.calls.stream_reader import StreamReader
 from parley.client.calls.turn_events import turn_events
 from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
+from parley.engine.caller import record_of
 from parley.engine.turn.attempt import TurnOver
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.encoding import encode
@@ -192,6 +193,8 @@ class MessageExchange:
             task_id=follows.id if follows is not None else _sent_ids(request)[0],
             context_id=follows.context_id if follows is not None else _sent_ids(request)[1],
             cancel=self._cancel,
+            caller=record_of(self._agent.context.caller),
+            tenant=self._agent.context.tenant,
         )
 
     async def _finish(self, call: RemoteCall, last: Event) -> None:

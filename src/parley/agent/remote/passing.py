@@ -1,4 +1,7 @@
-"""Passes the progress and the artifacts of a remote task on to the turn's own task."""
+"""Passes the progress and the artifacts of a remote task on to the turn's own task.
+
+With ``asker`` messages say who says them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 
 from msgspec.structs import replace
 
+from parley.agent.remote.speaker import said_by
 from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
@@ -14,7 +18,10 @@ from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 class Passing:
     """Passes on the events of one call. Artifacts get ids of this task: a re-run replaces them."""
 
-    def __init__(self, attempt: Attempt, name: str, *, progress: bool, artifacts: bool) -> None:
+    def __init__(
+        self, attempt: Attempt, name: str, *, progress: bool, artifacts: bool, asker: str = ""
+    ) -> None:
+        self._asker = asker
         self._attempt = attempt
         self._name = name
         self._progress = progress
@@ -34,7 +41,8 @@ class Passing:
         message = event.status.message
         if self._progress and message is not None and event.status.state is TaskState.WORKING:
             writer = self._attempt.writer()
-            writer.status(TaskState.WORKING, self._attempt.message(list(message.parts)))
+            said = self._attempt.message(list(message.parts))
+            writer.status(TaskState.WORKING, said_by(self._asker, said, message.metadata))
             await writer.drain()
 
     async def _write(self, artifact: Artifact, *, append: bool, last: bool) -> None:

@@ -12,11 +12,13 @@ from contextlib import AbstractContextManager
 from msgspec.structs import replace
 
 from parley.agent.remote.connections import Connections
+from parley.agent.remote.speaker import said_by
+from parley.agent.remote.terms import NO_TERMS, CallTerms
 from parley.engine.answer import Answer
 from parley.engine.call_chain import chain_id
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.remote_calls import RemoteCall
-from parley.extensions.call_chain import MAX_PATH, Chain
+from parley.extensions.call_chain import MAX_PATH, Chain, ChainBudget
 from parley.model.parts import Message, Part, Role
 from parley.model.service import TraceContext
 from parley.model.struct import Timestamp
@@ -33,7 +35,9 @@ class TurnCalls:
     def __init__(self, attempt: Attempt, connections: Connections) -> None:
         self.attempt = attempt
         self.connections = connections
+        self.agent_name = connections.agent_name
         self._own_id = ""
+        self._begun = 0
         self._counts: Counter[str] = Counter()
         self._unidentified: dict[asyncio.Event, AbstractContextManager[None]] = {}
         self._open: set[Callable[[], None]] = set()
@@ -61,6 +65,7 @@ class TurnCalls:
 
         Raises ``ValueError`` for a key that this turn has used.
         """
+        self._begun += 1
         if key is None:
             self._counts[address] += 1
             key = f"{address}#{self._counts[address]}"
@@ -118,17 +123,27 @@ class TurnCalls:
 
     # -- what travels with a message -----------------------------------------------------------
 
-    async def chain(self) -> Chain:
+    async def chain(self, terms: CallTerms = NO_TERMS) -> Chain:
         """Return the chain of calls that a message from this turn belongs to."""
         runner, inbound = self.attempt.runner, self.attempt.request.chain or Chain()
         if not self._own_id:
             self._own_id = await chain_id(runner.store, runner.scope.agent)
         at = runner.deadline_at
+        if terms.seconds is not None:
+            own = runner.store.now() + int(terms.seconds * 1000)
+            at = own if at is None else min(at, own)
         return Chain(
             hops=inbound.hops + 1,
             deadline=None if at is None else Timestamp.from_milliseconds(at),
             path=(*inbound.path, self._own_id)[-MAX_PATH:],
+            budget=terms.budget or self._left_of(inbound.budget),
         )
+
+    def _left_of(self, budget: ChainBudget | None) -> ChainBudget | None:
+        """Return what is left of a caller's budget: this turn counts its calls alone."""
+        if budget is None or budget.calls is None:
+            return budget
+        return replace(budget, calls=max(0, budget.calls - self._begun))
 
     def trace(self) -> TraceContext:
         """Return the trace of a connection: a child of the turn's; none if the turn has none."""
@@ -159,17 +174,17 @@ class TurnCalls:
 
     # -- questions -----------------------------------------------------------------------------
 
-    async def ask(self, task: Task, name: str) -> Answer:
+    async def ask(self, task: Task, name: str, asker: str = "") -> Answer:
         """Ask the caller what a remote task asks, and return the answer, in this turn or a later.
 
-        The parts are passed on unchanged.
+        The parts are passed on unchanged, unless an ``asker`` is named: then they say who asks.
         """
-        return await self.attempt.ask(task.state, self._passed_on(task), f"call:{name}")
+        return await self.attempt.ask(task.state, self._passed_on(task, asker), f"call:{name}")
 
-    async def show(self, task: Task) -> None:
+    async def show(self, task: Task, asker: str = "") -> None:
         """Show the caller what a remote task needs, and reply; the turn goes on."""
         writer = self.attempt.working()
-        writer.status(task.state, self.attempt.message(self._passed_on(task)))
+        writer.status(task.state, self.attempt.message(self._passed_on(task, asker)))
         await writer.flush()
         self.attempt.runner.reply()
 
@@ -179,15 +194,16 @@ class TurnCalls:
         if writer.fold.state is TaskState.AUTH_REQUIRED:
             writer.status(TaskState.WORKING)
 
-    def _passed_on(self, task: Task) -> Message:
+    def _passed_on(self, task: Task, asker: str) -> Message:
         question = task.status.message
         active = self.attempt.request.extensions
-        return Message(
+        passed_on = Message(
             message_id=new_id(),
             role=Role.AGENT,
             parts=question.parts if question is not None else (Part(text="What do you want?"),),
             extensions=tuple(u for u in question.extensions if u in active) if question else (),
         )
+        return said_by(asker, passed_on, question.metadata if question else None)
 
 
 def _context_key(address: str, key: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 from parley.cli.output.card_text import describe_interface
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
@@ -20,10 +21,12 @@ from parley.client.auth.errors import TokenRefused
 from parley.client.bindings.binding import canonical
 from parley.client.bindings.http import HttpTransport
 from parley.client.bindings.tls import Tls
+from parley.client.card.trust import DEFAULT_ALGORITHMS, CardTrust
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
     CardNotFound,
+    CardNotTrusted,
     ClientError,
     Disconnected,
     NoCommonInterface,
@@ -81,7 +84,7 @@ class AgentCall:
         if redirect is not None:
             raise UsageFailure(str(redirect), hint=redirect.remedy)
         self._warn_if_insecure()
-        with _debug_log(self.output):
+        with debug_log(self.output):
             try:
                 asyncio.run(self._bounded(work))
             except KeyboardInterrupt:
@@ -136,6 +139,27 @@ class AgentCall:
         return Tls(ca=settings.ca_file, cert=settings.client_cert, key=settings.client_key)
 
     @property
+    def requires_signature(self) -> bool:
+        """Whether a card without a trusted signature is refused."""
+        return self.settings.require_signature or bool(self.settings.card_keys)
+
+    def trust(
+        self, algorithms: Iterable[str] = DEFAULT_ALGORITHMS, *, required: bool | None = None
+    ) -> CardTrust:
+        """Return whose signatures of cards count. Raises ``ValueError``.
+
+        Keys that are named take the place of origins that only the settings name.
+        """
+        settings = self.settings
+        is_pinned = bool(settings.card_keys) and not settings.is_flag("card_key_origin")
+        return CardTrust(
+            keys=[Path(path) for path in settings.card_keys] or None,
+            origins=() if is_pinned else settings.card_key_origin,
+            algorithms=algorithms,
+            required=self.requires_signature if required is None else required,
+        )
+
+    @property
     def uses_logins(self) -> bool:
         """Whether a login is used that ``parley auth login`` keeps."""
         return self.settings.protection_file is None
@@ -165,8 +189,11 @@ class AgentCall:
         return max(RESPONSE_TIMEOUT, self.settings.timeout or 0.0)
 
     @asynccontextmanager
-    async def agent(self) -> AsyncIterator[RemoteAgent]:
-        """Connect to the agent of ``--agent-card``."""
+    async def agent(self, *, shows_trust: bool = False) -> AsyncIterator[RemoteAgent]:
+        """Connect to the agent of ``--agent-card``.
+
+        ``shows_trust``: signatures are verified even if none is required.
+        """
         settings = self.settings
         try:
             connection = connect(
@@ -183,6 +210,7 @@ class AgentCall:
                 trust_origins=settings.trust_origin,
                 tls=self.tls,
                 proxy=settings.proxy,
+                trust=self.trust() if shows_trust or self.requires_signature else None,
             )
         except ValueError as error:
             raise UsageFailure(str(error)) from None
@@ -289,6 +317,11 @@ class AgentCall:
             command += ["--config", settings.config or ""]
         for name in settings.trust_origin if settings.is_flag("trust_origin") else ():
             command += ["--trust-origin", name]
+        for field in ("card_keys", "card_key_origin"):
+            for value in getattr(settings, field) if settings.is_flag(field) else ():
+                command += [f"--{field.replace('_', '-')}", value]
+        if settings.is_flag("require_signature") and settings.require_signature:
+            command.append("--require-signature")
         for name in settings.transport if settings.is_flag("transport") else ():
             command += ["--transport", name]
         if settings.is_flag("a2a_version"):
@@ -319,7 +352,11 @@ class AgentCall:
                 return CommandFailure(
                     "A2ACLI_ERR_CARD_NOT_FOUND",
                     str(error),
-                    hint="-a takes a host, an address, the URL of a card, or a card file",
+                    hint="the agent is a host, an address, the URL of a card, or a card file",
+                )
+            case CardNotTrusted():
+                return CommandFailure(
+                    "A2ACLI_ERR_CARD_INVALID", str(error), hint=self._trust_hint()
                 )
             case CardInvalid():
                 return CommandFailure("A2ACLI_ERR_CARD_INVALID", str(error))
@@ -358,6 +395,12 @@ class AgentCall:
                 )
             case _:
                 return CommandFailure("A2ACLI_ERR_INTERNAL", str(error), hint="--debug shows more")
+
+    def _trust_hint(self) -> str:
+        if self.settings.card_keys:
+            return "--card-keys names the keys that are trusted; are they still the agent's?"
+        shows = self.command("card get", "--no-require-signature")
+        return f"see the card without using it: {shows}"
 
     def _unreachable_hint(self) -> str:
         if self.task_id:
@@ -456,7 +499,7 @@ class _DebugHandler(logging.Handler):
 
 
 @contextmanager
-def _debug_log(output: Output) -> Iterator[None]:
+def debug_log(output: Output) -> Iterator[None]:
     """Print the client's log within the block, if --debug is on."""
     log, handler = logging.getLogger("parley.client"), _DebugHandler(output)
     before = log.level, log.propagate

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from parley.cli.commands.keys import algorithms_option, key_file_argument
+from parley.cli.commands.store import EXITS, audit_option, with_record
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
@@ -26,11 +28,30 @@ Examples:
   parley card validate -a https://agents.example.com
   parley card validate -a ./card.json"""
 
+VERIFY_EXAMPLES = """\b
+Examples:
+  parley card verify -a https://agents.example.com
+  parley card verify -a https://agents.example.com --card-keys partner-jwks.json
+  parley card verify -a ./card.json --card-keys partner-jwks.json"""
+
+VERIFY_EXITS = """\b
+Exit status:
+  0  trusted: one signature is of a trusted key
+  1  not trusted, or not a card          2  wrong usage
+  3  card out of reach                   4  credentials missing or refused
+  5  --timeout ran out"""
+
+SIGN_EXAMPLES = """\b
+Examples:
+  parley card sign -a ./card.json --signing-keys signing-keys.json > signed.json
+  parley card sign -a ./card.json --signing-keys signing-keys.json \\
+      --jku https://agents.example.com/.well-known/jwks.json > signed.json"""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="card", help="Look at agent cards.")
+    app.add_typer(group, name="card", help="Look at agent cards, sign and verify them.")
 
     @settings_command(
         group, "get", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EXIT_HELP}\n\n{SOURCES_HELP}"
@@ -79,44 +100,108 @@ def register(app: typer.Typer) -> None:
         call = AgentCall(settings, output)
         return call.run(lambda: _get(call, only_check=True))
 
+    @settings_command(
+        group,
+        "verify",
+        *CLIENT_OPTIONS,
+        epilog=f"{VERIFY_EXAMPLES}\n\n{VERIFY_EXITS}\n\n{SOURCES_HELP}",
+    )
+    def verify(
+        settings: CommandSettings,
+        output: Output,
+        alg: list[str] = typer.Option(  # noqa: B008
+            [],
+            "--alg",
+            metavar="ALG",
+            help="An algorithm that counts; may be repeated.  [default: ES256, RS256, EdDSA]",
+            show_default=False,
+            rich_help_panel="Trust",
+        ),
+    ) -> int:
+        """Say whether a card is signed with a trusted key, and of each signature why or why not.
+
+        Trusted are the keys of --card-keys, else those that are published at the card's own origin
+        or at a --card-key-origin. One signature that verifies is enough. "exact" is the form that
+        the specification signs, "received" the whole card as it was sent, "stripped" the form
+        without empty members, which the official SDKs sign.
+        """
+        from parley.cli.trust.signed_cards import verify_card
+
+        return verify_card(settings, output, alg)
+
+    @settings_command(
+        group, "sign", *CLIENT_OPTIONS, epilog=f"{SIGN_EXAMPLES}\n\n{EXIT_HELP}\n\n{SOURCES_HELP}"
+    )
+    def sign(
+        settings: CommandSettings,
+        output: Output,
+        signing_keys: str = typer.Option(
+            "",
+            "--signing-keys",
+            metavar="FILE",
+            help="The private keys (parley keys generate). Without it PARLEY_SIGNING_KEYS_FILE "
+            "names the file, or PARLEY_SIGNING_KEYS has the keys, as JSON.",
+            show_default=False,
+            rich_help_panel="Signing",
+        ),
+        jku: str = typer.Option(
+            "",
+            "--jku",
+            metavar="URL",
+            help="Where the public keys are, for the protected header, such as "
+            "https://agents.example.com/.well-known/jwks.json.",
+            show_default=False,
+            rich_help_panel="Signing",
+        ),
+        replace: bool = typer.Option(
+            False,
+            "--replace",
+            help="Leave out the signatures that the card has.",
+            show_default=False,
+            rich_help_panel="Signing",
+        ),
+        store: str = audit_option(panel="Signing"),
+    ) -> int:
+        """Sign a card with the current keys, and write it to standard output.
+
+        Each key signs each form of the card that verifiers use. Signatures of others stay. A
+        server that has --signing-keys and --url signs its cards itself.
+        """
+        from parley.cli.trust.signed_cards import sign_fetched
+
+        return with_record(
+            store,
+            lambda record: sign_fetched(
+                settings, output, signing_keys, record, jku=jku, replace=replace
+            ),
+        )
+
+    @settings_command(group, "keygen", "output", "debug", epilog=EXITS)
+    def keygen(
+        settings: CommandSettings,
+        output: Output,
+        file: str = key_file_argument(),
+        alg: list[str] = algorithms_option(),  # noqa: B008
+        store: str = audit_option(),
+    ) -> None:
+        """Make a file of signing keys: the same as parley keys generate."""
+        from parley.cli.trust.signing_keys import generate
+
+        with_record(store, lambda record: generate(output, file, alg, record))
+
 
 async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = False) -> None:
-    from parley.cli.calls.agent_call import RETRY
+    from parley.cli.calls.fetched_card import fetch_card
     from parley.cli.output.card_text import write_card
-    from parley.cli.output.redaction import without_user
-    from parley.client.auth.authorizer import Authorizer
-    from parley.client.auth.credentials import Credentials
     from parley.client.card.interface import choose
-    from parley.client.card.resolver import CardResolver
     from parley.client.errors import CardInvalid, NoCommonInterface, OriginNotTrusted
 
     settings, output = call.settings, call.output
     try:
-        reference, credentials = Credentials.from_reference(
-            settings.agent_card,
-            headers=call.headers,
-            bearer=settings.bearer,
-            api_key=settings.api_key,
-            trust_origins=settings.trust_origin,
-            insecure=settings.insecure,
-        )
+        trust = call.trust()
     except ValueError as error:
         raise UsageFailure(str(error)) from None
-    async with call.http() as http:
-        auth = Authorizer(
-            credentials,
-            None if call.uses_logins else (),
-            http=http,
-            address=without_user(settings.agent_card),
-        )
-        http.certificate_for = auth.may_see_certificate
-        resolver = CardResolver(
-            http, credentials=credentials, auth=auth, timeout=call.response_timeout, retry=RETRY
-        )
-        try:
-            resolved = await resolver.resolve(reference)
-        finally:
-            await auth.aclose()
+    resolved, credentials, http = await fetch_card(call, trust)
     if only_check:
         _check(call, resolved.raw)
         return
@@ -140,7 +225,8 @@ async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = Fa
     if output.is_json:
         output.json(resolved.raw)  # exactly as the agent sent it
     else:
-        write_card(output.text, resolved.card, selected, verbose=settings.verbose)
+        verbose = settings.verbose
+        write_card(output.text, resolved.card, selected, check=resolved.check, verbose=verbose)
 
 
 def _validate(call: AgentCall, raw: bytes) -> None:
@@ -169,11 +255,12 @@ async def _get_extended(call: AgentCall) -> None:
     from parley.model.operations import BY_NAME
 
     output = call.output
-    async with call.agent() as agent:
+    async with call.agent(shows_trust=True) as agent:
         BY_NAME["GetExtendedAgentCard"].check(agent.card.capabilities)
         call.require_scheme(agent.card)
         card = await agent.extended_card()
         if output.is_json:
             output.document(card)
         else:
-            write_card(output.text, card, agent.interface, verbose=call.settings.verbose)
+            check, verbose = agent.card_trust, call.settings.verbose
+            write_card(output.text, card, agent.interface, check=check, verbose=verbose)

@@ -71,6 +71,7 @@ def _value(text: str) -> bytes:
 
 
 def _complete(output: Output, admin: StoreAdmin, agent: str, key: str, value: bytes) -> None:
+    from parley.cli.store.acts import act, record_act
     from parley.cli.store.checks import require_agent, require_current
     from parley.store.protocols.timers import EventCompleted, check_key
 
@@ -91,6 +92,8 @@ def _complete(output: Output, admin: StoreAdmin, agent: str, key: str, value: by
         is_new = admin.complete_event(agent, key, value)
     except EventCompleted as error:
         raise CommandFailure("PARLEY_ERR_COMPLETED", str(error)) from None
+    if is_new:
+        record_act(admin, act("event.completed", subject=key, agent=agent))
     if output.is_json:
         output.document({"store": admin.name, "agent": agent, "event": key, "completed": is_new})
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
 
 import typer
 
@@ -11,27 +12,41 @@ from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
 from parley.cli.settings.table import CommandSettings
+from parley.cli.settings.text_option import text_option
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
     from parley.cli.output.text import TextWriter
-    from parley.model.push import TaskPushNotificationConfig
+    from parley.extensions.push_delivery import PushHistory
+    from parley.model.push import PushEvents, TaskPushNotificationConfig
 
 EXAMPLES = """\b
 Examples:
   parley task push-config create 0193... https://hooks.example.com/parley
   parley task push-config list 0193..."""
+SECRETS = """\b
+A secret given as a flag can be seen by others in the process table and stays in
+the shell's history. PARLEY_PUSH_CONFIG_TOKEN and PARLEY_PUSH_CONFIG_CREDENTIALS
+do not."""
 EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 PANEL = "Webhook"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
 CONFIG = typer.Argument(metavar="ID", help="The configuration's id.", show_default=False)
 
 
-def _option(flag: str, metavar: str, text: str) -> str:
+def _events() -> str:
     option: str = typer.Option(
-        "", flag, metavar=metavar, help=text, rich_help_panel=PANEL, show_default=False
+        "",
+        "--events",
+        metavar="EVENTS",
+        help="What the webhook gets: all, or significant (states and complete artifacts).",
+        rich_help_panel=PANEL,
+        show_default=False,
     )
     return option
+
+
+EVENTS = _events()
 
 
 def register(task: typer.Typer) -> None:
@@ -39,7 +54,9 @@ def register(task: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None)
     task.add_typer(group, name="push-config", help="Have a webhook told of a task's events.")
 
-    @settings_command(group, "create", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EPILOG}")
+    @settings_command(
+        group, "create", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{SECRETS}\n\n{EPILOG}"
+    )
     def create(
         settings: CommandSettings,
         output: Output,
@@ -47,12 +64,31 @@ def register(task: typer.Typer) -> None:
         url: str = typer.Argument(
             metavar="URL", help="Where the events are to be posted.", show_default=False
         ),
-        id: str = _option("--id", "ID", "The configuration's id; the agent gives one if left out."),
-        token: str = _option("--token", "TOKEN", "A token by which the webhook knows the agent."),
-        scheme: str = _option(
-            "--auth-scheme", "SCHEME", "How the agent authenticates: Bearer, ..."
+        id: str = text_option(
+            PANEL, "--id", "ID", "The configuration's id; the agent gives one if left out."
         ),
-        credentials: str = _option("--auth-credentials", "TEXT", "With what it does."),
+        token: str = text_option(
+            PANEL,
+            "--token",
+            "TOKEN",
+            "A token by which the webhook knows the agent.",
+            "PARLEY_PUSH_CONFIG_TOKEN",
+        ),
+        scheme: str = text_option(
+            PANEL,
+            "--auth-scheme",
+            "SCHEME",
+            "How the agent proves itself: JWT, HMAC-SHA256, Bearer, Basic, ApiKey, OAuth2, "
+            "MutualTLS.",
+        ),
+        credentials: str = text_option(
+            PANEL,
+            "--auth-credentials",
+            "TEXT",
+            "With what it does.",
+            "PARLEY_PUSH_CONFIG_CREDENTIALS",
+        ),
+        events: str = EVENTS,
     ) -> int:
         """Have the events of a task posted to a webhook."""
         from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
@@ -71,8 +107,37 @@ def register(task: typer.Typer) -> None:
             if scheme
             else None,
         )
+        _check_events(events)
         call = call_for_task(settings, output, task_id)
-        return call.run(lambda: _create(call, config))
+        return call.run(lambda: _create(call, config, events))
+
+    @settings_command(group, "set", *CLIENT_OPTIONS, epilog=EPILOG)
+    def set_options(
+        settings: CommandSettings,
+        output: Output,
+        task_id: str = TASK,
+        id: str = CONFIG,
+        events: str = EVENTS,
+    ) -> int:
+        """Say which events a webhook of a task gets."""
+        if not events:
+            raise UsageFailure("say what the webhook gets: --events all, or --events significant")
+        _check_events(events)
+        call = call_for_task(settings, output, task_id)
+        return call.run(lambda: _set(call, id, events))
+
+    @settings_command(group, "history", *CLIENT_OPTIONS, epilog=EPILOG)
+    def history(
+        settings: CommandSettings,
+        output: Output,
+        task_id: str = TASK,
+        id: str = typer.Argument(
+            "", metavar="[ID]", help="The configuration's id; all without one.", show_default=False
+        ),
+    ) -> int:
+        """Show what was delivered to the webhooks of a task: the last attempts, newest first."""
+        call = call_for_task(settings, output, task_id)
+        return call.run(lambda: _history(call, id))
 
     @settings_command(group, "get", *CLIENT_OPTIONS, epilog=EPILOG)
     def get(
@@ -96,7 +161,7 @@ def register(task: typer.Typer) -> None:
             show_default=False,
             rich_help_panel=PANEL,
         ),
-        page_token: str = _option("--page-token", "TOKEN", "The page to show."),
+        page_token: str = text_option(PANEL, "--page-token", "TOKEN", "The page to show."),
     ) -> int:
         """List the webhooks of a task, page by page."""
         call = call_for_task(settings, output, task_id)
@@ -120,9 +185,58 @@ def call_for_task(settings: CommandSettings, output: Output, task_id: str) -> Ag
     return call
 
 
-async def _create(call: AgentCall, config: TaskPushNotificationConfig) -> None:
+def _check_events(events: str) -> None:
+    if events not in ("", "all", "significant"):
+        raise UsageFailure(f"--events is all or significant, not {events!r}")
+
+
+async def _create(call: AgentCall, config: TaskPushNotificationConfig, events: str) -> None:
     async with call.agent() as agent:
-        _show(call, await agent.push.create(call.task_id, config))
+        created = await agent.push.create(call.task_id, config)
+        if events:
+            await agent.push.set_events(call.task_id, created.id, cast("PushEvents", events))
+        _show(call, created)
+
+
+async def _set(call: AgentCall, id: str, events: str) -> None:
+    async with call.agent() as agent:
+        await agent.push.set_events(call.task_id, id, cast("PushEvents", events))
+    if call.output.is_json:
+        call.output.document({"taskId": call.task_id, "id": id, "events": events})
+    else:
+        call.output.text.field("Push config", id)
+        call.output.text.field("Events", events)
+
+
+async def _history(call: AgentCall, id: str) -> None:
+    async with call.agent() as agent:
+        found = await agent.push.history(call.task_id, id)
+    if call.output.is_json:
+        from parley.extensions.push_delivery import GetPushHistoryResponse
+
+        call.output.document(GetPushHistoryResponse(webhooks=found))
+        return
+    for webhook in found:
+        _write_history(call.output.text, webhook)
+        call.output.text.gap()
+
+
+def _write_history(write: TextWriter, webhook: PushHistory) -> None:
+    """Write what was delivered to a webhook."""
+    write.field("Push config", webhook.id)
+    write.field("State", f"{webhook.state}: {webhook.note}" if webhook.note else webhook.state)
+    write.field("Events", webhook.events)
+    write.field("Delivered", f"up to event {webhook.delivered}")
+    for each in webhook.attempts:
+        what = each.error or f"HTTP {each.status}"
+        event = each.delivery_id.rpartition("/")[2]
+        about = f"event {event}, " if event else ""
+        again = f", next at {_moment(each.next)}" if each.next is not None else ""
+        write.field("Attempt", f"{_moment(each.at)}, {about}{each.duration} ms: {what}{again}")
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def _get(call: AgentCall, id: str) -> None:

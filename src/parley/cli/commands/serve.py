@@ -16,16 +16,27 @@ from parley.cli.output.text import shell_words
 from parley.cli.program import invocation
 from parley.cli.settings.access import (
     AllowAnonymous,
+    EnvelopeKeysFile,
     NoHsts,
     Restrict,
+    SigningKeysFile,
     TlsCert,
     TlsClientCa,
     TlsKey,
+    WebhookCa,
+    WebhookCert,
+    WebhookChallenge,
+    WebhookKey,
     access_flags,
     read_restrict,
+    read_webhook_certificate,
 )
+from parley.cli.settings.audit import AuditKept, AuditTargets, audit_kept
 from parley.cli.settings.durations import parse_duration
+from parley.cli.settings.egress import EgressAllow, EgressDeny, EgressOnly, PrivateAgents
+from parley.cli.settings.limits import Limits, Usage, limit_flags, read_limits
 from parley.cli.settings.options import GroupedCommand
+from parley.cli.settings.publishing import Namespace, Publisher, Registry, Unlisted, catalog_flags
 from parley.cli.settings.table import BY_FIELD
 
 if TYPE_CHECKING:
@@ -56,6 +67,7 @@ Examples:
   parley serve /time=time_agent.py /boats=sailboat.py --port 8000
   parley serve --tenant acme=shop.py --tenant globex=shop.py
   parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com
+  parley serve agent.py --url https://a.example.com --publisher example.com
   parley serve agent.py --tls-cert chain.pem --tls-key key.pem --port 8443
   parley serve agent.py --store postgresql://user@host/database
 
@@ -199,9 +211,21 @@ def register(app: typer.Typer) -> None:
         tls_cert: TlsCert = "",
         tls_key: TlsKey = "",
         tls_client_ca: TlsClientCa = "",
+        signing_keys: SigningKeysFile = "",
+        envelope_keys: EnvelopeKeysFile = "",
+        webhook_cert: WebhookCert = "",
+        webhook_key: WebhookKey = "",
+        webhook_ca: WebhookCa = "",
+        webhook_challenge: WebhookChallenge = False,
         no_hsts: NoHsts = False,
         allow_anonymous: AllowAnonymous = False,
         restrict: Restrict = None,
+        limit: Limits = None,
+        usage: Usage = False,
+        publisher: Publisher = "",
+        namespace: Namespace = "",
+        unlisted: Unlisted = None,
+        registry: Registry = "",
         no_grpc_on_card: Annotated[
             bool,
             typer.Option(
@@ -224,6 +248,12 @@ def register(app: typer.Typer) -> None:
                 help="Let callers name files in private networks and on this machine.",
             ),
         ] = False,
+        audit: AuditTargets = None,
+        audit_retention: AuditKept = "",
+        allow_private_agents: PrivateAgents = False,
+        egress_allow: EgressAllow = None,
+        egress_deny: EgressDeny = None,
+        egress_only_allowed: EgressOnly = False,
         log_level: Annotated[
             str,
             typer.Option(
@@ -242,6 +272,7 @@ def register(app: typer.Typer) -> None:
         """
         output = Output(is_json=False, debug=debug)
         targets, tenants = targets or [], tenant or []
+        webhook_files = (webhook_cert, webhook_key, webhook_ca)
         if reload:
             child = [*targets, *(f"--tenant={each}" for each in tenants)]
             child += ["--host", host, "--port", str(port), "--role", role]
@@ -251,11 +282,19 @@ def register(app: typer.Typer) -> None:
             child += [f"--allowed-host={each}" for each in allowed_host or []]
             child += ["--allow-private-webhooks"] if allow_private_webhooks else []
             child += ["--allow-private-files"] if allow_private_files else []
+            child += ["--allow-private-agents"] if allow_private_agents else []
+            child += [f"--egress-allow={each}" for each in egress_allow or []]
+            child += [f"--egress-deny={each}" for each in egress_deny or []]
+            child += ["--egress-only-allowed"] if egress_only_allowed else []
             child += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
             child += ["--grpc-cert", grpc_cert] if grpc_cert else []
             child += ["--grpc-key", grpc_key] if grpc_key else []
             child += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
             child += ["--no-grpc-on-card"] if no_grpc_on_card else []
+            child += limit_flags(limit, usage=usage)
+            child += catalog_flags(publisher, namespace, unlisted, registry)
+            child += [f"--audit={each}" for each in audit or []]
+            child += ["--audit-retention", audit_retention] if audit_retention else []
             child += access_flags(
                 cert=tls_cert,
                 key=tls_key,
@@ -263,6 +302,10 @@ def register(app: typer.Typer) -> None:
                 no_hsts=no_hsts,
                 allow_anonymous=allow_anonymous,
                 restrict=restrict or (),
+                signing_keys=signing_keys,
+                envelope_keys=envelope_keys,
+                webhook_files=webhook_files,
+                webhook_challenge=webhook_challenge,
             )
             # URLs with passwords must not appear in the process table.
             os.environ[STORE_VARIABLE] = store
@@ -285,6 +328,8 @@ def register(app: typer.Typer) -> None:
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     allow_private_files=allow_private_files,
+                    allow_private_agents=allow_private_agents or None,
+                    egress=(egress_allow or (), egress_deny or (), egress_only_allowed),
                     port_for_grpc=grpc_port,
                     grpc_on_card=not no_grpc_on_card,
                     cert=grpc_cert or None,
@@ -294,6 +339,15 @@ def register(app: typer.Typer) -> None:
                     hsts=not no_hsts,
                     allow_anonymous=allow_anonymous,
                     restrict=restrict or (),
+                    signing_keys=signing_keys,
+                    envelope_keys=envelope_keys,
+                    webhook_files=webhook_files,
+                    webhook_challenge=webhook_challenge,
+                    limits=read_limits(limit),
+                    usage=usage,
+                    audit=tuple(audit or ()),
+                    audit_retention=audit_retention,
+                    catalog=(publisher, namespace, tuple(unlisted or ()), registry),
                 ),
             )
         if status:
@@ -314,12 +368,23 @@ def _serve(
     allowed_hosts: tuple[str, ...] = (),
     allow_private_webhooks: bool = False,
     allow_private_files: bool = False,
+    allow_private_agents: bool | None = None,
+    egress: tuple[Sequence[str], Sequence[str], bool] = ((), (), False),
     port_for_grpc: int | None = None,
     grpc_on_card: bool = True,
     https: tuple[str | None, str | None, str | None] = (None, None, None),
     hsts: bool = True,
     allow_anonymous: bool = False,
     restrict: Sequence[str] = (),
+    signing_keys: str = "",
+    envelope_keys: str = "",
+    webhook_files: Sequence[str] = (),
+    webhook_challenge: bool = False,
+    limits: Sequence[str] = (),
+    usage: bool = False,
+    audit: tuple[str, ...] = (),
+    audit_retention: str = "",
+    catalog: tuple[str, str, tuple[str, ...], str] = ("", "", (), ""),
     **tls: str | None,
 ) -> None:
     if log_level not in LEVELS:
@@ -328,6 +393,8 @@ def _serve(
         raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
     shared = sharing()
     restrictions = read_restrict(restrict)
+    webhook_certificate = read_webhook_certificate(webhook_files)
+    kept = audit_kept(audit_retention)
     if shared["role"] == "worker" and port_for_grpc is not None:
         raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
     if not grpc_on_card and port_for_grpc is None:
@@ -340,6 +407,7 @@ def _serve(
     from parley.agent.lifespan import LifespanFailed
     from parley.files.errors import FilesUnavailable
     from parley.host.app import asgi
+    from parley.host.egress import read_egress
     from parley.host.store_urls import shown
     from parley.server.app import Settings
     from parley.server.exposure import AnonymousRefused
@@ -366,7 +434,21 @@ def _serve(
             ),
             allow_private_webhooks=allow_private_webhooks,
             allow_private_files=allow_private_files,
+            allow_private_agents=allow_private_agents,
+            egress=read_egress(egress[0], egress[1], only_allowed=egress[2]),
             files=files or None,
+            signing_keys=signing_keys or None,
+            envelope_keys=envelope_keys or None,
+            webhook_certificate=webhook_certificate,
+            webhook_challenge=webhook_challenge,
+            limits=limits,
+            usage=usage,
+            audit=audit,
+            audit_retention=kept,
+            publisher=catalog[0],
+            namespace=catalog[1] or None,
+            unlisted=catalog[2],
+            registry=catalog[3] or None,
             **shared,
         )
     except ValueError as error:
@@ -390,6 +472,7 @@ def _serve(
                     tenants,
                     role=shared["role"],
                     grpc=app.grpc.beside(url or address) if grpc is not None else "",
+                    publishes=bool(catalog[0]),
                 )
             ),
         )
@@ -440,6 +523,7 @@ def banner(
     *,
     grpc: str = "",
     role: str = "both",
+    publishes: bool = False,
 ) -> str:
     """Return the text for a started server: the agents' addresses, and commands to try."""
     durability = (
@@ -463,6 +547,8 @@ def banner(
             f"  try      {try_command(agent, base)}",
             "",
         ]
+    if publishes:
+        lines += [f"The catalog is at {address.rstrip('/')}/.well-known/ai-catalog.json", ""]
     if grpc:
         lines += [f"gRPC is at {grpc}", ""]
     if role == "api":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,9 +15,12 @@ from parley.cli.settings.options import settings_command
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
+    from parley.cli.store.acts import Record
     from parley.store.admin.admin import StoreAdmin
 
 T = TypeVar("T")
+
+MEMORY = ("memory:", "memory://")
 
 EXITS = """\b
 Exit status:
@@ -40,6 +44,21 @@ def store_option() -> str:
         metavar="URL",
         help="The store: sqlite:///PATH (sqlite:////PATH from the root) or "
         "postgresql://USER@HOST/DATABASE.",
+    )
+    return option
+
+
+def audit_option(panel: str | None = None) -> str:
+    """Return the option that names the store whose audit records an act on files."""
+    option: str = typer.Option(
+        "",
+        "--store",
+        envvar=STORE_VARIABLE,
+        metavar="URL",
+        help="Record it in the audit of this store: sqlite:///PATH or "
+        "postgresql://USER@HOST/DATABASE.  [default: it is not recorded]",
+        show_default=False,
+        rich_help_panel=panel,
     )
     return option
 
@@ -273,3 +292,21 @@ def with_admin(url: str, action: Callable[[StoreAdmin], T]) -> T:
         return action(admin)
     except StoreError as error:
         raise CommandFailure("PARLEY_ERR_STORE", str(error)) from error
+
+
+def with_record(url: str, action: Callable[[Record], T]) -> T:
+    """Return the result of ``action``, which gets what records acts in a store, if one is named.
+
+    The store is looked at first, so that nothing is done that cannot be recorded.
+    """
+    from parley.cli.store.acts import not_recorded, recorder
+    from parley.cli.store.checks import require_current
+
+    if not url or (url in MEMORY and os.environ.get(STORE_VARIABLE) == url):
+        return action(not_recorded)  # a server's memory: has an audit of its own
+
+    def recording(admin: StoreAdmin) -> T:
+        require_current(admin)
+        return action(recorder(admin))
+
+    return with_admin(url, recording)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from parley.cli.output.text import TextWriter
+from parley.client.card.trust import CardCheck
 from parley.model.cards import AgentCard, AgentInterface, AgentSkill
 from parley.model.schemes import SecurityRequirement, SecurityScheme
 
 
 def write_card(
-    write: TextWriter, card: AgentCard, selected: AgentInterface | None, *, verbose: bool
+    write: TextWriter,
+    card: AgentCard,
+    selected: AgentInterface | None,
+    *,
+    check: CardCheck,
+    verbose: bool,
 ) -> None:
-    """Write a card: identity, capabilities, interfaces, security and skills."""
+    """Write a card: identity, capabilities, interfaces, security, trust and skills."""
     write.field("Name", card.name)
     write.content("Description", card.description)
     write.field("Version", card.version)
@@ -31,7 +37,9 @@ def write_card(
     for requirement in card.security_requirements:
         write.field("Security requirement", describe_requirement(requirement))
     if card.signatures:
-        write.field("Signatures", f"{len(card.signatures)} (not verified)")
+        write.field("Signatures", str(len(card.signatures)))
+        for line in str(check).splitlines():
+            write.field("Trust", line)
     for skill in card.skills:
         _write_skill(write, skill, verbose=verbose)
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parley.cli.output.failures import UsageFailure
 
+if TYPE_CHECKING:
+    from parley.push.proofs.mutual_tls import WebhookCertificate
+
 _PANEL = "Who may call"
+_SENDING = "What is sent"
 
 TlsCert = Annotated[
     str,
@@ -47,6 +51,76 @@ TlsClientCa = Annotated[
     ),
 ]
 
+SigningKeysFile = Annotated[
+    str,
+    typer.Option(
+        "--signing-keys",
+        help="The private keys that sign cards and webhooks (parley keys generate); read again "
+        "when they change. Without it PARLEY_SIGNING_KEYS_FILE names the file, or "
+        "PARLEY_SIGNING_KEYS has the keys, as JSON.",
+        metavar="FILE",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
+EnvelopeKeysFile = Annotated[
+    str,
+    typer.Option(
+        "--envelope-keys",
+        help="The keys of those who sign messages of the envelope protocol (parley keys share); "
+        "read again when they change.",
+        envvar="PARLEY_ENVELOPE_KEYS",
+        metavar="FILE",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
+WebhookCert = Annotated[
+    str,
+    typer.Option(
+        help="Certificate to show to webhooks that ask for it (MutualTLS), with its chain (PEM); "
+        "read again when it changes.",
+        envvar="PARLEY_WEBHOOK_CERT",
+        metavar="FILE",
+        rich_help_panel=_SENDING,
+        show_default=False,
+    ),
+]
+
+WebhookKey = Annotated[
+    str,
+    typer.Option(
+        help="Its private key (PEM), not encrypted; by default in the file of --webhook-cert.",
+        envvar="PARLEY_WEBHOOK_KEY",
+        metavar="FILE",
+        rich_help_panel=_SENDING,
+        show_default=False,
+    ),
+]
+
+WebhookCa = Annotated[
+    str,
+    typer.Option(
+        help="Authorities of the certificates of these webhooks (PEM), in place of the system's.",
+        envvar="PARLEY_WEBHOOK_CA",
+        metavar="FILE",
+        rich_help_panel=_SENDING,
+        show_default=False,
+    ),
+]
+
+WebhookChallenge = Annotated[
+    bool,
+    typer.Option(
+        "--webhook-challenge",
+        help="Send a webhook nothing before its receiver has answered a challenge.",
+        envvar="PARLEY_WEBHOOK_CHALLENGE",
+        rich_help_panel=_SENDING,
+    ),
+]
+
 NoHsts = Annotated[
     bool,
     typer.Option(
@@ -70,14 +144,33 @@ AllowAnonymous = Annotated[
 Restrict = Annotated[
     list[str] | None,
     typer.Option(
-        help="Who may see an endpoint (card, docs, health, agents or callbacks): authenticated "
-        "callers, or networks, as in docs=authenticated or health=10.0.0.0/8,127.0.0.1; repeat it.",
+        help="Who may see an endpoint (card, docs, health, agents, callbacks or jwks): "
+        "authenticated callers, or networks, as in docs=authenticated or "
+        "health=10.0.0.0/8,127.0.0.1; repeat it.",
         envvar="PARLEY_RESTRICT",
         metavar="ENDPOINT=WHO",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
 ]
+
+
+_WEBHOOK_FLAGS = ("webhook-cert", "webhook-key", "webhook-ca")
+
+
+def read_webhook_certificate(files: Sequence[str]) -> WebhookCertificate | None:
+    """Return the certificate for webhooks from its file, its key's and its authorities'.
+
+    Raises ``UsageFailure`` for a key or authorities without a certificate.
+    """
+    if not any(files):
+        return None
+    if not files[0]:
+        raise UsageFailure("--webhook-key and --webhook-ca go with a certificate: --webhook-cert")
+    from parley.push.proofs.mutual_tls import WebhookCertificate
+
+    cert, key, ca = files
+    return WebhookCertificate(cert, key or None, ca or None)
 
 
 def read_restrict(given: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
@@ -105,13 +198,25 @@ def access_flags(
     no_hsts: bool,
     allow_anonymous: bool,
     restrict: Sequence[str],
+    signing_keys: str = "",
+    envelope_keys: str = "",
+    webhook_files: Sequence[str] = (),
+    webhook_challenge: bool = False,
 ) -> list[str]:
     """Return the options as they are given to another process."""
     flags = [
         f"--{name}={value}"
-        for name, value in (("tls-cert", cert), ("tls-key", key), ("tls-client-ca", client_ca))
+        for name, value in (
+            ("tls-cert", cert),
+            ("tls-key", key),
+            ("tls-client-ca", client_ca),
+            ("signing-keys", signing_keys),
+            ("envelope-keys", envelope_keys),
+            *zip(_WEBHOOK_FLAGS, webhook_files, strict=False),
+        )
         if value
     ]
+    flags += ["--webhook-challenge"] if webhook_challenge else []
     flags += ["--no-hsts"] if no_hsts else []
     flags += ["--allow-anonymous"] if allow_anonymous else []
     return flags + [f"--restrict={each}" for each in restrict]

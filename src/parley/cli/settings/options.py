@@ -42,6 +42,9 @@ AGENT_OPTIONS = (
     "bearer",
     "api_key",
     "trust_origin",
+    "require_signature",
+    "card_keys",
+    "card_key_origin",
 )
 OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
 CLIENT_OPTIONS = (*AGENT_OPTIONS, "timeout", *OUTPUT_OPTIONS)

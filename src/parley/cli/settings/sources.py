@@ -76,9 +76,13 @@ def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Command
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     ranks: dict[str, int] = {}
+    chosen = [each for each in found if not each.discovered]
+    is_chosen = any(_is_set(each, flags, chosen) for each in SETTINGS if each.is_protected)
     for setting in SETTINGS:
         field = setting.field
-        values[field], origin[field], ranks[field] = _resolve_one(setting, flags.get(field), found)
+        values[field], origin[field], ranks[field] = _resolve_one(
+            setting, flags.get(field), found, only_chosen=setting.is_protected and is_chosen
+        )
     if values["wait"] and values["async"]:
         # A configured --async is overridden by --wait, and the other way round (§7.2).
         if ranks["wait"] == ranks["async"]:
@@ -172,13 +176,13 @@ def _source_name(origin: str, setting: Setting) -> str:
 
 
 def _resolve_one(
-    setting: Setting, flag: Any, found: Sequence[SettingSource]
+    setting: Setting, flag: Any, found: Sequence[SettingSource], *, only_chosen: bool
 ) -> tuple[Any, str, int]:
-    if flag is not None and flag != [] and flag != ():
+    if _is_given(flag):
         return _read(setting, flag, f"--{setting.name}"), FLAG, 0
     for rank, source in enumerate(() if setting.local else found, 1):
         raw = source.values.get(setting.variable, "")
-        if raw:
+        if raw and not (only_chosen and source.discovered):
             if setting.name == "config" and source.path:
                 raise UsageFailure(
                     f"{source.path} sets {setting.variable}, but one .env file cannot name another",
@@ -188,6 +192,16 @@ def _resolve_one(
             lines = raw.splitlines() if setting.kind == "list" else raw
             return _read(setting, lines, where), where, rank
     return setting.default, DEFAULT, len(found) + 1
+
+
+def _is_given(flag: Any) -> bool:
+    return flag is not None and flag != [] and flag != ()
+
+
+def _is_set(setting: Setting, flags: Mapping[str, Any], chosen: Sequence[SettingSource]) -> bool:
+    """Return whether the command line, the environment or a file of the user's has a setting."""
+    in_sources = any(each.values.get(setting.variable) for each in chosen)
+    return in_sources or _is_given(flags.get(setting.field))
 
 
 def _read(setting: Setting, raw: Any, where: str) -> Any:
@@ -232,17 +246,20 @@ def _read_flag(setting: Setting, raw: Any) -> bool:
     raise ValueError(f"{raw!r} is neither true nor false")
 
 
+_WITH_COMMAS = ("transport", "trust-origin", "card-key-origin")
+
+
 def _read_list(setting: Setting, raw: Sequence[str]) -> tuple[str, ...]:
     items: list[str] = []
     for line in raw:
         # One value may list several bindings or origins; a service parameter may contain commas.
-        items += line.split(",") if setting.name in ("transport", "trust-origin") else [line]
+        items += line.split(",") if setting.name in _WITH_COMMAS else [line]
     values = tuple(item.strip() for item in items if item.strip())
     if setting.name == "svc-param":
         for item in values:
             _check_parameter(item)
         _check_together(values)
-    if setting.name == "trust-origin" and values:
+    if setting.name in ("trust-origin", "card-key-origin") and values:
         from parley.client.origin import Origin
 
         for item in values:

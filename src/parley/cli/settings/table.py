@@ -17,7 +17,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     ``flags`` are all spellings; ``off`` the negative ones. A ``local`` setting comes only from the
     command line. One that ``routes_credentials`` decides where credentials go, or how their
-    connection is protected.
+    connection is protected. Those that are ``is_protected`` belong together: where the user sets
+    one of them, none is taken from a file that was found and not named.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     secret: bool = False
     local: bool = False
     routes_credentials: bool = False
+    is_protected: bool = False
 
     @property
     def field(self) -> str:
@@ -69,6 +71,42 @@ SETTINGS: tuple[Setting, ...] = (
         panel="Agent",
         help="Another origin that may have the credentials, such as https://host:8443; repeatable.",
         routes_credentials=True,
+    ),
+    Setting(
+        name="require-signature",
+        kind="flag",
+        off=("--no-require-signature",),
+        default=False,
+        default_text="signatures of cards are not required",
+        panel="Trust",
+        help="Refuse a card without a signature of a trusted key: by default, of one that is "
+        "published at the card's own origin.",
+        routes_credentials=True,
+        is_protected=True,
+    ),
+    Setting(
+        name="card-keys",
+        kind="list",
+        default=(),
+        default_text="those that are published",
+        metavar="PATH",
+        panel="Trust",
+        help="Trust only the keys in this file (JWK, JWK Set or PEM) to sign cards; repeatable. "
+        "It implies --require-signature.",
+        routes_credentials=True,
+        is_protected=True,
+    ),
+    Setting(
+        name="card-key-origin",
+        kind="list",
+        default=(),
+        default_text="the card's own",
+        metavar="ORIGIN",
+        panel="Trust",
+        help="Another origin whose published keys may sign cards, such as https://keys.host; "
+        "repeatable.",
+        routes_credentials=True,
+        is_protected=True,
     ),
     Setting(
         name="transport",
@@ -293,6 +331,9 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     agent_card: str
     trust_origin: tuple[str, ...]
+    require_signature: bool
+    card_keys: tuple[str, ...]
+    card_key_origin: tuple[str, ...]
     transport: tuple[str, ...]
     a2a_version: str | None
     svc_param: tuple[str, ...]

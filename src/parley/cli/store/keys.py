@@ -11,6 +11,7 @@ from typing import Any
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.durations import parse_span
+from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_current
 from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, id_in, new_key
 from parley.security.credentials.passwords import hash_password
@@ -34,7 +35,8 @@ def create(
     require_current(admin)
     span = _span(expires, "--expires") if expires else None
     key, record = _create(admin, owner=owner, scopes=scopes, label=label, span=span)
-    _report_new(output, admin, key, record)
+    _report_new(output, admin, key, record)  # it is made, and shown nowhere else
+    record_act(admin, act("key.created", subject=record.id, details=_facts(record)))
 
 
 def show(output: Output, admin: StoreAdmin, owner: str) -> None:
@@ -59,6 +61,7 @@ def revoke(output: Output, admin: StoreAdmin, id: str) -> None:
     """Revoke a key, and report it."""
     require_current(admin)
     record = _found(admin, admin.end_api_key(id_in(id) or id, revoked_at=admin.now()))
+    record_act(admin, act("key.revoked", subject=record.id, details=_facts(record)))
     _report(output, admin, record)
 
 
@@ -80,7 +83,9 @@ def rotate(output: Output, admin: StoreAdmin, id: str, *, overlap: str, expires:
         span = (old.expires_at - old.created_at) / 1000
     key, record = _create(admin, owner=old.owner, scopes=old.scopes, label=old.label, span=span)
     ends = admin.end_api_key(id, expires_at=now + round(lasts * 1000))
+    details = _facts(record) | {"replaces": id, "until": None if ends is None else ends.ended_at()}
     _report_new(output, admin, key, record, old=ends)
+    record_act(admin, act("key.rotated", subject=record.id, details=details))
 
 
 def hash_typed(output: Output) -> None:
@@ -99,6 +104,16 @@ def hash_typed(output: Output) -> None:
         output.document({"hash": made})
     else:
         output.text.field("Hash", made)
+
+
+def _facts(record: ApiKeyRecord) -> dict[str, Any]:
+    """Return what the audit says of a key: nothing that proves anything."""
+    return {
+        "owner": record.owner,
+        "scopes": list(record.scopes),
+        "label": record.label,
+        "expiresAt": record.expires_at,
+    }
 
 
 def _create(

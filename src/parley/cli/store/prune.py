@@ -8,6 +8,7 @@ import time
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.durations import parse_span
+from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.protocols.errors import PrunedElsewhere
@@ -42,6 +43,9 @@ def prune(
     before = admin.now() - round(age * 1000)
     old = {each: admin.prunable(each, before) for each in ([agent] if agent else admin.agents())}
     removed = {} if dry_run else asyncio.run(_remove(url, list(old), before, rate))
+    if not dry_run:
+        details = {"endedBefore": before, "tasks": removed}
+        record_act(admin, act("store.pruned", agent=agent, details=details))
     if output.is_json:
         output.document(
             {

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from parley.cli.output.streams import Output
+from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_agent, require_store
 from parley.cli.store.owners import NOTHING, format_owned
 from parley.model.tasks import TaskState
 from parley.store.admin.admin import Asleep, SchemaStatus, StoreAdmin, Survey, Work
-from parley.store.admin.owners import OwnerAssignment
+from parley.store.admin.owners import Owned, OwnerAssignment
 from parley.store.protocols.timers import NEVER
 from parley.store.sql import Migration
 
@@ -71,6 +72,8 @@ def migrate(
         if owners.agent:
             require_agent(admin, owners.agent)
         owned = admin.unassigned(owners) if check_only else admin.assign(owners)
+    if not check_only:
+        _record(admin, done, owners, owned)
     if output.is_json:
         name = "missing" if check_only else "done"
         steps = [{"version": step.version, "name": step.name} for step in done]
@@ -87,6 +90,23 @@ def migrate(
             output.text.field("To assign" if check_only else "Assigned", format_owned(owned))
     is_due = bool(done) or (owned is not None and owned != NOTHING)
     return 1 if check_only and is_due else 0
+
+
+def _record(
+    admin: StoreAdmin,
+    done: Sequence[Migration],
+    owners: OwnerAssignment | None,
+    owned: Owned | None,
+) -> None:
+    if done:
+        steps = [f"{step.version} {step.name}" for step in done]
+        record_act(admin, act("store.migrated", details={"migrations": steps}))
+    if owners is not None and owned is not None:
+        details = {"issuer": owners.issuer, **msgspec.to_builtins(owned)}
+        record_act(
+            admin,
+            act("store.owners_assigned", agent=owners.agent, tenant=owners.tenant, details=details),
+        )
 
 
 def format_age(ms: int) -> str:

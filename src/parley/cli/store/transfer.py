@@ -18,6 +18,7 @@ import msgspec
 from parley import __version__
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
+from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import Counts, ExportSource, TransferError, export_to
@@ -62,10 +63,12 @@ def export(
             raise CommandFailure(
                 "PARLEY_ERR_FILE", f"the export is not whole ({error.strerror}); do it again"
             ) from error
+        _record_export(admin, counts, agent, tenant)
         output.note(f"exported {format_counts(counts)}")
         return
-    with _new_file(Path(file)) as stream, admin.reading() as source:
+    with new_file(Path(file)) as stream, admin.reading() as source:
         counts = write(source, stream.write)
+    _record_export(admin, counts, agent, tenant)
     if output.is_json:
         output.document({"store": admin.name, "file": file, "exported": _plain(counts)})
         return
@@ -73,8 +76,12 @@ def export(
     output.text.field("Exported", format_counts(counts))
 
 
+def _record_export(admin: StoreAdmin, counts: Counts, agent: str, tenant: str) -> None:
+    record_act(admin, act("store.exported", agent=agent, tenant=tenant, details=_plain(counts)))
+
+
 @contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
+def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that only its owner can read, and that appears only when complete and durable.
 
     Replaces no other file, and writes through no link.
@@ -124,6 +131,8 @@ def import_from(output: Output, admin: StoreAdmin, file: str) -> None:
         stream.seek(0)
         with admin.writing() as target:
             done = import_into(target, lines_in(stream), _progress_reporter(output))
+    details = {"imported": _plain(done.added), "thereAlready": _plain(done.skipped)}
+    record_act(admin, act("store.imported", details=details))
     if output.is_json:
         document = {"imported": _plain(done.added), "thereAlready": _plain(done.skipped)}
         output.document({"store": admin.name, **document})

@@ -8,25 +8,34 @@ from typing import Any
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
+from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 
 
 def list_suspended(output: Output, admin: StoreAdmin, which: WebhookFilter) -> None:
-    """Report the suspended webhooks, with the reasons."""
+    """Report the suspended webhooks and those that wait for their receivers, with the reasons."""
     _require(admin, which)
     found = admin.suspended(which)
     if output.is_json:
-        output.document({"store": admin.name, "webhooks": _documents(found)})
+        lists = {"webhooks": _documents(found), "waiting": _documents(admin.waiting(which))}
+        output.document({"store": admin.name, **lists})
         return
     output.text.field("Store", admin.name)
     output.text.field("Suspended", _count(len(found)) if found else "none")
-    for each in found:
+    _write(output, "Webhook", found)
+    if waiting := admin.waiting(which):
+        output.text.field("Waiting", _count(len(waiting)))
+        _write(output, "Webhook", waiting)
+
+
+def _write(output: Output, name: str, webhooks: Sequence[SuspendedWebhook]) -> None:
+    for each in webhooks:
         tenant = f", tenant {each.tenant}" if each.tenant else ""
         events = f"{each.behind} event{'' if each.behind == 1 else 's'} behind"
         webhook = f"{each.task_id}/{each.id} of {each.agent}{tenant} at {each.server}"
-        output.text.field("Webhook", f"{webhook}, {events}: {each.note}")
+        output.text.field(name, f"{webhook}, {events}: {each.note}")
 
 
 def resume(output: Output, admin: StoreAdmin, which: WebhookFilter, *, all: bool) -> None:
@@ -40,6 +49,17 @@ def resume(output: Output, admin: StoreAdmin, which: WebhookFilter, *, all: bool
         )
     _require(admin, which)
     resumed = admin.resume(which)
+    details = {"webhooks": len(resumed), "first": [f"{e.task_id}/{e.id}" for e in resumed[:20]]}
+    record_act(
+        admin,
+        act(
+            "webhooks.resumed",
+            subject=which.task_id,
+            agent=which.agent,
+            tenant=which.tenant,
+            details=details,
+        ),
+    )
     if output.is_json:
         output.document({"store": admin.name, "resumed": _documents(resumed)})
         return

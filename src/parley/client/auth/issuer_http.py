@@ -70,12 +70,21 @@ class ClientIdentity(msgspec.Struct, frozen=True):
 
 
 class IssuerHttp:
-    """Asks issuers. ``trusts`` returns whether an origin is dialled without the guard."""
+    """Asks issuers. ``trusts`` returns whether an origin is dialled without the guard.
+
+    All others have to be addresses that ``egress`` allows, by default the policy of ``http``.
+    """
 
     def __init__(
-        self, http: HttpTransport, *, trusts: Callable[[Origin], bool], is_local: bool = False
+        self,
+        http: HttpTransport,
+        *,
+        trusts: Callable[[Origin], bool],
+        is_local: bool = False,
+        egress: Egress | None = None,
     ) -> None:
         self._http = http
+        self._egress = egress
         self._trusts = trusts
         self._is_local = is_local or http.is_local
         self._guarded: HttpTransport | None = None
@@ -156,11 +165,12 @@ class IssuerHttp:
             raise TokenRefused(f"no token: {error}", error="unreachable") from None
         except AddressNotAllowed as error:
             # The rest of its words is about files.
-            said = str(error).partition(", which is not allowed")[0]
-            raise TokenRefused(
-                f"no token: {said}, and only a card names it: name it yourself if it is right "
-                "(issuer=..., token_url=...; parley auth login --issuer)"
-            ) from None
+            said, is_guarded, _ = str(error).partition(", which is not allowed")
+            advice = (
+                ", and only a card names it: name it yourself if it is right (issuer=..., "
+                "token_url=...; parley auth login --issuer)"
+            )
+            raise TokenRefused(f"no token: {said}{advice * bool(is_guarded)}") from None
         except ClientError as error:
             raise TokenRefused(f"no token: {error}") from None
 
@@ -182,7 +192,7 @@ class IssuerHttp:
         if http.is_local:
             return http
         if self._guarded is None:
-            self._guarded = http.guarded(Egress())
+            self._guarded = http.guarded(self._egress or http.egress or Egress())
         return self._guarded
 
     def _over_network(self) -> HttpTransport:

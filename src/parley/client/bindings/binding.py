@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from parley.model.envelope.names import BINDING as ENVELOPE
 from parley.model.operations import Operation
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext, StreamItem
@@ -40,6 +41,7 @@ BINDINGS: dict[str, tuple[str, str]] = {
     "JSONRPC": ("parley.client.bindings.jsonrpc", "JsonRpcClientBinding"),
     "HTTP+JSON": ("parley.client.bindings.http_json", "HttpJsonClientBinding"),
     "GRPC": ("parley.client.bindings.grpc", "GrpcClientBinding"),
+    ENVELOPE: ("parley.client.envelope.binding", "EnvelopeClientBinding"),
 }
 """Module and class of each binding by its name on cards (§4.4.6); imported when used."""
 
@@ -52,6 +54,8 @@ _ALIASES = {
     "HTTP-JSON": "HTTP+JSON",
     "HTTPJSON": "HTTP+JSON",
     "REST": "HTTP+JSON",
+    "ENVELOPE": ENVELOPE,
+    ENVELOPE.upper(): ENVELOPE,
 }
 
 
@@ -59,6 +63,11 @@ def canonical(name: str) -> str:
     """Return a binding's name as cards spell it, from any case and any usual alias."""
     upper = name.strip().upper()
     return _ALIASES.get(upper, upper)
+
+
+def is_last_choice(name: str) -> bool:
+    """Return whether a binding is used only if it is asked for, or an agent has no other."""
+    return name == ENVELOPE
 
 
 def is_supported(name: str) -> bool:

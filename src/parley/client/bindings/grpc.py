@@ -39,6 +39,7 @@ from parley.model.parts import Message
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
+from parley.security.egress import Egress
 from parley.security.loopback import is_loopback
 from parley.wire.dialect import Dialect
 
@@ -90,6 +91,16 @@ class GrpcTarget(NamedTuple):
         return cls(f"{host}:{origin.port}", origin.scheme == "https", tuple(parse_qsl(query)))
 
     @property
+    def host(self) -> str:
+        """The host, without brackets."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self.address.rpartition(":")[2])
+
+    @property
     def name(self) -> str:
         """The address for gRPC: always a DNS name, never another scheme of gRPC."""
         return f"dns:///{quote(self.address, safe='[]:')}"
@@ -105,7 +116,8 @@ class GrpcClientBinding:
     tolerate pings get one every five minutes at most. ``numbered``: the agent numbers stream events
     on request.
 
-    The first call opens the channel, which belongs to its event loop.
+    The first call opens the channel, which belongs to its event loop. Where an egress policy holds,
+    there is a channel for it: names are resolved and judged here, and gRPC gets the addresses.
     """
 
     def __init__(
@@ -133,7 +145,8 @@ class GrpcClientBinding:
         self._timeout = timeout
         self._idle = idle
         self._numbered = numbered
-        self._channel: Any = None
+        self._channels: dict[Egress | None, Any] = {}
+        self._opening = asyncio.Lock()
         self._closed = False
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
@@ -204,8 +217,8 @@ class GrpcClientBinding:
     async def aclose(self) -> None:
         """Close the channel; calls under way fail with ``ConnectionClosed``. Idempotent."""
         self._closed = True
-        channel, self._channel = self._channel, None
-        if channel is not None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
             await channel.close()
 
     # -- the channel ---------------------------------------------------------------------------
@@ -218,9 +231,8 @@ class GrpcClientBinding:
         """
         if self._closed or self._http.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
-        if self._channel is None:
-            self._channel = self._open()
-        channel = self._channel
+        egress = self._http.egress
+        channel: Any = self._channels.get(egress) or await self._opened(egress)
         state = channel.get_state(try_to_connect=True)
         if state is _State.READY:
             return channel
@@ -237,8 +249,38 @@ class GrpcClientBinding:
         except (asyncio.CancelledError, grpc.aio.UsageError):
             raise self._cancelled_error() from None
         if state is _State.TRANSIENT_FAILURE:
-            await self._raise_connection_error(channel)
+            try:
+                await self._raise_connection_error(channel)
+            except Unreachable:
+                if egress is not None:  # the next call resolves the name again
+                    await self._drop(egress, channel)
+                raise
         return channel
+
+    async def _drop(self, egress: Egress, channel: Any) -> None:
+        if self._channels.get(egress) == channel:
+            del self._channels[egress]
+            await channel.close()
+
+    async def _opened(self, egress: Egress | None) -> Any:
+        """Return the channel for a policy. Raises ``AddressNotAllowed`` and ``Unreachable``."""
+        if egress is None:
+            return self._channels.setdefault(None, self._open())
+        async with self._opening:
+            if egress not in self._channels:
+                host, port = self._target.host, self._target.port
+                own_proxy = self._proxy()
+                if own_proxy:  # it resolves the name, and dials
+                    self._http.check_host(egress, host, port)
+                    opened = self._open()
+                else:
+                    addresses = await self._http.resolve(egress, host, port)
+                    opened = self._open(_pinned(addresses, port))
+                if self._closed or self._http.closed:
+                    await opened.close()
+                    raise ConnectionClosed("this connection was closed; open a new one")
+                self._channels[egress] = opened
+            return self._channels[egress]
 
     async def _raise_connection_error(self, channel: Any) -> None:
         """Raise ``Unreachable`` with the reason for the missing connection, unless there is one.
@@ -254,16 +296,22 @@ class GrpcClientBinding:
             address = self._target.address
             if "CERTIFICATE_VERIFY_FAILED" in words:
                 raise Untrusted(f"the certificate of {address} is not trusted") from None
+            if "Hostname Verification" in words:
+                raise Untrusted(f"the certificate of {address} is for another name") from None
             raise Unreachable(f"cannot connect to {address}: {words}") from None
         except asyncio.CancelledError:
             raise self._cancelled_error() from None
 
-    def _open(self) -> Any:
-        own_proxy = self._proxy()
+    def _open(self, pinned: str = "") -> Any:
+        """Open a channel: to addresses that were judged, else to the target's name."""
+        own_proxy = None if pinned else self._proxy()
         options = [
             ("grpc.max_receive_message_length", self._http.max_response),
             ("grpc.max_send_message_length", -1),
             ("grpc.enable_http_proxy", int(own_proxy is not None)),
+            # Calls are repeated by the client's own rules. gRPC's would also keep a core busy while
+            # a server hangs up on every connection.
+            ("grpc.enable_retries", 0),
             # gRPC reconnects as fast as repeated calls would.
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -277,7 +325,13 @@ class GrpcClientBinding:
                 ("grpc.keepalive_timeout_ms", 20_000),
                 ("grpc.http2.max_pings_without_data", 0),
             ]
-        name = self._target.name
+        name = pinned or self._target.name
+        if pinned:
+            options += [
+                ("grpc.default_authority", self._target.address),
+                ("grpc.ssl_target_name_override", self._target.host),
+                ("grpc.service_config_disable_resolution", 1),
+            ]
         if own_proxy:
             options.append(("grpc.http_proxy", own_proxy))
         if not self._target.secure:
@@ -287,7 +341,7 @@ class GrpcClientBinding:
     def _proxy(self) -> str | None:
         """Return the proxy: empty for one of the environment, ``None`` for none."""
         if self._http.proxy is None:
-            return "" if self._http.trust_env else None
+            return "" if self._http.trust_env and self._http.egress is None else None
         host = urlsplit(f"//{self._target.address}").hostname or ""
         return None if is_loopback(host) else self._http.proxy
 
@@ -379,6 +433,15 @@ class GrpcClientBinding:
                     f"{where} does not have the service {self._codec.service}", status=404
                 )
         return read_status(status, words, details)
+
+
+def _pinned(addresses: list[str], port: int) -> str:
+    """Return the target for addresses, which gRPC tries in this order and does not look up."""
+    if not any(":" in each for each in addresses):
+        return "ipv4:" + ",".join(f"{each}:{port}" for each in addresses)
+    # A target is of one family: IPv4 addresses go into IPv6 ones.
+    mapped = (each if ":" in each else f"::ffff:{each}" for each in addresses)
+    return "ipv6:" + ",".join(f"[{each}]:{port}" for each in mapped)
 
 
 def _refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
 from parley.client.bindings.grpc_tls import GrpcTls
+from parley.client.bindings.keepalive import keepalive_socket
 from parley.client.bindings.tls import Tls
 from parley.client.errors import (
     AddressNotAllowed,
@@ -31,7 +32,9 @@ from parley.client.errors import (
 )
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.distribution import VERSION
-from parley.security.egress import Egress, find_forbidden
+from parley.security.egress import Egress, ForbiddenAddress, NameLookup, find_forbidden, turn_egress
+from parley.security.egress.addresses import DENIED
+from parley.security.egress.dialing import ThreadedLookup
 from parley.security.loopback import is_loopback
 from parley.security.response_limits import bounded_connector
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     import ssl
 
     import aiohttp
+
+    from parley.client.bindings.websocket import OpenSocket
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +150,8 @@ class HttpTransport:
     unencrypted one; another server gets no header that may be secret. Cookies are not stored.
     With ``egress`` only addresses that it allows are dialled, without proxies of the environment; a
     call to any other raises ``AddressNotAllowed``. A ``proxy`` dials itself: then only hosts are
-    judged, not what their names resolve to.
+    judged, not what their names resolve to. In the function of an agent the policy of its server
+    holds too, but for a transport that is not ``bound_to_turns``.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -169,6 +175,7 @@ class HttpTransport:
         trust_env: bool = False,
         proxy: str | None = None,
         egress: Egress | None = None,
+        bound_to_turns: bool = True,
     ) -> None:
         if insecure:
             logger.warning("TLS certificates are not verified; do not use this in production")
@@ -190,8 +197,11 @@ class HttpTransport:
         self.insecure = insecure
         self.trust_env = trust_env
         self._egress = egress
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._bound_to_turns = bound_to_turns
+        self._lookup: NameLookup | None = None
+        self._sessions: dict[tuple[Egress | None, bool, bool], aiohttp.ClientSession] = {}
         self._responses: set[aiohttp.ClientResponse] = set()
+        self._sockets: set[OpenSocket] = set()
         self.closed = False
 
     async def __aenter__(self) -> Self:
@@ -200,6 +210,13 @@ class HttpTransport:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    @property
+    def is_unverified(self) -> bool:
+        """Whether servers need not prove who they are: any may answer for another."""
+        if self.is_local:
+            return False
+        return self.insecure or (self.tls is not None and not self.tls.check_hostname)
+
     def carries(self, url: str) -> bool:
         """Return whether requests to an address go where the address says."""
         return True
@@ -207,7 +224,8 @@ class HttpTransport:
     def guarded(self, egress: Egress) -> HttpTransport:
         """Return a transport for addresses that others name, to be closed by the caller.
 
-        It trusts the same authorities, and shows nobody a certificate.
+        It trusts the same authorities, and shows nobody a certificate. What this transport may
+        not dial, that one may not either.
         """
         files = self.tls_files
         made = HttpTransport(
@@ -215,9 +233,46 @@ class HttpTransport:
             tls=self.tls if files is None else Tls(ca=files.ca),
             insecure=self.insecure,
             proxy=self.proxy,
-            egress=egress,
+            egress=egress.within(self._egress),
+            bound_to_turns=self._bound_to_turns,
         )
         return made
+
+    @property
+    def egress(self) -> Egress | None:
+        """The policy for a call that is made now, ``None`` if any address may be dialled."""
+        of_turn = turn_egress.get() if self._bound_to_turns else None
+        return of_turn if self._egress is None else self._egress.within(of_turn)
+
+    async def resolve(self, egress: Egress, host: str, port: int) -> list[str]:
+        """Return the addresses to dial for a host. Raises ``AddressNotAllowed``, ``Unreachable``.
+
+        For bindings that dial themselves.
+        """
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            async with asyncio.timeout(self.connect_timeout):
+                return await egress.resolve(host, port, self._names())
+        except ForbiddenAddress as error:
+            raise not_allowed(error, where) from error
+        except TimeoutError:
+            raise Unreachable(
+                f"no connection to {where} within {self.connect_timeout:g} s"
+            ) from None
+        except OSError as error:
+            raise Unreachable(f"the host of {where} is not known: {_reason(error)}") from error
+
+    def check_host(self, egress: Egress, host: str, port: int) -> None:
+        """Raise ``AddressNotAllowed`` for a host that is forbidden by its words alone."""
+        try:
+            egress.check_host(host, port)
+        except ForbiddenAddress as error:
+            raise not_allowed(error, f"{host}:{port}") from error
+
+    def _names(self) -> NameLookup:
+        if self._lookup is None:
+            self._lookup = ThreadedLookup()
+        return self._lookup
 
     async def close(self) -> None:
         """Close all connections; calls under way fail with ``ConnectionClosed``. Idempotent."""
@@ -226,6 +281,8 @@ class HttpTransport:
         # Closing the session alone would leave pending body reads blocked for ever.
         for response in self._responses:
             response.content.set_exception(ConnectionResetError("closed by this side"))
+        for opened in list(self._sockets):
+            opened.abort()
         for session in sessions.values():
             await session.close()
 
@@ -320,10 +377,41 @@ class HttpTransport:
             # Closes the connection of a response that was not read to its end.
             response.release()
 
+    async def open_socket(
+        self, url: str, headers: Mapping[str, str], *, handshake: float, **options: Any
+    ) -> OpenSocket:
+        """Open a WebSocket, with options of ``websocket.open_socket``; the caller closes it.
+
+        ``handshake`` is how long the server may take after connecting. Redirects are not followed.
+        """
+        if self.closed:
+            raise ConnectionClosed("this connection was closed; open a new one")
+        from parley.client.bindings.websocket import open_socket
+
+        try:
+            opened = await open_socket(
+                self._session_for(url, for_sockets=True),
+                url,
+                headers,
+                shown=redacted(url),
+                handshake=self.connect_timeout + handshake,
+                options={"proxy": self._proxy_of(url), **self._certificate_of(url)},
+                on_close=self._sockets.discard,
+                translate=self.translate,
+                **options,
+            )
+        except (OSError, ValueError) as error:
+            raise self.translate(error, url) from error
+        if self.closed:
+            opened.abort()
+            raise ConnectionClosed("the connection was closed during the call")
+        self._sockets.add(opened)
+        return opened
+
     def _proxy_of(self, url: str) -> str | None:
         if self.proxy is not None:
             return None if is_loopback(urlsplit(url).hostname or "") else self.proxy
-        return _proxy_for(url) if self.trust_env and self._egress is None else None
+        return _proxy_for(url) if self.trust_env and self.egress is None else None
 
     def _certificate_of(self, url: str) -> dict[str, Any]:
         """Return the options of a request whose server may be shown the client's certificate."""
@@ -333,17 +421,19 @@ class HttpTransport:
             return {}
         return {"ssl": self._certified}
 
-    def _session_for(self, url: str) -> aiohttp.ClientSession:
-        """Return the session for an address.
+    def _session_for(self, url: str, *, for_sockets: bool = False) -> aiohttp.ClientSession:
+        """Return the session for an address; those for WebSockets refuse redirects.
 
         Raises ``ForbiddenAddress`` for one that is forbidden by its words alone.
         """
-        egress, is_guarded = self._egress, False
+        egress, is_trusted = self.egress, False
         if egress is not None:
-            host = Origin.of(url).host
-            egress.check_host(host)
-            is_guarded = not egress.trusts(host) and self.proxy is None
-        session = self._sessions.get(is_guarded)
+            origin = Origin.of(url)
+            egress.check_host(origin.host, origin.port)
+            is_trusted = egress.trusts(origin.host)
+            if self.proxy is not None and not is_loopback(origin.host):
+                egress = None
+        session = self._sessions.get((egress, is_trusted, for_sockets))
         if session is None:
             import aiohttp
 
@@ -351,17 +441,23 @@ class HttpTransport:
                 "limit": self._max_connections,
                 "keepalive_timeout": KEEP_ALIVE,
                 "ssl": self._ssl,
+                "socket_factory": keepalive_socket,
             }
-            if egress is not None and is_guarded:
-                connector = egress.connector(**options)
+            if egress is None:
+                connector = bounded_connector(**options)
             else:
-                connector = bounded_connector(socket_factory=_keepalive_socket, **options)
-            session = self._sessions[is_guarded] = aiohttp.ClientSession(
+                connector = egress.connector(resolver=self._names(), trusted=is_trusted, **options)
+            more: dict[str, Any] = {}
+            if for_sockets:
+                from parley.client.bindings.websocket import session_options
+
+                more = session_options(redacted, self.connect_timeout)
+            session = self._sessions[egress, is_trusted, for_sockets] = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"parley/{VERSION}"},
-                # Otherwise passwords from ~/.netrc would go to any port of their hosts.
-                trust_env=False,
+                trust_env=False,  # passwords from ~/.netrc would go to any port of their hosts
+                **more,
             )
         return session
 
@@ -376,10 +472,7 @@ class HttpTransport:
         where = redacted(url)
         forbidden = find_forbidden(error)
         if forbidden is not None:
-            return AddressNotAllowed(
-                f"{where} is at a {forbidden.kind} address, which is not allowed; to allow it, "
-                "name its host or network in the option allow_private_files"
-            )
+            return not_allowed(forbidden, where)
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return Unreachable(f"no connection to {where} within {self.connect_timeout:g} s")
@@ -411,22 +504,16 @@ class HttpTransport:
                 return ClientError(f"the call to {where} failed: {_reason(error)}")
 
 
-def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket with TCP keepalive every minute.
-
-    A call may wait for hours on a silent connection; the default interval is two hours.
-    """
-    family, kind, protocol = address[:3]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every system has all of these, and macOS names the first one differently.
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
-        option = getattr(socket, name, None)
-        if option is None and name == "TCP_KEEPIDLE":
-            option = getattr(socket, "TCP_KEEPALIVE", None)
-        if option is not None:
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
+def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:
+    """Return the error for an address that a policy forbids."""
+    if error.kind == DENIED:
+        return AddressNotAllowed(f"{where} is {error.where}: a deny-list names it")
+    listed = f'["{error.place}"]'
+    option = f"{error.option}={listed}" if error.option else f"egress=Egress.of(allow={listed})"
+    return AddressNotAllowed(
+        f"{where} is {error.where}, which is not allowed; to allow it, name its host or network, "
+        f"as in {option}"
+    )
 
 
 def check_proxy(address: str) -> str:

@@ -11,16 +11,20 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from parley.client.auth.credentials import Credentials
-from parley.client.bindings.binding import BINDINGS, canonical, is_supported
+from parley.client.bindings.binding import BINDINGS, canonical, is_last_choice, is_supported
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
-from parley.client.origin import Origin
+from parley.client.origin import Origin, http_address
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
+from parley.model.envelope.names import BINDING as ENVELOPE
 from parley.security.loopback import is_loopback
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)
+
+SCHEMES = ("http", "https", "ws", "wss")
+"""The schemes of addresses of the envelope protocol."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -57,7 +61,8 @@ def choose(
 ) -> Choice:
     """Return the usable interfaces in the order to try them.
 
-    The order is the card's. ``binding`` is the only binding to use, or a list of those to prefer;
+    The order is the card's; the envelope protocol is used only if it is asked for, or alone there.
+    ``binding`` is the only binding to use, or a list of those to prefer;
     ``version`` is the only version to use. A relative address is resolved against the card's. After
     an encrypted interface no unencrypted one is tried: an attacker who can break a connection must
     not get to read the next. Interfaces at origins that may not have the ``credentials`` are
@@ -80,6 +85,12 @@ def choose(
     ]
     if not usable:
         raise _no_common_interface(card, only, version)
+    asked = {only, *preferred}
+    usable = [
+        candidate
+        for candidate in usable
+        if candidate.binding in asked or not is_last_choice(candidate.binding)
+    ] or usable
     rank = {name: index for index, name in reversed(list(enumerate(preferred)))}
     usable.sort(key=lambda candidate: rank.get(candidate.binding, len(rank)))
     found: list[Candidate] = []
@@ -123,7 +134,7 @@ def choose(
 def _origin(binding: str, url: str, http: HttpTransport | None) -> Origin | None:
     try:
         if binding != "GRPC":
-            return Origin.of(url)
+            return Origin.of(http_address(url))
         return Origin.of_grpc(
             url,
             insecure=http is not None and http.insecure,
@@ -140,8 +151,9 @@ def _address(binding: str, url: str, card_url: str) -> str | None:
         whole = urljoin(card_url, url)
         parts = urlsplit(whole)
         # An invalid port raises here.
-        is_usable = url and parts.scheme in ("http", "https") and parts.hostname
-        return whole if is_usable and parts.port != 0 else None
+        schemes = SCHEMES if binding == ENVELOPE else ("http", "https")
+        is_usable = url and parts.scheme in schemes and parts.hostname
+        return http_address(whole) if is_usable and parts.port != 0 else None
     except ValueError:
         return None
 

@@ -27,6 +27,7 @@ from parley.client.card.catalog import (
     parse_catalog,
     serves_address,
 )
+from parley.client.card.trust import NOT_VERIFIED, CardCheck
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
@@ -52,7 +53,17 @@ WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 MAX_CARD = 1024 * 1024
 MAX_CACHED = 64
 
-Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard
+
+class ForeignCard(msgspec.Struct, frozen=True):
+    """A card that somebody else gave, such as a registry, as JSON values.
+
+    The caller does not vouch for it: credentials go to the origin of its first interface only.
+    """
+
+    card: Mapping[str, Any]
+
+
+Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard | ForeignCard
 """An agent: the address of its host or its card, a card file, a card's JSON, or a card."""
 
 
@@ -60,7 +71,8 @@ class ResolvedCard(msgspec.Struct, frozen=True):
     """A card, its original JSON, and the address that it was fetched from, if any.
 
     ``server`` is the ``Server`` header there. ``given_origin`` is the origin of the address that
-    the caller gave; redirects may have led to another.
+    the caller gave; redirects may have led to another. ``check`` says whether it is trusted.
+    ``is_foreign``: somebody else gave the card, without an address.
     """
 
     card: AgentCard
@@ -68,16 +80,28 @@ class ResolvedCard(msgspec.Struct, frozen=True):
     url: str = ""
     server: str = ""
     given_origin: Origin | None = None
+    check: CardCheck = NOT_VERIFIED
+    is_foreign: bool = False
 
     def bind(self, credentials: Credentials) -> Credentials:
         """Return the credentials, limited to the origins that the caller gave them for.
 
         The caller vouches for a card that it passes itself. Of a fetched card the caller vouches
-        only for the address.
+        only for the address, of one that somebody else gave for its first interface.
         """
-        return (
-            credentials.for_origin(self.given_origin) if self.url else credentials.for_any_origin()
-        )
+        if self.url or self.is_foreign:
+            return credentials.for_origin(self.given_origin)
+        return credentials.for_any_origin()
+
+
+def first_origin(card: AgentCard) -> Origin | None:
+    """Return the origin of a card's first interface with an address of HTTP."""
+    for interface in card.supported_interfaces:
+        try:
+            return Origin.of(interface.url)
+        except ValueError:
+            continue
+    return None
 
 
 class _CachedCard(msgspec.Struct):
@@ -98,7 +122,7 @@ class CardResolver:
     """Finds cards, and caches at most 64 of them as HTTP caching allows (RFC 9111).
 
     ``headers`` go with every request, ``credentials`` and those of ``auth`` only to the server of
-    the reference (but for headers only when it asks for them).
+    the reference (but for headers only when it asks for them). ``requests`` counts what was asked.
     """
 
     def __init__(
@@ -123,6 +147,11 @@ class CardResolver:
         self._max_size = max_size
         self._clock = clock
         self._cache: OrderedDict[str, _CachedCard] = OrderedDict()
+        self.requests = 0
+
+    def forget(self) -> None:
+        """Drop what is cached: it is fetched again, whole."""
+        self._cache.clear()
 
     async def resolve(self, reference: Reference) -> ResolvedCard:
         """Return the card of ``reference``.
@@ -135,6 +164,10 @@ class CardResolver:
         """
         if isinstance(reference, AgentCard):
             return ResolvedCard(reference, encoding.encode(reference))
+        if isinstance(reference, ForeignCard):
+            own = await self.resolve(reference.card)
+            first = first_origin(own.card)
+            return msgspec.structs.replace(own, given_origin=first, is_foreign=True)
         if isinstance(reference, Mapping):
             try:
                 raw = msgspec.json.encode(dict(reference))
@@ -251,7 +284,8 @@ class CardResolver:
             elif serves_address(found.card, url):
                 return found
             else:
-                urls = ", ".join(redacted(each.url) for each in found.card.supported_interfaces[:5])
+                offered = [redacted(each.url) for each in found.card.supported_interfaces]
+                urls = ", ".join(list(dict.fromkeys(offered))[:5])
                 words = f"is that of {found.card.name[:100]!r} at {urls}"
                 return [*tried, f"{redacted(candidate)} (which {words})"]
         return tried
@@ -333,6 +367,7 @@ class CardResolver:
         return self._store(url, resolved, reply, None)
 
     async def _get(self, url: str, cached: _CachedCard | None, credentials: Credentials) -> Reply:
+        self.requests += 1
         headers = dict(self._headers)
         if cached is not None and cached.etag:
             headers["If-None-Match"] = cached.etag

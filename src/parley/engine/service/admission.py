@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from parley.engine.call_chain import ChainCheck
 from parley.engine.caller import kept, record_of
 from parley.engine.description import AgentDescription
+from parley.engine.disclosure import HiddenSkills
 from parley.engine.executor import AgentExecutor
+from parley.engine.handoff.record import is_handed_over
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
-from parley.engine.routing import RoutedMessage, route, skill_of
+from parley.engine.routing import RoutedMessage, route, skill_elsewhere, skill_of
 from parley.engine.service.checks import (
     cannot_join,
     check_modes,
@@ -22,9 +25,12 @@ from parley.engine.service.checks import (
     read_inputs,
     too_many_pushes,
 )
+from parley.engine.service.skill_slots import SkillSlots
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
+from parley.extensions.call_chain import with_deadline
+from parley.extensions.push_delivery import PushDelivery
 from parley.files.errors import FilesUnavailable
 from parley.files.turn_files import TurnFiles
 from parley.model.errors import (
@@ -32,13 +38,15 @@ from parley.model.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
-from parley.model.extensions import CALL_CHAIN
+from parley.model.extensions import CALL_CHAIN, PUSH_DELIVERY
 from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext
 from parley.model.uuid7 import new_id
 from parley.push.validation import validated
 from parley.security.authorization import Authorization, access_of
+from parley.server.envelope.windows import Windows
+from parley.server.limits.rates import AgentLimits
 from parley.store.events import MessageReceived, RecordKind
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
@@ -52,7 +60,9 @@ class Admission:
     """Hands the messages to one agent to its executor, one turn for each.
 
     ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
-    ``files`` keeps what messages name by reference.
+    ``files`` keeps what messages name by reference. ``hidden`` are the skills that not all see, if
+    there are any. ``limits`` say how much callers may send. Maintenance windows, and the number of
+    requests that a skill serves at once, hold for messages that begin tasks.
     """
 
     def __init__(
@@ -63,10 +73,16 @@ class Admission:
         *,
         keeps_addresses: bool = True,
         files: TurnFiles | None = None,
+        hidden: HiddenSkills | None = None,
+        limits: AgentLimits | None = None,
     ) -> None:
+        self._hidden = hidden
+        self._limits = limits
         self._agent = agent
         self._executor = executor
         self._store = store
+        self._windows = Windows.of(agent.envelope, store.now)
+        self._slots = SkillSlots.of(agent.envelope)
         self._keeps_addresses = keeps_addresses
         self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
         self._files = files
@@ -92,23 +108,39 @@ class Admission:
             if profile is not None and profile.has_receivers:
                 request = await profile.receive(request, context)
             if CALL_CHAIN in context.extensions:
+                if context.deadline is not None:
+                    request = with_deadline(request, context.deadline)
                 chain = await self._chains.admit(request)
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
-        skill = skill_of(agent, message, request.metadata)
+        if self._windows is not None:
+            self._windows.check()
+        skill: Skill | None
+        elsewhere = False
+        if agent.handoffs is not None and message.context_id:
+            elsewhere = await is_handed_over(self._store, scope, message.context_id)
+        if elsewhere:
+            skill = skill_elsewhere(agent, message, request.metadata, self._hidden, context.caller)
+        else:
+            skill = skill_of(agent, message, request.metadata, self._hidden, context.caller)
         if skill is None:
             skill = await self._routed(request, context)
         if agent.authorization is not None:
             await self._authorize(agent.authorization, skill, request, context)
-        check_modes(request, skill, agent)
-        inputs = None if skill.inputs is None else read_inputs(message, skill)
+        if not elsewhere:
+            check_modes(request, skill, agent)
+        if self._limits is not None:
+            await self._limits.admit(request, context, skill.id, begins=True)
+        inputs = None if elsewhere or skill.inputs is None else read_inputs(message, skill)
         configuration = request.configuration
         task_id = ""
         if self._has_files(message):
             task_id = new_id(self._store.now())
             await self._attach(message, scope, task_id)
-        return self._executor.submit(
+        if self._slots is not None:
+            self._slots.check(skill.id)
+        handle = self._executor.submit(
             Request(
                 message=message,
                 skill=skill,
@@ -131,12 +163,18 @@ class Admission:
             push=push,
             task_id=task_id,
         )
+        if self._slots is not None:
+            self._slots.hold(skill.id, handle)
+        return handle
 
     async def _routed(self, request: SendMessageRequest, context: CallContext) -> Skill:
         """Return the skill that the agent's router chooses for a message that names none."""
         metadata = dict(request.metadata or {})
         routed = RoutedMessage(request.message, metadata, context.caller)
-        return await route(self._agent, routed, self._executor.in_thread)
+        skill = await route(self._agent, routed, self._executor.in_thread)
+        if self._hidden is not None:
+            self._hidden.check(skill, context.caller)
+        return skill
 
     async def authorize_repeat(
         self, request: SendMessageRequest, context: CallContext, task_id: str
@@ -154,7 +192,9 @@ class Admission:
         if record is not None:
             skill = await skill_at_work(self._agent, self._store, record)
         elif not request.message.task_id:  # it had a direct reply: no log says the skill
-            skill = skill_of(self._agent, request.message, request.metadata)
+            skill = skill_of(
+                self._agent, request.message, request.metadata, self._hidden, context.caller
+            )
             if skill is None:
                 skill = await self._routed(request, context)
         await self._authorize(authorization, skill, request, context)
@@ -214,7 +254,14 @@ class Admission:
         at = "configuration.taskPushNotificationConfig."
         if config.task_id and request.message.task_id not in ("", config.task_id):
             raise invalid(f"{at}taskId", "the task of the message, or left out")
-        return validated(config, self._executor.push.egress, version=context.version, at=at)
+        sender = self._executor.push
+        push = validated(
+            config, sender.egress, version=context.version, at=at, proofs=sender.proofs
+        )
+        if PUSH_DELIVERY not in context.extensions:
+            return push
+        options = PushDelivery.of(request)
+        return push if options is None else replace(push, options=options)
 
     async def _join(
         self,
@@ -244,7 +291,11 @@ class Admission:
         skill = await skill_at_work(self._agent, self._store, record)
         if self._agent.authorization is not None:
             await self._authorize(self._agent.authorization, skill, request, context)
+        if self._hidden is not None:
+            self._hidden.check_joined(skill, context.caller)
         check_modes(request, skill, self._agent)
+        if self._limits is not None:
+            await self._limits.admit(request, context, skill.id, begins=False)
         self._executor.check_capacity()
         if self._has_files(message):
             await self._attach(message, scope, task_id)

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -45,6 +46,21 @@ class Repeated(msgspec.Struct, frozen=True):
     task_id: str = ""
     began: bool = False
     handle: ReplyHandle | None = None
+
+
+class _Sent(NamedTuple):
+    """A message with what its receipt is kept under: its id, of a sender if there are several."""
+
+    message_id: str
+    receipt_id: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, request: SendMessageRequest, sender: str) -> _Sent:
+        message_id = receipt_id = request.message.message_id
+        if sender:
+            receipt_id = hashlib.sha256(f"{sender}\0{message_id}".encode()).hexdigest()
+        return cls(message_id, receipt_id, _digest(request))
 
 
 class _PendingSend(msgspec.Struct):
@@ -104,18 +120,12 @@ class IdempotentAdmission:
             with_task=with_task,
         )
         authorize = partial(self._admission.authorize_repeat, request, context)
-        message_id, digest = request.message.message_id, _digest(request)
-        return await self._admit_once(scope, message_id, digest, admit, authorize)
+        return await self._admit_once(scope, _Sent.of(request, context.sender), admit, authorize)
 
     async def _admit_once(
-        self,
-        scope: Scope,
-        message_id: str,
-        digest: bytes,
-        admit: Admit,
-        authorize: Callable[[str], Awaitable[None]],
+        self, scope: Scope, sent: _Sent, admit: Admit, authorize: Callable[[str], Awaitable[None]]
     ) -> Admitted | Repeated:
-        key = (scope, message_id)
+        key, digest = (scope, sent.receipt_id), sent.digest
         while (pending := self._pending.get(key)) is not None:
             _check_digest(pending.digest, digest)
             await pending.admitted.wait()
@@ -125,13 +135,13 @@ class IdempotentAdmission:
                 return Admitted(first, is_new=False)
         pending = self._pending[key] = _PendingSend(digest, asyncio.Event())
         try:
-            repeated = await self._repeated(scope, message_id, digest)
+            repeated = await self._repeated(scope, sent)
             if repeated is not None:
                 await authorize(repeated.task_id)
                 return repeated
-            handle = await self._admit_with_receipt(message_id, digest, admit)
+            handle = await self._admit_with_receipt(sent, admit)
             if handle is None:
-                repeated = await self._repeated(scope, message_id, digest)
+                repeated = await self._repeated(scope, sent)
                 if repeated is not None:
                     return repeated
                 raise OverloadedError("the message is being taken in by another", retry_after=1)
@@ -144,28 +154,27 @@ class IdempotentAdmission:
                 self._pending.pop(key, None)
             pending.admitted.set()
 
-    async def _admit_with_receipt(
-        self, message_id: str, digest: bytes, admit: Admit
-    ) -> ReplyHandle | None:
+    async def _admit_with_receipt(self, sent: _Sent, admit: Admit) -> ReplyHandle | None:
         """Admit a message; return ``None`` if another replica was faster."""
         try:
-            handle = await admit((Receipt(message_id=message_id, digest=digest),))
+            receipt = Receipt(message_id=sent.receipt_id, digest=sent.digest)
+            handle = await admit((receipt,))
         except DuplicateReceipt:
             return None
         if self._store.is_shared:
             await handle.logged()
         return None if handle.is_repeat else handle
 
-    async def _repeated(self, scope: Scope, message_id: str, digest: bytes) -> Repeated | None:
+    async def _repeated(self, scope: Scope, sent: _Sent) -> Repeated | None:
         """Return what became of a message that was admitted before."""
-        receipt = await self._store.receipt(scope, message_id)
+        receipt = await self._store.receipt(scope, sent.receipt_id)
         if receipt is None:
             return None
-        _check_digest(receipt.digest, digest)
+        _check_digest(receipt.digest, sent.digest)
         if receipt.reply:
             return Repeated(reply=decode(receipt.reply, Message))
         began = receipt.turn == 1
-        handle = await self._replies.handle_for(receipt.task_id, "" if began else message_id)
+        handle = await self._replies.handle_for(receipt.task_id, "" if began else sent.message_id)
         return Repeated(task_id=receipt.task_id, began=began, handle=handle)
 
 

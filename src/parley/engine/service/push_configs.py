@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -11,8 +12,16 @@ from msgspec.structs import replace
 from parley.engine.executor import AgentExecutor
 from parley.engine.service.checks import invalid, not_found, owned, too_many_pushes
 from parley.engine.service.pagination import page_size, read_token, write_token
+from parley.extensions.push_delivery import (
+    GetPushHistoryRequest,
+    GetPushHistoryResponse,
+    PushAttempt,
+    PushHistory,
+    PushOptionsResponse,
+    SetPushOptionsRequest,
+)
 from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.push import PushEvents, PushOptions, TaskPushNotificationConfig
 from parley.model.requests import (
     DeleteTaskPushNotificationConfigRequest,
     Empty,
@@ -21,13 +30,25 @@ from parley.model.requests import (
     ListTaskPushNotificationConfigsResponse,
 )
 from parley.model.service import CallContext
+from parley.model.struct import Timestamp
+from parley.model.uuid7 import new_id
+from parley.push.proofs.proof import ProofFailed
 from parley.push.validation import validated
-from parley.store.protocols.errors import StoreError, StoreUnavailable, TooManyPushes, UnknownTask
+from parley.store.protocols.errors import (
+    PushReplaced,
+    StoreError,
+    StoreUnavailable,
+    TooManyPushes,
+    UnknownTask,
+)
 from parley.store.protocols.scope import Scope
-from parley.store.protocols.webhooks import PushRecord
+from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState
 from parley.store.task_store import TaskStore
 
 LARGEST_PAGE = 100
+
+SET_OPTIONS_TRIES = 5
+"""How often options are set on a configuration that others replace meanwhile."""
 
 
 class _PageToken(msgspec.Struct, array_like=True, frozen=True):
@@ -44,10 +65,18 @@ class PushConfigs:
     of another caller, and ``OverloadedError`` if the store is unavailable.
     """
 
-    def __init__(self, executor: AgentExecutor, store: TaskStore, *, enabled: bool) -> None:
+    def __init__(
+        self,
+        executor: AgentExecutor,
+        store: TaskStore,
+        *,
+        enabled: bool,
+        default_events: PushEvents = "all",
+    ) -> None:
         self._executor = executor
         self._store = store
         self._enabled = enabled
+        self._default_events = default_events
 
     async def create(
         self, request: TaskPushNotificationConfig, context: CallContext, scope: Scope
@@ -56,7 +85,8 @@ class PushConfigs:
         self._check_supported()
         if not request.task_id:
             raise invalid("taskId", "the id of the task")
-        push = validated(request, self._executor.push.egress, version=context.version)
+        sender = self._executor.push
+        push = validated(request, sender.egress, version=context.version, proofs=sender.proofs)
         await self._owned(request.task_id, scope)
         try:
             stored = await self._put(request.task_id, push, scope)
@@ -66,7 +96,7 @@ class PushConfigs:
             raise too_many_pushes("taskId") from None
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        return _without_credentials(stored, request.task_id, context)
+        return self._shown(stored, request.task_id, context)
 
     async def _put(self, task_id: str, push: PushRecord, scope: Scope) -> PushRecord:
         """Store a configuration and watch its task, even if the caller disconnects."""
@@ -86,7 +116,7 @@ class PushConfigs:
         """Return a configuration. Raises ``TaskNotFoundError`` for an unknown id."""
         for push in await self._pushes(request.task_id, scope):
             if push.id == request.id:
-                return _without_credentials(push, request.task_id, context)
+                return self._shown(push, request.task_id, context)
         raise TaskNotFoundError(
             f"the task has no push notification configuration {request.id[:100]!r}; it was not "
             "found among those of the task",
@@ -102,7 +132,7 @@ class PushConfigs:
         pushes = [p for p in await self._pushes(request.task_id, scope) if p.id > after]
         page = pushes[:size]
         return ListTaskPushNotificationConfigsResponse(
-            configs=tuple(_without_credentials(push, request.task_id, context) for push in page),
+            configs=tuple(self._shown(push, request.task_id, context) for push in page),
             next_page_token=write_token(_PageToken(page[-1].id)) if len(pushes) > size else "",
         )
 
@@ -118,6 +148,68 @@ class PushConfigs:
             raise self._executor.unavailable(error) from error
         await self._executor.push.forget(request.task_id, request.id)
         return Empty()
+
+    async def set_options(
+        self, request: SetPushOptionsRequest, context: CallContext, scope: Scope
+    ) -> PushOptionsResponse:
+        """Set what a configuration receives: it is created again, and continues."""
+        options, replaced = PushOptions(events=request.events), PushReplaced()
+        for _ in range(SET_OPTIONS_TRIES):
+            found = [p for p in await self._pushes(request.task_id, scope) if p.id == request.id]
+            if not found:
+                break
+            [push] = found
+            if push.options != options or push.state is PushState.SUSPENDED:
+                changes = {"options": options, "revision": new_id(), "replaces": push.revision}
+                try:
+                    await self._put(request.task_id, replace(push, **changes), scope)
+                except UnknownTask:
+                    break
+                except PushReplaced as error:
+                    replaced = error
+                    continue
+                except StoreError as error:
+                    raise self._executor.unavailable(error) from error
+            return PushOptionsResponse(
+                task_id=request.task_id, id=request.id, events=request.events
+            )
+        else:
+            raise self._executor.unavailable(replaced) from replaced
+        raise not_found(request.task_id)
+
+    async def history(self, request: GetPushHistoryRequest, scope: Scope) -> GetPushHistoryResponse:
+        """Return what was delivered to one configuration of a task, or to all."""
+        found = []
+        for push in await self._pushes(request.task_id, scope):
+            if request.id not in ("", push.id):
+                continue
+            try:
+                attempts = await self._store.push_attempts(request.task_id, push.id)
+            except StoreError as error:
+                raise self._executor.unavailable(error) from error
+            found.append(
+                PushHistory(
+                    id=push.id,
+                    state=_STATES[push.state],
+                    note=push.note,
+                    events=push.options.events or self._default_events,
+                    delivered=push.cursor,
+                    attempts=tuple(map(_attempt, attempts)),
+                )
+            )
+        if request.id and not found:
+            raise not_found(request.task_id)
+        return GetPushHistoryResponse(webhooks=tuple(found))
+
+    def _shown(
+        self, push: PushRecord, task_id: str, context: CallContext
+    ) -> TaskPushNotificationConfig:
+        """Return a configuration without its credentials, and with its token if it can be read."""
+        try:
+            push = replace(push, config=self._executor.push.proofs.secrets.opened(push.config))
+        except ProofFailed:
+            push = replace(push, config=replace(push.config, token=""))
+        return _without_credentials(push, task_id, context)
 
     def _check_supported(self) -> None:
         if not self._enabled:
@@ -136,6 +228,26 @@ class PushConfigs:
             return await self._store.pushes(task_id)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
+
+
+_STATES = {PushState.ACTIVE: "active", PushState.SUSPENDED: "suspended", PushState.DONE: "done"}
+
+
+def _attempt(attempt: DeliveryAttempt) -> PushAttempt:
+    return PushAttempt(
+        number=attempt.number,
+        at=_time(attempt.at),
+        duration=attempt.duration,
+        status=attempt.status,
+        error=attempt.error,
+        next=_time(attempt.next_at) if attempt.next_at else None,
+        delivery_id=attempt.delivery_id,
+    )
+
+
+def _time(at: int) -> Timestamp:
+    """Return a time of the store (ms)."""
+    return Timestamp.of(datetime.fromtimestamp(at / 1000, UTC))
 
 
 def _without_credentials(

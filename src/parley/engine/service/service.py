@@ -8,8 +8,9 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from parley.engine.description import AgentDescription
+from parley.engine.disclosure import HiddenSkills
 from parley.engine.executor import AgentExecutor
-from parley.engine.extended_card import check_caller
+from parley.engine.extended_card import check_caller, extended
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.service.admission import Admission, skill_at_work
@@ -17,6 +18,14 @@ from parley.engine.service.checks import check_history, invalid, not_found, owne
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
+from parley.engine.service.usage import usage_report
+from parley.extensions.push_delivery import (
+    GetPushHistoryRequest,
+    GetPushHistoryResponse,
+    PushOptionsResponse,
+    SetPushOptionsRequest,
+)
+from parley.extensions.usage import UsageResponse
 from parley.files.turn_files import TurnFiles
 from parley.model.cards import AgentCard
 from parley.model.errors import (
@@ -44,6 +53,7 @@ from parley.model.requests import (
 )
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.server.limits.rates import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent
 from parley.store.follow import Gap, TaskGone, follow
@@ -60,7 +70,7 @@ class AgentService:
     Callers see only the tasks of their scope (agent, tenant, owner). ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
     are told the address that their message was sent to, because none is configured. ``files`` keeps
-    what messages name by reference.
+    what messages name by reference. ``limits`` are those of the agent.
     """
 
     def __init__(
@@ -73,16 +83,32 @@ class AgentService:
         authenticates: bool = False,
         keeps_addresses: bool = True,
         files: TurnFiles | None = None,
+        limits: AgentLimits | None = None,
     ) -> None:
         self.agent = agent
+        self.limits = limits
         self._executor = executor
         self._store = store
         self._hints = hints
         self._authenticates = authenticates
         self._numbers_events = RESUMABLE_STREAMS in (e.uri for e in agent.extensions)
-        admission = Admission(agent, executor, store, keeps_addresses=keeps_addresses, files=files)
+        self._hidden = HiddenSkills.of(agent, authenticates=authenticates)
+        admission = Admission(
+            agent,
+            executor,
+            store,
+            keeps_addresses=keeps_addresses,
+            files=files,
+            hidden=self._hidden,
+            limits=limits if limits is not None and limits.limits_messages else None,
+        )
         self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
-        self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
+        self._pushes = PushConfigs(
+            executor,
+            store,
+            enabled=agent.push_notifications,
+            default_events=agent.options.push_events,
+        )
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -391,16 +417,43 @@ class AgentService:
         """Remove a webhook (§3.1.10)."""
         return await self._pushes.delete(request, context, self._scope(context))
 
+    # -- extension: push delivery --------------------------------------------------------------
+
+    async def set_push_options(
+        self, request: SetPushOptionsRequest, context: CallContext
+    ) -> PushOptionsResponse:
+        """Set what a webhook receives."""
+        return await self._pushes.set_options(request, context, self._scope(context))
+
+    async def get_push_history(
+        self, request: GetPushHistoryRequest, context: CallContext
+    ) -> GetPushHistoryResponse:
+        """Return what was delivered to the webhooks of a task."""
+        return await self._pushes.history(request, self._scope(context))
+
+    # -- usage ---------------------------------------------------------------------------------
+
+    async def usage_of(self, context: CallContext, days: int) -> UsageResponse:
+        """Return what a caller used, and what it may use (``extensions/usage.py``)."""
+        try:
+            return await usage_report(self.agent.key, self.limits, context, days, self._store.now())
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+
     # -- the extended card ---------------------------------------------------------------------
 
     async def get_extended_agent_card(
         self, request: GetExtendedAgentCardRequest, context: CallContext
     ) -> AgentCard:
         """Return the caller's card, without interfaces: the server adds them (§3.1.11)."""
+        caller, card = context.caller, self.agent.card
         cards = self.agent.extended_cards
-        check_caller(cards, context.caller, authenticates=self._authenticates)
-        assert cards is not None
-        return await cards.of(self.agent.card, context.caller, self._executor.in_thread)
+        has_card = bool(card.capabilities.extended_agent_card)
+        check_caller(caller, has_card=has_card, authenticates=self._authenticates)
+        own = card if self._hidden is None else self._hidden.card_for(caller)
+        if cards is None:
+            return extended(own, {})
+        return await cards.of(card, caller, self._executor.in_thread, own=own)
 
 
 def _history_length(request: SendMessageRequest) -> int | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
+from parley.engine.handoff.value import HandedConversation
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.remote_calls import PREFIX, RemoteCall
@@ -54,7 +55,12 @@ class NotAuthorized(Rejected):
 
 
 class Failed(Exception):
-    """The function could not do what was asked (``turn.fail``)."""
+    """The function could not do what was asked (``turn.fail``).
+
+    ``metadata`` is that of the message that says so.
+    """
+
+    metadata: dict[str, Any] | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +190,7 @@ class Attempt:
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
     on_end: tuple[Callable[[], None], ...] = ()
+    handed: HandedConversation | None = None
     _journal: Journal | None = None
     _waits: Waits | None = None
 
@@ -224,6 +231,15 @@ class Attempt:
             remembered = record.event
             assert isinstance(remembered, StepResult)
             journal.results[remembered.key] = remembered.value
+
+    def begin_again(self) -> None:
+        """Let the function run from the top once more in this attempt, and find what it recorded.
+
+        Call it when the function has ended.
+        """
+        self.journal.used_keys.clear()
+        self.question_count = self.artifact_count = self.reference_count = 0
+        self._waits = None
 
     @property
     def waits(self) -> Waits:
@@ -345,7 +361,8 @@ class Attempt:
     async def keep_result(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""
         writer = self.working()
-        writer.write(StepResult(key=f"step:{key}", value=msgspec.Raw(value)))
+        result = self.journal.results[f"step:{key}"] = msgspec.Raw(value)
+        writer.write(StepResult(key=f"step:{key}", value=result))
         await writer.flush()
 
     # -- decisions of the policy ---------------------------------------------------------------

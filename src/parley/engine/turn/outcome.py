@@ -106,7 +106,10 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
         if attempt.request.skill.replies == "message":
             return UnsupportedOperationError(text) if is_rejected else InternalError(text)
     state = TaskState.REJECTED if is_rejected else TaskState.FAILED
-    return TaskOutcome(state, message=attempt.message(text))
+    said = attempt.message(text)
+    if isinstance(reason, Failed) and reason.metadata:
+        said = msgspec.structs.replace(said, metadata=reason.metadata)
+    return TaskOutcome(state, message=said)
 
 
 def store_failure(failure: BaseException) -> StoreUnavailable | None:

@@ -15,6 +15,7 @@ from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task
+from parley.store.events import StoredCaller
 
 PREFIX = "call:"
 """The prefix of the keys of these records, among those of steps and questions."""
@@ -27,6 +28,7 @@ class RemoteCall(A2AStruct, frozen=True, kw_only=True):
     ``request`` is what was sent, kept until the remote task is known. ``task_id`` is the remote
     task. ``answered`` is set with the answer: a direct ``message``, or the ``task`` (left out if it
     is large). ``ended``: the remote task needs nothing more. ``cancel``: it is canceled with ours.
+    ``caller`` and ``tenant`` are those of a call of an agent of this process.
     """
 
     address: str
@@ -39,6 +41,8 @@ class RemoteCall(A2AStruct, frozen=True, kw_only=True):
     task: Task | None = None
     ended: bool = False
     cancel: bool = True
+    caller: StoredCaller | None = None
+    tenant: str = ""
 
 
 def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]:

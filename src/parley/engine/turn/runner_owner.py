@@ -11,6 +11,7 @@ from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.deadlines import Deadlines
+from parley.engine.turn.measured_writer import TurnMeter
 from parley.engine.turn.output_filter import OutputFilters
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.errors import A2AError
@@ -29,6 +30,7 @@ class RunnerOwner(Protocol[R]):
     agents (it raises nothing and takes a bounded time), ``in_thread`` calls a plain function in one
     of the agent's threads, and ``notify_work`` wakes the claimers, here and on other replicas.
     ``arriving`` has the handles of messages that are being appended to a log.
+    ``meter`` measures what turns write, if anything asks for it.
     ``may_have_orphans``: the replica may hold tasks that no runner runs.
     """
 
@@ -48,6 +50,7 @@ class RunnerOwner(Protocol[R]):
     remote_replies: RemoteReplies
     arriving: dict[str, ReplyHandle]
     may_have_orphans: bool
+    meter: TurnMeter | None
 
     def register(self, runner: R) -> None:
         """Make a runner known by its task."""

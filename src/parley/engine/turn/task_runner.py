@@ -17,6 +17,8 @@ from parley.engine.replies.waiters import Waiters, shutting_down
 from parley.engine.shared_timer import SharedTimer, SharedTimerHandle
 from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
 from parley.engine.turn.deadlines import Deadline, earliest, of_chain
+from parley.engine.turn.function_call import FunctionCall
+from parley.engine.turn.measured_writer import MeasuredWriter
 from parley.engine.turn.outcome import TaskOutcome, exchange_of, outcome_of, store_failure
 from parley.engine.turn.output_filter import OutputFilter
 from parley.engine.turn.private_records import PrivateRecords
@@ -85,11 +87,7 @@ class TaskRunner:
     _records: PrivateRecords | None = None
     _message_arrived: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
-    _in_function = False
-    _cancellations = 0
     _direct_reply_timer: SharedTimerHandle | None = None
-    _deadline_timer: asyncio.TimerHandle | None = None
-    _grace_timer: asyncio.TimerHandle | None = None
     _listening: AbstractContextManager[None] | None = None
 
     def __init__(
@@ -108,6 +106,7 @@ class TaskRunner:
         self.context_id = context_id
         self.scope = scope
         self.waiters = Waiters(executor.arriving)
+        self._function = FunctionCall()
 
     @property
     def task_id(self) -> str:
@@ -375,44 +374,23 @@ class TaskRunner:
 
     async def _call_function(self, attempt: Attempt) -> tuple[object, BaseException | None]:
         """Call the author's function, and return its value or its exception."""
-        failure: BaseException | None = None
-        value: object = None
-        self._in_function = True
+        seconds = None
         if self.deadline is not None:
-            wait = max(0, self.deadline.at - self.store.now()) / 1000
-            self._deadline_timer = asyncio.get_running_loop().call_later(wait, self._time_out)
+            seconds = max(0, self.deadline.at - self.store.now()) / 1000
+        invoke = self.executor.invoke if self.abort_error is None else None
         try:
-            if self.abort_error is None:
-                value = await self.executor.invoke(attempt)
-        except BaseException as error:
-            failure = error
+            return await self._function.run(
+                invoke, attempt, seconds=seconds, on_timeout=self._time_out
+            )
+        except asyncio.CancelledError:
+            # The event loop ends, and cancels the runner. The function did not fail: whoever finds
+            # the turn open runs it again.
+            self.executor.may_have_orphans = True
+            raise
         finally:
-            self._in_function = False
-            for task in attempt.calls:
-                task.cancel()
-            for close in attempt.on_end:
-                close()
-            if self._grace_timer is not None:
-                self._grace_timer.cancel()
-                self._grace_timer = None
-            if self._deadline_timer is not None:
-                self._deadline_timer.cancel()
-                self._deadline_timer = None
             if self._direct_reply_timer is not None:
                 self._direct_reply_timer.cancel()
                 self._direct_reply_timer = None
-        try:
-            if self._main is not None and (cancelling := self._main.cancelling()):
-                if cancelling > self._cancellations and isinstance(failure, asyncio.CancelledError):
-                    # The event loop ends, and cancels the runner. The function did not fail:
-                    # whoever finds the turn open runs it again.
-                    self.executor.may_have_orphans = True
-                    raise failure
-                self._cancellations = 0
-                await _absorb_cancellation(self._main)
-            return value, failure
-        finally:
-            failure = None  # its traceback has this frame: a reference cycle
 
     # -- finish: the function has ended --------------------------------------------------------
 
@@ -639,7 +617,9 @@ class TaskRunner:
         return writer
 
     def _open_writer(self, fold: Fold, seq: int, turn: int, since: int = 0) -> TaskWriter:
-        return TaskWriter(
+        meter = self.executor.meter
+        kind = TaskWriter if meter is None else MeasuredWriter.made_for(self, meter)
+        return kind(
             self.store,
             task_id=self.task_id,
             context_id=self.context_id,
@@ -710,7 +690,7 @@ class TaskRunner:
     def abort(self, error: A2AError) -> None:
         """Cancel the function, and end the turn with an error."""
         self.abort_error = error
-        self._cancel_function()
+        self._function.cancel()
 
     # -- stop the function ---------------------------------------------------------------------
 
@@ -725,12 +705,11 @@ class TaskRunner:
         """Release the task to another process: this one shuts down."""
         self.releasing = True
         self.wake()
-        self._cancel_function()
+        self._function.cancel()
 
     def _time_out(self) -> None:
         """Stop the function at the deadline of its turn or task."""
         assert self.deadline is not None
-        self._deadline_timer = None
         self.timeout_reason = self.deadline.reason
         self._stop_function()
 
@@ -742,22 +721,12 @@ class TaskRunner:
 
     def _stop_function(self) -> None:
         """Cancel the function, and abandon it if it does not end within the grace period."""
-        if self._in_function:
-            self._cancel_function()
-            if self._grace_timer is None:
-                grace = self.executor.options.cancel_grace
-                self._grace_timer = asyncio.get_running_loop().call_later(grace, self._abandon)
-
-    def _cancel_function(self) -> None:
-        if self._main is not None and self._in_function:
-            self._cancellations += 1
-            self._main.cancel()
+        self._function.stop(self.executor.options.cancel_grace, self._abandon)
 
     def _abandon(self) -> None:
         """Have another runner continue the task: the function does not end."""
-        self._grace_timer = None
         attempt = self.attempt
-        if attempt is None or self.abandoned or not self._in_function:
+        if attempt is None or self.abandoned:
             return
         log.warning(
             "the skill %r does not end after it was told to; the task goes on without it",
@@ -771,7 +740,7 @@ class TaskRunner:
     async def release_stuck(self) -> None:
         """Release the task although its function does not end."""
         attempt = self.attempt
-        if attempt is not None and self.writer is not None and self._in_function:
+        if attempt is not None and self.writer is not None and self._function.is_running:
             self._detach_function(attempt)
             with contextlib.suppress(StoreError):
                 await self._release_turn(attempt)
@@ -785,11 +754,3 @@ class TaskRunner:
         """Cancel the runner itself, at the end of the process's work."""
         if self._main is not None:
             self._main.cancel()
-
-
-async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
-    """Clear the cancellations by which a runner cancelled its own function."""
-    while task.uncancel():
-        pass
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # raises a cancellation that the function did not get to see

@@ -159,6 +159,7 @@ class Waits:
             await self._park(_Wait(wakes_at, ""))
         elif left > 0:
             await asyncio.sleep(left / 1000)
+        attempt.journal.results[f"slept:{key}"] = _NULL
         attempt.writer().write(StepResult(key=f"slept:{key}", value=_NULL))
 
     async def event(self, name: str, timeout: float | None, message: object) -> Any:
@@ -214,6 +215,7 @@ class Waits:
         outcome = _Outcome(timed_out=True) if value is None else _Outcome(value=msgspec.Raw(value))
         known = msgspec.Raw(msgspec.json.encode(outcome))
         writer = self._attempt.writer()
+        self._attempt.journal.results[key] = known
         writer.write(StepResult(key=key, value=known))
         await writer.flush()
         return known

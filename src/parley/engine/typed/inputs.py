@@ -45,7 +45,7 @@ class Inputs:
     ) -> None:
         self.fields = fields
         self._turn = turn
-        self._text = text
+        self.text = text
         self._order = order
         self._only = fields[0] if len(fields) == 1 else None
         self._is_whole = self._only is not None and is_object(self._only.type.schema)
@@ -131,8 +131,8 @@ class Inputs:
         by_name = dict(values)
         if self._turn:
             by_name[self._turn] = turn
-        if self._text:
-            by_name[self._text] = text
+        if self.text:
+            by_name[self.text] = text
         by_position: list[Any] = []
         for name, default in self._order:
             by_position.append(by_name.pop(name, default))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
+from parley.engine.handoff.value import HANDOFF_KEY, Handoff
 from parley.engine.typed.annotations import (
     Unresolved,
     arms,
@@ -21,7 +22,7 @@ from parley.engine.typed.mismatch import Mismatch, UnsupportedType
 from parley.engine.typed.value_type import ValueType
 from parley.model.parts import Artifact, Message, Part
 
-_CONTENT = (str, bytes, bytearray, memoryview, Part, Artifact, Message, PurePath)
+_CONTENT = (str, bytes, bytearray, memoryview, Part, Artifact, Message, PurePath, Handoff)
 _STREAMS = (collections.abc.AsyncIterable, collections.abc.Iterator)
 _AWAITED = (collections.abc.Awaitable, collections.abc.Coroutine)
 _NAMES = {kind.__name__ for kind in _CONTENT} | {
@@ -48,6 +49,8 @@ class ResultType:
 
     def dump(self, value: object) -> Any:
         """Return the data of a result, ``None`` if there is none. Raises ``BadResult``."""
+        if isinstance(value, Message) and HANDOFF_KEY in (value.metadata or {}):
+            return None  # the answer of the agent that the conversation was handed to
         if value is None and self._may_be_none:
             return None
         try:

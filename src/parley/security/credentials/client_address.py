@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
 from parley.security.loopback import literal_address
+
+CONNECTION = "parley.connection"
+"""The extension of a scope with the address of its connection, where proxy headers are believed."""
+
+KNOWN_PROXIES = "FORWARDED_ALLOW_IPS"
+"""The variable in which uvicorn finds the addresses of proxies."""
 
 _FORWARDED_FOR = b"x-forwarded-for"
 
@@ -14,18 +21,34 @@ _FORWARDED_FOR = b"x-forwarded-for"
 def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> str:
     """Return the IP address of the sender of a request; empty if it has none (unix sockets).
 
-    With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the proxy itself added:
-    callers can write what they like before it.
+    With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the nearest proxy added:
+    callers can write what they like before it. Where the server of this package knows further
+    proxies (``FORWARDED_ALLOW_IPS``), it is the last one that is none of them. It is empty if the
+    proxy wrote no address, and that of the connection without the header.
     """
     client = scope.get("client")
     address: str = client[0] or "" if client else ""
     if not trust_proxy:
         return address
+    connected = connection_address(scope)
     named = b",".join([value for name, value in scope["headers"] if name == _FORWARDED_FOR])
+    if not named.strip():
+        return connected
     listed = [_bare(each.strip()) for each in named.decode("latin-1").split(",")]
-    if address in listed:
-        return address  # the ASGI server took it from there, past all proxies that it knows
-    return listed[-1] if literal_address(listed[-1]) is not None else address
+    knows_proxies = address != connected and "*" not in os.environ.get(KNOWN_PROXIES, "")
+    if knows_proxies and address in listed:
+        return address
+    return listed[-1] if literal_address(listed[-1]) is not None else ""
+
+
+def connection_address(scope: Mapping[str, Any]) -> str:
+    """Return the IP address of the connection itself, whatever proxy headers say.
+
+    Another server than this package's may have put a forwarded one in its place.
+    """
+    own = (scope.get("extensions") or {}).get(CONNECTION)
+    client = own["client"] if own else scope.get("client")
+    return client[0] or "" if client else ""
 
 
 def _bare(address: str) -> str:

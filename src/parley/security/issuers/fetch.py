@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.security.egress import Egress, find_forbidden, origin_of
+from parley.security.egress.policy import LOOPBACK
 from parley.security.loopback import is_loopback
 from parley.security.response_limits import bounded_connector
 
@@ -28,6 +29,9 @@ TIMEOUT = 5.0
 """Seconds for a request and its answer."""
 
 _MAX_CONNECTIONS = 32
+
+_Route = tuple[asyncio.AbstractEventLoop, Egress | None, bool]
+"""A loop, the policy for its connections, and whether they go to hosts that it trusts."""
 
 
 class FetchFailed(Exception):
@@ -90,7 +94,7 @@ class Fetcher:
 
     def __init__(self, egress: Egress | None = None) -> None:
         self.egress = egress or Egress()
-        self._sessions: dict[tuple[asyncio.AbstractEventLoop, bool], aiohttp.ClientSession] = {}
+        self._sessions: dict[_Route, aiohttp.ClientSession] = {}
 
     async def get(self, url: str, *, named_by: str = "") -> Document:
         """Return the JSON object at an address. Raises ``FetchFailed``.
@@ -129,7 +133,7 @@ class Fetcher:
     ) -> Document:
         import aiohttp
 
-        session = self._session(is_guarded=self._is_guarded(url, named_by))
+        session = self._session(self._policy_for(url, named_by), url)
         shown = urlsplit(url)._replace(query="").geturl()
         try:
             async with (
@@ -166,10 +170,13 @@ class Fetcher:
             raise FetchFailed(f"{shown} answered with something else than a JSON object")
         return Document(content, max_age)
 
-    def _is_guarded(self, url: str, named_by: str) -> bool:
-        """Return whether an address must pass the egress policy. Raises ``FetchFailed``."""
+    def _policy_for(self, url: str, named_by: str) -> Egress | None:
+        """Return the policy for an address; none for what the operator names.
+
+        Raises ``FetchFailed``.
+        """
         if not named_by or (isinstance(url, str) and origin_of(url) == origin_of(named_by)):
-            return False
+            return None
         reason = _unfit(url)
         if reason:
             raise FetchFailed(
@@ -177,21 +184,25 @@ class Fetcher:
             )
         host = urlsplit(url).hostname or ""
         if is_loopback(host) and is_loopback(urlsplit(named_by).hostname or ""):
-            return False
+            return self.egress.adding(LOOPBACK)  # an issuer of this machine may name this machine
         if urlsplit(url).scheme != "https":
             raise FetchFailed(f"{named_by} names an address on this machine: {url[:200]}")
-        return not self.egress.trusts(host)
+        return self.egress
 
-    def _session(self, *, is_guarded: bool) -> aiohttp.ClientSession:
+    def _session(self, egress: Egress | None, url: str) -> aiohttp.ClientSession:
         import aiohttp
 
-        loop = asyncio.get_running_loop()
-        key = (loop, is_guarded)
+        is_trusted = egress is not None and egress.trusts(urlsplit(url).hostname or "")
+        key = (asyncio.get_running_loop(), egress, is_trusted)
         session = self._sessions.get(key)
         if session is None or session.closed:
-            connect = self.egress.connector if is_guarded else bounded_connector
+            limit = _MAX_CONNECTIONS
+            if egress is None:
+                connector = bounded_connector(limit=limit)
+            else:
+                connector = egress.connector(trusted=is_trusted, limit=limit)
             session = self._sessions[key] = aiohttp.ClientSession(
-                connector=connect(limit=_MAX_CONNECTIONS),
+                connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT),

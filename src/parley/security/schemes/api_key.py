@@ -145,6 +145,14 @@ class ApiKey(Scheme):
         parameters = {"in": self._location, "name": self._key_name, "error": error}
         return challenge("ApiKey", **parameters, scope=" ".join(scopes))
 
+    async def knows(self, id: str, resources: SchemeResources) -> bool:
+        """Return whether an id has keys: in the mapping, or in the server's store."""
+        if self._proofs is not None:
+            return any(proof.caller.id == id for proof in self._proofs.values())
+        if self._function is not None or resources.store is None:
+            return False
+        return bool(await resources.store.api_keys(id))
+
     async def start(self, resources: SchemeResources) -> None:
         """Prepare the look-up in the server's store."""
         if self._proofs is None and self._function is None:

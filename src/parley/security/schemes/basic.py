@@ -19,6 +19,7 @@ from parley.security.credentials.passwords import MAX_PASSWORD, PasswordHash, ha
 from parley.security.credentials.slots import Slots
 from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
 from parley.security.evidence import Evidence
+from parley.security.resources import SchemeResources
 from parley.security.schemes.challenge import challenge
 from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, checked_name
 
@@ -107,6 +108,10 @@ class Basic(Scheme):
         key = hashlib.blake2b(text, key=self._key, digest_size=32).digest()
         found = self._verdicts.get(key, evidence.now())
         return found if isinstance(found, Proof) else self._find(key, user, password, evidence)
+
+    async def knows(self, id: str, resources: SchemeResources) -> bool:
+        """Return whether an id is that of a user of the mapping."""
+        return self._hashes is not None and id in self._hashes
 
     def challenge(
         self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()

@@ -195,6 +195,10 @@ class Scheme(ABC):
         """
         return ""
 
+    async def knows(self, id: str, resources: SchemeResources) -> bool:
+        """Return whether somebody with this id has credentials, as far as that is known here."""
+        return False
+
     async def start(self, resources: SchemeResources) -> None:  # noqa: B027
         """Prepare to verify. What a network has to answer may as well wait for the first use."""
 

@@ -8,12 +8,16 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
+from parley.model.envelope.messages import BINDING as ENVELOPE
 from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, BadAddress, server_address
 from parley.server.endpoint import Interfaces
 from parley.server.hosts import AllowedHosts
 from parley.wire import versions
 
 GRPC = "GRPC"
+
+ENVELOPE_PATH = "/envelope"
+"""Where an agent speaks the envelope protocol, below its address."""
 
 # The headers that tell the address of a server.
 _TELLING = frozenset(name.lower() for name in (b"Host", *FORWARDED_ADDRESS, *FORWARDED_SCHEME))
@@ -51,6 +55,7 @@ class AdvertisedInterfaces:
     ``url`` is the public address of the app; without it, requests tell the address. ``tenants``
     have paths of their own below the address; the address itself is that of ``tenant``. ``grpc`` is
     the address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the agent.
+    ``envelope`` are the tenants, ``""`` for the agent itself, that speak the envelope protocol.
     """
 
     def __init__(
@@ -64,8 +69,10 @@ class AdvertisedInterfaces:
         tenant: str = "",
         grpc: GrpcAddress | None = None,
         over_grpc: str = "",
+        envelope: Collection[str] = (),
     ) -> None:
         self.url = url
+        self._envelope = frozenset(envelope)
         self._grpc = grpc or GrpcAddress()
         self._over_grpc = over_grpc
         self._prefix = prefix
@@ -87,6 +94,10 @@ class AdvertisedInterfaces:
             return address + self._prefix
         # Frameworks that mount an app at a path redirect to that path with a slash.
         return f"{address}/" if address.count("/") > 2 else address
+
+    def server(self, scope: Scope) -> str:
+        """Return the URL of the app, without a slash at the end. Raises ``BadAddress``."""
+        return self.address(scope).rstrip("/").removesuffix(self._prefix)
 
     def agent_address(self, scope: Scope, tenant: str = "") -> str:
         """Return the URL below which the agent of a tenant is, without a trailing slash.
@@ -137,6 +148,7 @@ class AdvertisedInterfaces:
     def interfaces_at(self, address: str, tenant: str = "") -> Interfaces:
         """Return the interfaces of a tenant whose JSON-RPC address is ``address``."""
         grpc_tenant = "/".join(filter(None, (self._over_grpc, tenant)))
+        speaks_envelope = tenant in self._envelope
         if tenant == self._tenant:
             tenant = ""
         found = []
@@ -165,4 +177,24 @@ class AdvertisedInterfaces:
                     url=url, protocol_binding=binding, protocol_version=version, tenant=named
                 )
             )
+        if speaks_envelope and (not tenant or tenant in self._tenants):
+            # Last: a client takes the first binding that it knows. With the scheme of HTTP, as some
+            # clients refuse a card with an address of another origin than the card's own.
+            own = f"{address.rstrip('/')}/{tenant}" if tenant else address.rstrip("/")
+            found.append(
+                AgentInterface(
+                    url=own + ENVELOPE_PATH,
+                    protocol_binding=ENVELOPE,
+                    protocol_version=versions.LATEST,
+                )
+            )
         return tuple(found)
+
+
+def socket_url(url: str) -> str:
+    """Return the address of HTTP as one of WebSockets: ``wss`` for ``https``, ``ws`` for ``http``.
+
+    The same address with the scheme of HTTP takes POST.
+    """
+    scheme, separator, rest = url.partition("://")
+    return f"{'wss' if scheme == 'https' else 'ws'}{separator}{rest}"

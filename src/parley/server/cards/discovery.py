@@ -28,20 +28,25 @@ _ETAG = re.compile(r'"[^"]*"')
 
 
 class CardFile(msgspec.Struct, frozen=True):
-    """A written card and its validators. ``modified`` and ``made`` are seconds since 1970."""
+    """A written card and its validators. ``modified`` and ``made`` are seconds since 1970.
+
+    ``revision`` is that of the keys which signed it.
+    """
 
     body: bytes
     etag: str
     modified: int
     made: float
+    revision: int = 0
 
 
 class CardPage:
     """Serves one agent's card, or that of a tenant.
 
     A caller that names a version gets the card of that version, others one for all versions
-    (``Settings.card``). The card is made for each address of the agent, and again when it is older
-    than caches may keep it. Because addresses come from headers, only the last 64 are kept.
+    (``Settings.card``). The card is made for each address of the agent, and signed if the server
+    signs cards. It is made again when it is older than caches may keep it, and when the keys
+    change. Because addresses come from headers, only the last 64 are kept.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class CardPage:
     ) -> None:
         assert endpoint.card is not None
         self._card = endpoint.card
+        self._signer = endpoint.signer
         self._advertised = advertised
         self._tenant = tenant
         self._settings = settings
@@ -81,10 +87,9 @@ class CardPage:
         headers = [
             self._cached,
             (b"vary", b", ".join((b"A2A-Version", *self._advertised.varies))),
-            (b"etag", file.etag.encode()),
-            (b"last-modified", formatdate(file.modified, usegmt=True).encode()),
+            *validators(file),
         ]
-        if _is_fresh(scope, file):
+        if is_fresh(scope, file):
             await reply_without_body(send, 304, headers)
             return
         headers += [JSON, (b"content-length", b"%d" % len(file.body))]
@@ -105,9 +110,17 @@ class CardPage:
     def _file(self, address: str, version: str) -> CardFile:
         now = self._clock()
         file = self._files.pop((address, version), None)
-        if file is None or now - file.made >= self._settings.card_max_age:
+        revision = 0 if self._signer is None else self._signer.revision
+        if (
+            file is None
+            or now - file.made >= self._settings.card_max_age
+            or file.revision != revision
+        ):
             card = self._card(self._advertised.interfaces_at(address, self._tenant))
-            file = _make(_write(card, version), now, file)
+            body = _write(card, version)
+            if self._signer is not None:
+                body = self._signer.sign(body)
+            file = card_file(body, now, file, revision)
         self._files[address, version] = file
         if len(self._files) > _MAX_FILES:
             del self._files[next(iter(self._files))]
@@ -165,7 +178,8 @@ def _query(scope: Scope) -> dict[str, str]:
 def _write(card: AgentCard, version: str) -> bytes:
     """Write a card for a version, or for all.
 
-    Signatures are of the card of 1.0: that is never merged, and other versions have none.
+    Signatures that a card brings with it are of the card of 1.0: that is never merged, and other
+    versions have none of them.
     """
     if card.signatures:
         if version in ("", versions.LATEST):
@@ -174,13 +188,22 @@ def _write(card: AgentCard, version: str) -> bytes:
     return versions.write_card(card, version)
 
 
-def _make(body: bytes, now: float, before: CardFile | None) -> CardFile:
+def card_file(body: bytes, now: float, before: CardFile | None, revision: int = 0) -> CardFile:
+    """Return a body with its validators, which are those of before if it is the same."""
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     modified = before.modified if before is not None and before.etag == etag else int(now)
-    return CardFile(body, etag, modified, now)
+    return CardFile(body, etag, modified, now, revision)
 
 
-def _is_fresh(scope: Scope, file: CardFile) -> bool:
+def validators(file: CardFile) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers that conditional requests repeat."""
+    return (
+        (b"etag", file.etag.encode()),
+        (b"last-modified", formatdate(file.modified, usegmt=True).encode()),
+    )
+
+
+def is_fresh(scope: Scope, file: CardFile) -> bool:
     """Return whether the client already has this card (RFC 9110 §13)."""
     known = [value for name, value in scope["headers"] if name == b"if-none-match"]
     if known:

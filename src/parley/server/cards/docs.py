@@ -6,12 +6,14 @@ import hashlib
 import re
 from base64 import b64encode
 from functools import cache
+from html import escape
 from importlib.resources import files
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.model.cards import AgentCard
+from parley.model.catalog.entries import CATALOG
 from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
@@ -104,6 +106,22 @@ async def docs(scope: Scope, receive: Receive, send: Send) -> None:
         return
     body, headers = _page()
     await _answer(scope, send, body, b"text/html; charset=utf-8", headers)
+
+
+class LinkedDocs:
+    """The page of ``docs``, with a link to the catalog of the server in its head."""
+
+    def __init__(self, reference: str) -> None:
+        link = f'<link rel="ai-catalog" type="{CATALOG}" href="{escape(reference)}">'
+        self._link = b"</title>\n" + link.encode("ascii")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD."""
+        if await _is_wrong_method(scope, send, "a page is read with GET"):
+            return
+        body, headers = _page()
+        body = body.replace(b"</title>", self._link, 1)
+        await _answer(scope, send, body, b"text/html; charset=utf-8", headers)
 
 
 async def _is_wrong_method(scope: Scope, send: Send, words: str) -> bool:

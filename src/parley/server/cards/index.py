@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.errors import A2AError, MethodNotFoundError
 from parley.server.address import BadAddress, route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.catalog_links import catalog_reference, link_to_catalog
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.responses import reply, reply_with_message, reply_without_body
+from parley.server.http.responses import NO_STORE, reply, reply_with_message, reply_without_body
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
@@ -28,7 +30,8 @@ class Index:
     """Lists the agents, without tenants: at a root without an agent, and in every 404.
 
     A JSON-RPC request gets a JSON-RPC error, so that its client shows the text. ``lists`` decides
-    who sees the agents, if not everyone does.
+    who sees the agents, if not everyone does. ``catalog`` tells the address below which the
+    catalog of the server is, if it publishes one: who sees the agents sees where that is.
     """
 
     def __init__(
@@ -37,9 +40,11 @@ class Index:
         settings: Settings,
         held: ByteReservation,
         lists: Callable[[Scope], bool] | None = None,
+        catalog: AdvertisedInterfaces | None = None,
     ) -> None:
         self._advertised = advertised
         self._lists = lists
+        self._catalog = catalog
         self._held = held
         self._settings = settings
 
@@ -75,6 +80,12 @@ class Index:
             ]
         varies = self._advertised[0].varies if self._advertised else ()
         headers = [(b"vary", b", ".join(varies))] if varies else []
+        if addresses and self._catalog is not None:
+            body["catalog"] = self._catalog.address(scope).rstrip("/") + CATALOG_PATH
+            if path in ("/", *CARD_PATHS):
+                headers.append(link_to_catalog(catalog_reference(path, self._catalog.url)))
+        if self._lists is not None or not is_index:
+            headers.append(NO_STORE)  # it depends on who asks, or is there later
         if scope["method"] == "HEAD":
             await reply_without_body(send, 200 if is_index else 404, headers)
         else:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from parley.extensions.composition import CompositionPicture
 from parley.model.cards import AgentCard
 from parley.model.errors import ERRORS, A2AError
 from parley.model.extensions import Extension
@@ -98,6 +99,10 @@ def document(
             "securitySchemes": schemes,
         },
     }
+    for extension in extensions:
+        if isinstance(extension, CompositionPicture):
+            shown = {"mermaid": extension.mermaid, "svg": extension.svg}
+            made["info"]["x-parley-composition"] = shown
     if requirements:
         made["security"] = requirements
     if card.documentation_url:

@@ -92,7 +92,7 @@ def _servers(authorizations: Iterable[Authorization]) -> Iterable[str]:
 
 def _scopes(authorizations: Iterable[Authorization]) -> Iterable[str]:
     for authorization in authorizations:
-        for security in authorization.securities:
+        for security in authorization.listed_securities:
             for alternative in security.alternatives:
                 for each in alternative:
                     if each.scheme.authorization_servers:

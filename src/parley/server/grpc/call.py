@@ -26,6 +26,8 @@ from parley.model.operations import Operation
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
+from parley.security.credentials.client_address import client_address
+from parley.security.rates.exceeded import fields_of
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
@@ -34,6 +36,7 @@ from parley.server.grpc.restricted import NO_METHOD
 from parley.server.grpc.scope import HttpServer, scope_of
 from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
 from parley.server.http.streams import is_input_required, shutting_down
+from parley.server.limits.rates import standings_of
 from parley.server.restrictions import Gate
 from parley.server.trace_headers import read_trace
 from parley.wire import versions
@@ -150,7 +153,10 @@ class GrpcCall:
     async def _result(self) -> bytes:
         # A frame of its own: the frame that aborts a call lives until garbage collection.
         call = await self._read_call()
-        result = self._codec.write_result(self._operation, await call.answer())
+        answer = await call.answer()
+        if call.grant is not None:
+            self._echo += call.grant.fields
+        result = self._codec.write_result(self._operation, answer)
         self._agents.limits.count_until_sent(self._context, len(result))
         return result
 
@@ -167,6 +173,9 @@ class GrpcCall:
             call = await self._read_call()
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
             with self._around.streams.registered(self, call.context):
+                if call.grant is not None:
+                    await call.grant.settle()
+                    self._echo += call.grant.fields
                 items = cast("AsyncGenerator[StreamItem, None]", call.stream())
                 async with aclosing(items):
                     async for item in items:
@@ -251,10 +260,17 @@ class GrpcCall:
             self._echo.append((self._dialect.extensions_header, uris))
         return call
 
+    def sender(self) -> str:
+        """Return the address of the sender (``SeenAddresses``)."""
+        return client_address(self._scope(), trust_proxy=self._around.settings.trust_proxy)
+
     def interfaces(self, tenant: str) -> Interfaces:
         """Return the interfaces of the agent of a tenant (``SeenAddresses``)."""
         scope = {**self._scope(), "scheme": self._server.scheme}
         return self._around.interfaces(scope, tenant)
+
+    def vary_by_caller(self) -> None:
+        """Do nothing: no cache keeps answers of gRPC (``SeenAddresses``)."""
 
     def address(self, tenant: str) -> str:
         """Return no URL: a call shows none (``SeenAddresses``)."""
@@ -308,8 +324,10 @@ class GrpcCall:
         """Abort the call with the status and the details of an error."""
         # Its frames, and all that they hold, would live as long as the error.
         error.__traceback__ = error.__context__ = error.__cause__ = None
+        standings = standings_of(error)
         error = self._codec.with_wire_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
+        trailing += fields_of(standings)
         trailing += [("www-authenticate", each) for each in self._challenges(error)]
         if not started:
             await self._context.send_initial_metadata(self._echo)

@@ -35,6 +35,8 @@ from parley.wire.json import protojson
 
 FORM = b"application/x-www-form-urlencoded"
 
+BODY = "the body of a callback"
+
 _log = logging.getLogger("parley.server")
 _RETRY = (b"retry-after", b"1")
 _MAX_FIELDS = 1000
@@ -49,13 +51,14 @@ class CallbackRefused(Exception):
         self.message = message
 
 
-class CallbackRoute:
-    """Answers callbacks below ``address``: those of one agent, or of one tenant of it."""
+class SignedAddresses:
+    """Reads requests to the signed addresses of one agent, or of one ``tenant`` of it.
+
+    All methods raise ``CallbackRefused``.
+    """
 
     def __init__(
         self,
-        receiver: CallbackReceiver,
-        address: str,
         *,
         tenant: str = "",
         settings: Settings,
@@ -63,14 +66,41 @@ class CallbackRoute:
         lifecycle: Lifecycle,
         request_bytes: ByteReservation,
     ) -> None:
-        self._receiver = receiver
-        self._start = len(address) + 1
-        self._tenant = tenant
-        self._limit = min(settings.max_body_bytes, MAX_EVENT_BYTES)
-        self._max_depth = settings.max_depth
+        self.tenant = tenant
+        self._settings = settings
         self._dispatcher = dispatcher
         self._lifecycle = lifecycle
         self._request_bytes = request_bytes
+
+    async def ready(self) -> None:
+        """Wait until the agents are started."""
+        if self._lifecycle.draining:
+            raise CallbackRefused(503, "the server is shutting down; call again in a moment")
+        await self._dispatcher.start()
+
+    async def content(self, scope: Scope, receive: Receive, *, limit: int, what: str) -> object:
+        """Return what the body of a request is (see ``read_content``); ``what`` names it.
+
+        Raises ``ClientGone``, too.
+        """
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length")
+        limit = min(self._settings.max_body_bytes, limit)
+        try:
+            body = await read_body(receive, scope, length, limit, self._request_bytes)
+        except BodyTooLarge:
+            raise CallbackRefused(413, f"{what} has {limit} bytes at most") from None
+        media_type = headers.get(b"content-type", b"")
+        return read_content(media_type, body, max_depth=self._settings.max_depth)
+
+
+class CallbackRoute:
+    """Answers callbacks below ``path``."""
+
+    def __init__(self, receiver: CallbackReceiver, path: str, addresses: SignedAddresses) -> None:
+        self._receiver = receiver
+        self._start = len(path) + 1
+        self._addresses = addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -93,14 +123,13 @@ class CallbackRoute:
 
     async def _complete(self, scope: Scope, receive: Receive) -> None:
         """Complete the event. Raises ``CallbackRefused``, ``ClientGone``."""
-        if self._lifecycle.draining:
-            raise CallbackRefused(503, "the server is shutting down; call again in a moment")
+        addresses = self._addresses
         try:
-            await self._dispatcher.start()
-            key = await self._receiver.event_of(route_path(scope)[self._start :], self._tenant)
-            media_type, body = await self._body(scope, receive)
-            value = read_value(media_type, body, max_depth=self._max_depth)
-            await self._receiver.complete(key, value)
+            await addresses.ready()
+            token = route_path(scope)[self._start :]
+            key = await self._receiver.event_of(token, addresses.tenant)
+            content = await addresses.content(scope, receive, limit=MAX_EVENT_BYTES, what=BODY)
+            await self._receiver.complete(key, value_of(content))
         except TokenExpired:
             raise CallbackRefused(410, "this callback address has expired") from None
         except TokenInvalid:
@@ -117,25 +146,11 @@ class CallbackRoute:
             message = "the store is not available just now; call again in a moment"
             raise CallbackRefused(503, message) from error
 
-    async def _body(self, scope: Scope, receive: Receive) -> tuple[bytes, bytes]:
-        """Return the media type of the body, and the body."""
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length")
-        try:
-            body = await read_body(receive, scope, length, self._limit, self._request_bytes)
-        except BodyTooLarge:
-            message = f"the body of a callback has {self._limit} bytes at most"
-            raise CallbackRefused(413, message) from None
-        return headers.get(b"content-type", b""), body
 
-
-def read_value(media_type: bytes, body: bytes, *, max_depth: int) -> bytes:
-    """Return the value that a body is, as the store keeps it: JSON, a form's fields, or nothing.
-
-    Raises ``CallbackRefused``.
-    """
+def value_of(content: object) -> bytes:
+    """Return what a body is, as the store keeps it. Raises ``CallbackRefused``."""
     try:
-        return event_value(read_content(media_type, body, max_depth=max_depth))
+        return event_value(content)
     except ValueError as error:
         raise CallbackRefused(413, str(error)) from None
 

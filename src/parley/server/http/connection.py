@@ -11,6 +11,7 @@ import logging
 import sys
 from enum import Enum, auto
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import httptools
 import msgspec
@@ -18,10 +19,12 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from parley.model.errors import OverloadedError
-from parley.security.evidence import CONNECTION
+from parley.security.credentials.client_address import CONNECTION
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.tls.extension import tls_extension
+from parley.server.websocket.serving import Handed
+from parley.server.websocket.upgrade import Upgrades
 
 MAX_HEAD = 64 * 1024
 """The most bytes of a request before its body, after it, and between two chunks of it."""
@@ -53,7 +56,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     ``body_timeout`` is for the body, extended by a second for every ``MIN_BODY_RATE`` bytes
     received, and for each pause in it. ``request_bytes`` bounds unanswered input, ``unsent_bytes``
     unread output. ``keeps_address``: proxy headers may change the address in a scope, so the
-    connection's own is kept beside it.
+    connection's own is kept beside it. ``upgrades`` makes WebSockets of the requests that ask for
+    one; without it nothing does.
     """
 
     connections: int
@@ -62,6 +66,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     request_bytes: ByteReservation
     unsent_bytes: UnsentBytes
     keeps_address: bool = False
+    upgrades: Upgrades | None = None
 
 
 class _Receiving(Enum):
@@ -118,7 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._backlog = b""
         self._pipelined: list[RequestResponseCycle] = []
         self._has_buffered = self._is_next_deferred = self._is_reserve_scheduled = False
-        self._ignores_input = self._asks_for_upgrade = False
+        self._ignores_input = self._asks_for_upgrade = self._is_handed_over = False
         self._head_end: int | None = None
         self._backlog_timer: asyncio.TimerHandle | None = None
         self._request_timer: asyncio.TimerHandle | None = None
@@ -275,6 +280,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._received += len(data)
         idle, cycle = self.timeout_keep_alive_task, self.cycle
         self._feed(data)
+        if self._is_handed_over:
+            return
         if self._receiving is _Receiving.NOTHING:
             self._head_size = 0
             is_over = self.cycle is None or self.cycle.response_complete
@@ -288,28 +295,83 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_request_timer()
 
     def _feed(self, data: bytes) -> None:
-        """Feed the parser, and ignore ``Upgrade``.
+        """Feed the parser, and ignore ``Upgrade`` but to a WebSocket where one is taken.
 
         The parser stops after a head that asks for another protocol. The head is then parsed again
         without that, as RFC 9110 §7.8 allows: HTTP/2 clients ask for an upgrade at first.
         """
         super().data_received(data)
         while self._head_end is not None:
-            data = self._without_upgrade() + data[self._head_end :]
+            rest = data[self._head_end :]
             self._head_end = None
+            if self._becomes_socket(rest):
+                return
+            data = self._head_again(without_upgrade=True) + rest
             # The old parser may expect no further data: HTTP/1.0 and Connection: close.
             self.parser = _parser_for(self)
             super().data_received(data)
 
-    def _without_upgrade(self) -> bytes:
-        """Return the parsed head without its request for another protocol."""
+    def _becomes_socket(self, rest: bytes) -> bool:
+        """Make this a WebSocket if the parsed head asks for one; ``rest`` came behind it.
+
+        That waits for the answers to the requests before it.
+        """
+        upgrades = self.limits.upgrades
+        scope = None if upgrades is None else self._complete_scope()
+        if upgrades is None or scope is None or not upgrades.takes(scope):
+            return False
+        self._receiving = _Receiving.NOTHING
+        if self._must_wait():
+            self._backlog = self._head_again() + rest + self._backlog
+            self.parser = _parser_for(self)
+            self._reserve_soon()
+            return True
+        rest += self._backlog
+        self._let_go()
+        connections, tasks = self.connections, self.tasks
+        handed = Handed(scope, rest, self.app, connections, tasks, self.access_log)
+        upgrades.hand_over(self.transport, handed)
+        return True
+
+    def _complete_scope(self) -> dict[str, Any] | None:
+        """Return the scope of the parsed head, as uvicorn completes it; nothing for a bad path."""
+        try:
+            url = httptools.parse_url(self.url)
+            path = unquote(url.path.decode("ascii"))
+        except (httptools.HttpParserError, UnicodeDecodeError, AttributeError):
+            return None
+        return {
+            **self.scope,
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode("ascii") + url.path,
+            "query_string": url.query or b"",
+        }
+
+    def _let_go(self) -> None:
+        """Give the transport away: this is no HTTP connection any more."""
+        self._is_handed_over = True
+        for timer in (self._request_timer, self._backlog_timer):
+            if timer is not None:
+                timer.cancel()
+        self._request_timer = self._backlog_timer = None
+        self._unset_keepalive_if_required()
+        self._flow.unblock()
+        self.limits.unsent_bytes.discard(self)
+        self._backlog = b""
+        self._reserve(0)
+        self._pipelined.clear()
+        self.connections.discard(self)
+        self.parser = self.cycle = None  # type: ignore[assignment]
+
+    def _head_again(self, *, without_upgrade: bool = False) -> bytes:
+        """Return the parsed head, also without its request for another protocol."""
         method, version = self.scope["method"], self.scope["http_version"]
         lines = [b"%b %b HTTP/%b\r\n" % (method.encode(), self.url, version.encode())]
         for name, value in self.headers:
-            if name == b"connection":
+            if without_upgrade and name == b"connection":
                 options = [option.strip() for option in value.split(b",")]
                 value = b", ".join(each for each in options if each.lower() != _UPGRADE)
-            if name != _UPGRADE:
+            if not (without_upgrade and name == _UPGRADE):
                 lines.append(b"%b: %b\r\n" % (name, value))
         return b"".join(lines) + b"\r\n"
 
@@ -466,6 +528,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _reject(self, status: bytes, headers: bytes = b"") -> None:
         """Refuse the request being received with a status, or abort where none can be sent."""
+        if self.transport.is_closing():
+            return  # it was refused already: an address that no parser takes
         cycle = self.cycle
         if self._receiving is _Receiving.HEAD:
             may_answer = cycle is None or cycle.response_complete

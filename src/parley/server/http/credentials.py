@@ -19,11 +19,10 @@ from parley.model.errors import A2AError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.signed_tokens import TokenExpired, TokenInvalid
 from parley.server.address import route_path
-from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CredentialReceiver, CredentialRefused, NoLongerNeeded
 from parley.server.failures import log_unforeseen
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.callbacks import CallbackRefused, read_content
+from parley.server.http.body import ClientGone
+from parley.server.http.callbacks import CallbackRefused, SignedAddresses
 from parley.server.http.exchange import error_headers
 from parley.server.http.responses import (
     NO_STORE,
@@ -32,9 +31,6 @@ from parley.server.http.responses import (
     reply_with_message,
     reply_without_body,
 )
-from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.settings import Settings
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.timers import EventCompleted
 
@@ -54,7 +50,7 @@ _PRIVATE = [
 
 
 class CredentialRoute:
-    """Takes the credentials that are posted below ``address``."""
+    """Takes the credentials that are posted below ``path``."""
 
     method = "POST"
     wrong_method = "a credential is posted, as JSON or as a form"
@@ -62,23 +58,14 @@ class CredentialRoute:
     def __init__(
         self,
         receiver: CredentialReceiver,
-        address: str,
+        path: str,
+        addresses: SignedAddresses,
         *,
-        tenant: str = "",
-        settings: Settings,
-        dispatcher: Dispatcher,
-        lifecycle: Lifecycle,
-        request_bytes: ByteReservation,
         identify: Callable[[Scope], Any] | None = None,
     ) -> None:
         self._receiver = receiver
-        self._start = len(address) + 1
-        self._tenant = tenant
-        self._limit = min(settings.max_body_bytes, MAX_BYTES)
-        self._max_depth = settings.max_depth
-        self._dispatcher = dispatcher
-        self._lifecycle = lifecycle
-        self._request_bytes = request_bytes
+        self._start = len(path) + 1
+        self._addresses = addresses
         self._identify = identify
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,23 +110,13 @@ class CredentialRoute:
 
     async def _take(self, scope: Scope, receive: Receive) -> None:
         """Take a credential. Raises what ``__call__`` answers."""
-        await self._ready()
-        claim = await self._receiver.claim_of(route_path(scope)[self._start :], self._tenant)
+        addresses = self._addresses
+        await addresses.ready()
+        claim = await self._receiver.claim_of(route_path(scope)[self._start :], addresses.tenant)
         if claim.caller:
             await self._check_caller(scope, claim.caller)
-        headers = dict(scope["headers"])
-        try:
-            length = headers.get(b"content-length")
-            body = await read_body(receive, scope, length, self._limit, self._request_bytes)
-        except BodyTooLarge:
-            raise CallbackRefused(413, f"a credential has {self._limit} bytes at most") from None
-        given = read_content(headers.get(b"content-type", b""), body, max_depth=self._max_depth)
+        given = await addresses.content(scope, receive, limit=MAX_BYTES, what="a credential")
         await self._receiver.receive(claim, given)
-
-    async def _ready(self) -> None:
-        if self._lifecycle.draining:
-            raise CallbackRefused(503, "the server is shutting down; call again in a moment")
-        await self._dispatcher.start()
 
     async def _check_caller(self, scope: Scope, owner: str) -> None:
         """Refuse anybody but the caller that the task works for."""
@@ -162,7 +139,7 @@ class RedirectRoute(CredentialRoute):
     wrong_method = "an authorization server sends a browser here, with GET"
 
     async def _take(self, scope: Scope, receive: Receive) -> None:
-        await self._ready()
+        await self._addresses.ready()
         query = scope.get("query_string", b"")
         if len(query) > MAX_QUERY:
             raise CallbackRefused(414, f"a redirect has {MAX_QUERY} bytes at most")
@@ -173,7 +150,8 @@ class RedirectRoute(CredentialRoute):
         given = dict(pairs)
         if len(given) < len(pairs):
             raise CallbackRefused(400, "the query of this address has something twice")
-        claim = await self._receiver.claim_of(given.pop("state", ""), self._tenant, redirected=True)
+        state, tenant = given.pop("state", ""), self._addresses.tenant
+        claim = await self._receiver.claim_of(state, tenant, redirected=True)
         await self._receiver.receive(claim, given, redirected=True)
 
     async def _reply(

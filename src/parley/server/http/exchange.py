@@ -27,6 +27,8 @@ from parley.model.errors import (
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.security.credentials.client_address import client_address
+from parley.security.rates.exceeded import Fields, LimitExceeded, fields_of
 from parley.security.schemes.challenge import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
@@ -37,8 +39,10 @@ from parley.server.http.responses import NO_STORE, Headers, reply, reply_without
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits.rates import LimitGrant
 from parley.server.settings import Settings
 from parley.server.trace_headers import read_trace
+from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec
 
@@ -72,8 +76,9 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
     them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
-    bytes of incomplete requests. ``resource_metadata`` returns the address of the agent's metadata,
-    which challenges name (RFC 9728 §5.1).
+    bytes of incomplete requests, ``sockets`` the open WebSockets. ``resource_metadata`` returns the
+    address of the agent's metadata, which challenges name (RFC 9728 §5.1). ``varies`` are the
+    headers that callers show who they are with.
     """
 
     dispatcher: Dispatcher
@@ -84,7 +89,9 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     interfaces: Callable[[Scope, str], Interfaces]
     address: Callable[[Scope, str], str]
     request_bytes: ByteReservation
+    sockets: SocketLimits
     resource_metadata: Callable[[Scope], str] | None = None
+    varies: bytes = b""
 
     def error_headers(self, error: A2AError, scope: Scope) -> Headers:
         """Return the headers that say how to proceed; challenges name the agent's metadata."""
@@ -220,13 +227,30 @@ class Exchange(ABC):
             self.context = call.context
             self.answers_message = call.operation.request is SendMessageRequest
             items = call.stream()
+            if call.grant is not None:
+                items = await self._granted(call.grant, items)
             if not self.is_notification:
                 return items
             # A notification has no reader: wait for the first event, so that the turn has started.
             async with aclosing(cast("Any", items)):
                 await anext(items, None)
             return b""
-        return self.wrap(self.codec.write_result(call.operation, await call.answer()))
+        answer = await call.answer()
+        if call.grant is not None:
+            self._add_fields(call.grant.fields)
+        return self.wrap(self.codec.write_result(call.operation, answer))
+
+    async def _granted(
+        self, grant: LimitGrant, items: AsyncIterator[StreamItem]
+    ) -> AsyncIterator[StreamItem]:
+        """Return a stream once its limits are known, so that its headers have them."""
+        if not grant.is_settled:
+            await grant.settle()
+        self._add_fields(grant.fields)
+        return items
+
+    def _add_fields(self, fields: Fields) -> None:
+        self.response_headers += [(name.encode(), value.encode()) for name, value in fields]
 
     async def _stream(
         self, items: AsyncIterator[StreamItem], receive: Receive, send: Send
@@ -283,9 +307,18 @@ class Exchange(ABC):
                     named = value
         return versions.requested(named)
 
+    def sender(self) -> str:
+        """Return the address of the sender (``SeenAddresses``)."""
+        return client_address(self.scope, trust_proxy=self.served.settings.trust_proxy)
+
     def interfaces(self, tenant: str) -> Interfaces:
         """Return the interfaces of the agent of a tenant (``SeenAddresses``)."""
         return self.served.interfaces(self.scope, tenant)
+
+    def vary_by_caller(self) -> None:
+        """Name the headers that the answer depends on (``SeenAddresses``)."""
+        if self.served.varies:
+            self.response_headers.append((b"vary", self.served.varies))
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is (``SeenAddresses``)."""
@@ -371,6 +404,9 @@ def error_headers(error: A2AError, challenges: Iterable[str] | None = None) -> H
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    if isinstance(error, LimitExceeded):
+        fields = fields_of(error.standings)
+        headers += [(name.encode(), value.encode()) for name, value in fields]
     found = challenges_of(error) if challenges is None else challenges
     headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in found]
     return headers

@@ -483,7 +483,7 @@ async def _disconnected(receive: Receive) -> None:
 
 def _of_agent(service: FileService, record: FileRecord) -> FileRecord:
     """Return a file whose address is signed. Raises ``NoSuchFile`` if it is another agent's."""
-    if record.scope.agent != service.agent:
+    if record.scope.agent != service.agent and record.scope.agent not in service.guests:
         raise NoSuchFile
     return record
 

@@ -31,6 +31,7 @@ def refusing_host(handler: ASGIApp, error: HostNotAllowed) -> ASGIApp:
 
 async def _refuse(handler: ASGIApp, error: HostNotAllowed, scope: Scope, send: Send) -> None:
     """Refuse a request in the format of ``handler``, without reading its body."""
+    handler = getattr(handler, "otherwise", handler)  # behind what takes some of its paths
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
     version = versions.supported_for(named) or versions.LATEST
     kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from parley.model.push import PushOptions
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.admin.export_format import (
@@ -28,11 +29,14 @@ from parley.store.admin.export_format import (
     ImportTarget,
 )
 from parley.store.admin.owners import Owned, OwnerAssignment
+from parley.store.audit.reading import AuditReading
 from parley.store.events import RecordKind
+from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Replica
+from parley.store.protocols.usage import UsageQuery, UsageRow
 from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import Migration
-from parley.store.sql_engine.batch import ASLEEP
+from parley.store.sql_engine.batch import ASLEEP, options_column, options_in
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Returns the rows of a query of ``sql/shared/admin.sql``, a piece at a time."""
@@ -136,6 +140,10 @@ class StoreAdmin(Protocol):
         """Return the suspended webhooks, those of the oldest tasks first."""
         ...
 
+    def waiting(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Return the active webhooks that wait for their receivers, and why."""
+        ...
+
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         """Resume suspended webhooks after the last delivered event; return which.
 
@@ -173,6 +181,24 @@ class StoreAdmin(Protocol):
 
         Returns ``None`` if there is no such key.
         """
+        ...
+
+    def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return what was used, the latest days first. The schema must be current."""
+
+    def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit; durable when it returns. The schema must be current."""
+        ...
+
+    def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint.
+
+        Returns how many went, ``PRUNED_AT_ONCE`` at most.
+        """
+        ...
+
+    def audit(self) -> AbstractContextManager[AuditReading]:
+        """Read who did what as of the moment when this begins. The schema must be current."""
         ...
 
     def reading(self) -> AbstractContextManager[ExportSource]:
@@ -232,7 +258,7 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
             yield ExportedRecord(
                 seq=seq, sub=sub, turn=turn, kind=RecordKind(kind), at=at, payload=raw
             )
-        for config, version, revision, cursor, state, note in pushes.of(key):
+        for config, version, revision, cursor, state, note, options, confirmed in pushes.of(key):
             yield ExportedPush(
                 config=msgspec.Raw(config),
                 version=version,
@@ -240,6 +266,8 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
                 cursor=cursor,
                 state=PushState(state),
                 note=note,
+                options=options_in(options) if options else None,
+                confirmed=bool(confirmed),
             )
 
 
@@ -334,7 +362,8 @@ def record_row(key: int, record: ExportedRecord) -> tuple[Any, ...]:
 def push_row(key: int, agent: str, push_id: str, push: ExportedPush) -> tuple[Any, ...]:
     """Return the row of a configuration."""
     delivery = (push.version, push.revision, push.cursor, push.state.value, push.note)
-    return key, push_id, agent, bytes(push.config), *delivery
+    options = (options_column(push.options or PushOptions()), push.confirmed)
+    return key, push_id, agent, bytes(push.config), *delivery, *options
 
 
 def receipt_row(receipt: ExportedReceipt) -> tuple[Any, ...]:

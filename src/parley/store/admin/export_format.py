@@ -4,8 +4,8 @@ A file begins with a header and ends with a trailer, which counts the lines betw
 their hash, so that a truncated or changed file is refused. Between them are, in this order:
 contexts, each followed by its messages and values; receipts; events; tasks, the oldest first, each
 followed by its whole log and its webhooks. The stored form of tasks is not exported: an import
-builds it from the log. Leases are not exported either, nor are secrets: another store has its own.
-Sleeping tasks sleep on where they are imported.
+builds it from the log. Leases and delivery histories are not exported either, nor are secrets:
+another store has its own. Sleeping tasks sleep on where they are imported.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from parley.model.push import PushOptions
 from parley.model.tasks import TaskState
 from parley.store.events import RecordKind
 from parley.store.protocols.errors import StoreError
@@ -140,8 +141,11 @@ class ExportedRecord(ExportLine, frozen=True, kw_only=True, tag="record"):
     payload: msgspec.Raw
 
 
-class ExportedPush(ExportLine, frozen=True, kw_only=True, tag="webhook"):
-    """A push notification configuration of the task before it, and its delivery state."""
+class ExportedPush(ExportLine, frozen=True, kw_only=True, tag="webhook", omit_defaults=True):
+    """A push notification configuration of the task before it, and its delivery state.
+
+    Its delivery history is not exported.
+    """
 
     config: msgspec.Raw
     version: str
@@ -149,6 +153,8 @@ class ExportedPush(ExportLine, frozen=True, kw_only=True, tag="webhook"):
     cursor: int
     state: PushState
     note: str
+    options: PushOptions | None = None
+    confirmed: bool = False
 
 
 class Counts(msgspec.Struct, kw_only=True):

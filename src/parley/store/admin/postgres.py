@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from parley.database.postgres.connection import Address, explain
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
     Prunable,
@@ -39,18 +40,21 @@ from parley.store.admin.export_format import (
 )
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.api_keys import record_of
-from parley.store.postgres import api_keys
-from parley.store.postgres.connection import Address, explain
+from parley.store.audit.reading import DECISION, AuditReading
+from parley.store.postgres import api_keys, audit
 from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
-from parley.store.postgres.migrations import inspect, migrate, sql_for
+from parley.store.postgres.schema import SCHEMA, sql_for
+from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.timers import EventCompleted, checked_event
+from parley.store.protocols.usage import UsageQuery, UsageRow
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.pushes import suspended_of
 from parley.store.snapshot import StoredForm
 from parley.store.sql import Migration, filled, queries
+from parley.store.usage import query_values, usage_row
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -58,8 +62,11 @@ ROWS_AT_ONCE = 200
 """The number of rows of a table to fetch at once."""
 
 _CURSOR = queries("postgres", "cursor.sql")
-_READ = queries("shared", "admin.sql")
-_WRITE = queries("postgres", "pieces.sql", "admin.sql", "timers.sql", "api_keys.sql")
+_READ = queries("shared", "admin.sql") | queries("shared", "audit.sql")
+_WRITE = queries(
+    "postgres", "pieces.sql", "admin.sql", "timers.sql", "api_keys.sql", "audit.sql", "usage.sql"
+)
+_POLICY = f"substring(l.payload from 1 for {len(DECISION)}) = '{DECISION}'::bytea"
 
 
 class PostgresAdmin:
@@ -72,6 +79,7 @@ class PostgresAdmin:
         self._address = Address.of(url)
         schema = f"{self._address.schema}."
         words = {"{waiting}": "waiting > 0", "{c}": 'COLLATE "C"', "{?}": "%s", "{schema}": schema}
+        words |= {"{policy}": _POLICY}
         self._read_sql = dict(_READ)
         for word, meaning in words.items():
             for name, sql in self._read_sql.items():
@@ -93,12 +101,12 @@ class PostgresAdmin:
 
     def schema(self) -> SchemaStatus:
         """Return the version of the schema. Changes nothing."""
-        versions = inspect(self._address)
+        versions = SCHEMA.inspect(self._address)
         return SchemaStatus(versions.found, versions.missing)
 
     def migrate(self) -> Sequence[Migration]:
         """Create the schema, or bring it up to date; return the migrations done."""
-        return migrate(self._address)
+        return SCHEMA.migrate(self._address)
 
     def unassigned(self, owners: OwnerAssignment) -> Owned:
         """Return how much belongs to owners without an issuer."""
@@ -185,6 +193,12 @@ class PostgresAdmin:
         with self._snapshot() as connection:
             return [each for page in self._suspended(connection, which) for each in page]
 
+    def waiting(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Return the active webhooks that wait for their receivers."""
+        with self._snapshot() as connection:
+            pages = self._suspended(connection, which, "waiting")
+            return [each for page in pages for each in page]
+
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         """Resume suspended webhooks, a page at a time; return which."""
         resumed: list[SuspendedWebhook] = []
@@ -197,10 +211,10 @@ class PostgresAdmin:
         return resumed
 
     def _suspended(
-        self, connection: Connection, which: WebhookFilter
+        self, connection: Connection, which: WebhookFilter, query: str = "suspended"
     ) -> Iterator[list[SuspendedWebhook]]:
         def find(values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-            return connection.execute(self._read_sql["suspended"], values).fetchall()
+            return connection.execute(self._read_sql[query], values).fetchall()
 
         return suspended_of(find, which)
 
@@ -249,6 +263,41 @@ class PostgresAdmin:
             found = api_keys.end(connection.execute, sql, id, expires_at, revoked_at)
             connection.commit()
             return found
+
+    def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return what was used, the latest days first."""
+        with self._connected() as connection:
+            cursor = connection.execute(self._write_sql["usage"], query_values(query))
+            return [usage_row(row) for row in cursor.fetchall()]
+
+    def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        with self._connected() as connection:
+            now = _one(connection, self._write_sql["now"])
+            lines = audit.append(connection.execute, self._write_sql, entries, now)
+            connection.commit()
+            return lines
+
+    def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint; return how many went."""
+        with self._connected() as connection:
+            now = _one(connection, self._write_sql["now"])
+            count = audit.prune(connection.execute, self._write_sql, prune, now)
+            connection.commit()
+            return count
+
+    @contextmanager
+    def audit(self) -> Iterator[AuditReading]:
+        """Read who did what as of the moment when this begins."""
+        with self._snapshot() as connection:
+
+            def rows(name: str, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+                with connection.cursor(name, binary=True) as cursor:
+                    cursor.itersize = ROWS_AT_ONCE
+                    cursor.execute(self._read_sql[name], values)
+                    yield from cursor
+
+            yield AuditReading(rows)
 
     @contextmanager
     def reading(self) -> Iterator[PostgresExportSource]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from parley.database.sqlite.file import CONNECTION_SQL, explain
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
     Prunable,
@@ -40,29 +41,44 @@ from parley.store.admin.export_format import (
 )
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.api_keys import record_of
+from parley.store.audit.reading import DECISION, AuditReading
 from parley.store.events import now_ms
+from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.timers import checked_event
+from parley.store.protocols.usage import UsageQuery, UsageRow
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.snapshot import StoredForm
-from parley.store.sql import Migration, migrations, queries
-from parley.store.sqlite import api_keys
-from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SQL, SqliteFile, explain
+from parley.store.sql import Migration, filled, migrations, queries
+from parley.store.sqlite import api_keys, audit
+from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SQL, TaskFile
 from parley.store.sqlite.operator import (
+    AuditAnswer,
+    AuditQuestion,
     KeysAnswer,
     KeysQuestion,
+    ask_about_audit,
     ask_about_keys,
     ask_to_complete,
     ask_to_resume,
     suspended_in,
 )
 from parley.store.sqlite.timers import complete_in
+from parley.store.usage import query_values, usage_row
 
 T = TypeVar("T")
 
 _READ = ADMIN_SQL
 _WRITE = queries("sqlite", "admin.sql")
+_AUDIT = filled(
+    queries("shared", "audit.sql"),
+    {
+        "schema": "",
+        "?": "?",
+        "policy": f"CAST(substr(l.payload, 1, {len(DECISION)}) AS TEXT) = '{DECISION}'",
+    },
+)
 _OWNERS = {
     "{find}": "instr",
     "{chr}": "char",
@@ -158,6 +174,10 @@ class SqliteAdmin:
         """Return the suspended webhooks."""
         return self._read(lambda connection: suspended_in(connection, which))
 
+    def waiting(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Return the active webhooks that wait for their receivers."""
+        return self._read(lambda connection: suspended_in(connection, which, "waiting"))
+
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         """Resume suspended webhooks; return which.
 
@@ -235,11 +255,45 @@ class SqliteAdmin:
             ),
         ).record
 
+    def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return what was used, the latest days first."""
+        values = query_values(query)
+        rows = self._read(lambda connection: connection.execute(SQL["usage"], values).fetchall())
+        return [usage_row(row) for row in rows]
+
     def _about_keys(
         self, question: KeysQuestion, otherwise: Callable[[sqlite3.Connection], KeysAnswer]
     ) -> KeysAnswer:
         """Ask the process that has the file open; without one, change the file."""
-        answer = ask_about_keys(self._path, question)
+        return self._asked_or(lambda: ask_about_keys(self._path, question), otherwise)
+
+    def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        question = AuditQuestion(entries)
+        return self._asked_or(
+            lambda: ask_about_audit(self._path, question),
+            lambda connection: AuditAnswer(audit.append_in(connection, entries, now_ms())),
+        ).lines
+
+    def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint; return how many went."""
+        question = AuditQuestion((), prune)
+        return self._asked_or(
+            lambda: ask_about_audit(self._path, question),
+            lambda connection: AuditAnswer(removed=audit.prune_in(connection, prune, now_ms())),
+        ).removed
+
+    @contextmanager
+    def audit(self) -> Iterator[AuditReading]:
+        """Read who did what as of the moment when this begins."""
+        with self._reading() as connection:
+            yield AuditReading(lambda name, values: connection.execute(_AUDIT[name], values))
+
+    def _asked_or(
+        self, ask: Callable[[], T | None], otherwise: Callable[[sqlite3.Connection], T]
+    ) -> T:
+        """Ask the process that has the file open; without one, change the file."""
+        answer = ask()
         if answer is not None:
             return answer
         try:
@@ -249,7 +303,7 @@ class SqliteAdmin:
                 except sqlite3.Error as error:
                     raise explain(error, self._path) from error
         except StoreUnavailable:  # a server that has only just opened it can be asked by now
-            answer = ask_about_keys(self._path, question)
+            answer = ask()
             if answer is None:
                 raise
             return answer
@@ -273,9 +327,9 @@ class SqliteAdmin:
         return [self._path, self._path.with_name(self._path.name + "-wal")]
 
     @contextmanager
-    def _open(self) -> Iterator[SqliteFile]:
+    def _open(self) -> Iterator[TaskFile]:
         """Lock the file for this process, with its schema up to date."""
-        file = SqliteFile(self._path, "FULL", BUSY_SECONDS, 0)
+        file = TaskFile(self._path, "FULL", BUSY_SECONDS, 0)
         try:
             yield file
         finally:
@@ -305,7 +359,7 @@ class SqliteAdmin:
             )
             try:
                 connection.execute("BEGIN")
-                (mark,) = connection.execute(SQL["application_id"]).fetchone()
+                (mark,) = connection.execute(CONNECTION_SQL["application_id"]).fetchone()
                 if mark != APPLICATION_ID:
                     raise StoreUnavailable(f"{self._path} is no store of Parley's")
                 yield connection
@@ -329,7 +383,7 @@ class SqliteExportSource:
 class SqliteImportTarget:
     """A SQLite store to import into."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: TaskFile) -> None:
         self._connection = file.writer
         self._last_key = file.last_key
         (self._last_context,) = self._connection.execute(_WRITE["last_context"]).fetchone()
@@ -434,7 +488,7 @@ def _execute(connection: sqlite3.Connection) -> Execute:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    if not connection.execute(SQL["has_versions"]).fetchone()[0]:
+    if not connection.execute(CONNECTION_SQL["has_versions"]).fetchone()[0]:
         return 0
-    version: int = connection.execute(SQL["version"]).fetchone()[0]
+    version: int = connection.execute(CONNECTION_SQL["version"]).fetchone()[0]
     return version

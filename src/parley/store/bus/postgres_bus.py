@@ -18,12 +18,12 @@ from typing import Any
 
 import psycopg
 
+from parley.database.postgres.connection import Address, is_read_only
 from parley.model.backoff import Backoff
 from parley.store.bus.frames import FrameBuffer, FrameReader
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
-from parley.store.postgres.connection import Address, is_read_only
 from parley.store.sql import queries
 
 logger = logging.getLogger(__name__)

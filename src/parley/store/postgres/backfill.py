@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parley.store.postgres.connection import BoundedConnection, blobs, flags, ints
+from parley.database.postgres.connection import BoundedConnection, blobs, flags, ints
 from parley.store.snapshot import task_of_before
 from parley.store.sql import queries
 

@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
+
+from parley.database.postgres.connection import BoundedConnection, blobs, flags, ints, texts
 from parley.model.encoding import encode
 from parley.store.head import Head
-from parley.store.postgres.connection import BoundedConnection, blobs, flags, ints, texts
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope
-from parley.store.protocols.webhooks import PushRecord
+from parley.store.protocols.webhooks import ATTEMPTS_KEPT, DeliveryAttempt, PushRecord
 from parley.store.sql import filled, pieces, queries
 from parley.store.sql_engine.batch import (
     Batch,
-    Job,
+    StoreJob,
     head_from_row,
+    options_column,
     owner_column,
     pushes_from_rows,
     scope_columns,
@@ -63,10 +66,19 @@ _COLUMNS: dict[str, tuple[str, Columns]] = {
     "exchange": ("e", {"task": ints, **_SCOPE, "context_id": texts, "message": blobs}),
     "pushes": (
         "p",
-        {"task": ints, "agent": texts, "config": blobs, "version": texts, "holder": texts, **_PUSH},
+        {
+            **{"task": ints, "agent": texts, "config": blobs, "version": texts, "holder": texts},
+            **{"options": texts, "confirmed": flags, **_PUSH},
+        },
     ),
     "waits": ("v", {"task": ints, "agent": texts, "name": texts}),
-    "cursors": ("w", {"n": ints, "task_id": texts, **_PUSH}),
+    "cursors": (
+        "w",
+        {
+            **{"n": ints, "task_id": texts, "attempts": ints, "confirmed": flags},
+            **{"slot": ints, "body": blobs, **_PUSH},
+        },
+    ),
 }
 """The prefix of the parameters of each piece, and the columns of its rows."""
 
@@ -117,10 +129,10 @@ class PostgresBatch(Batch):
         self._receipts: list[tuple[Any, ...]] = []
         self._exchanges: list[tuple[Any, ...]] = []
         self._put: dict[tuple[int, str, str], PushRecord] = {}
-        self._cursors: dict[MovedPush, PushRecord] = {}
+        self._cursors: dict[MovedPush, tuple[PushRecord, DeliveryAttempt | None]] = {}
         self._waits: list[tuple[int, str, str]] = []
 
-    def load_heads(self, jobs: Sequence[Job]) -> None:
+    def load_heads(self, jobs: Sequence[StoreJob]) -> None:
         """Load the heads that ``jobs`` need, and lock them if the batch is pessimistic."""
         if names := self.heads_to_load(jobs):
             query = self._sql["lock_heads" if self.pessimistic else "heads"]
@@ -176,10 +188,12 @@ class PostgresBatch(Batch):
         # The head stays the same, but its version moves: others must see that something changed.
         self.heads.setdefault(head.task_id, head)
 
-    def save_delivery(self, task_id: str, push: PushRecord) -> MovedPush:
-        """Move the delivery cursor of a webhook. Return its key in ``moved_pushes``."""
+    def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> MovedPush:
+        """Save the delivery of a webhook and an attempt. Return its key in ``moved_pushes``."""
         name = MovedPush(task_id, push.id, push.revision)
-        self._cursors[name] = push
+        self._cursors[name] = (push, attempt)
         return name
 
     def values(self) -> tuple[str, dict[str, Any]] | None:
@@ -199,13 +213,19 @@ class PostgresBatch(Batch):
             "receipts": self._receipts,
             "exchange": self._exchanges,
             "pushes": [
-                (key, agent, encode(push.config), push.version, push.lease_owner, *_push(push))
+                (
+                    *(key, agent, encode(push.config), push.version, push.lease_owner),
+                    *(options_column(push.options), push.confirmed, *_push(push)),
+                )
                 for (key, agent, _), push in self._put.items()
             ],
             "waits": self._waits,
             "cursors": [
-                (n, moved.task_id, *_push(push))
-                for n, (moved, push) in enumerate(self._cursors.items())
+                (
+                    *(n, moved.task_id, push.attempts, push.confirmed),
+                    *(*_attempt(attempt), *_push(push)),
+                )
+                for n, (moved, (push, attempt)) in enumerate(self._cursors.items())
             ],
         }
         names = [name for name, found in rows.items() if found]
@@ -255,6 +275,13 @@ def _head(h: Head) -> tuple[Any, ...]:
         h.has_status_message, h.wakes_at,
     )
     # fmt: on
+
+
+def _attempt(attempt: DeliveryAttempt | None) -> tuple[int, bytes]:
+    """Return the slot and the stored form of an attempt; no slot without one."""
+    if attempt is None:
+        return -1, b""
+    return attempt.number % ATTEMPTS_KEPT, msgspec.json.encode(attempt)
 
 
 def _push(push: PushRecord) -> tuple[Any, ...]:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import psycopg
 
+from parley.database.postgres.advisory_locks import advisory_lock_key
+from parley.database.postgres.connection import Address, BoundedConnection, explain
 from parley.store.lease import Lease, LivenessGate
-from parley.store.postgres.connection import Address, BoundedConnection, explain
-from parley.store.postgres.migrations import advisory_lock_key
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from parley.store.postgres.connection import Address, BoundedConnection, explain
-from parley.store.postgres.migrations import advisory_lock_key
+from parley.database.postgres.advisory_locks import advisory_lock_key
+from parley.database.postgres.connection import Address, BoundedConnection, explain
 from parley.store.postgres.writer import SLOTS
 from parley.store.protocols.errors import PrunedElsewhere
 

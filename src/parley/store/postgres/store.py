@@ -12,14 +12,17 @@ from uuid import uuid4
 
 import psycopg
 
+from parley.database.gil_yield import GilYielder
+from parley.database.group_commit import GroupWriter
+from parley.database.postgres.connection import Address, BoundedConnection, Texts, explain, texts
+from parley.database.postgres.reader import PostgresReadConnection
+from parley.database.reader_pool import ReaderPool
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
-from parley.store.postgres import api_keys, timers
+from parley.store.postgres import api_keys, audit, timers, usage
 from parley.store.postgres.batch import PostgresBatch
-from parley.store.postgres.connection import Address, BoundedConnection, Texts, explain, texts
 from parley.store.postgres.heartbeat import Heartbeat
-from parley.store.postgres.migrations import inspect, migrate, sql_for
 from parley.store.postgres.prune import (
     PRUNED_AT_ONCE,
     Pruner,
@@ -28,8 +31,9 @@ from parley.store.postgres.prune import (
     prune_events,
     prune_receipts,
 )
-from parley.store.postgres.reader import PostgresReadConnection
+from parley.store.postgres.schema import SCHEMA, sql_for
 from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWriter
+from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.scope import Scope
@@ -37,12 +41,11 @@ from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import Committed, LogPosition
 from parley.store.protocols.timers import EventCompleted, checked_event
-from parley.store.protocols.webhooks import PushRecord
+from parley.store.protocols.usage import QuotaAsk, QuotaGrant, UsageRow
+from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from parley.store.sql import queries
 from parley.store.sql_engine.batch import head_from_row, scope_columns
-from parley.store.sql_engine.gil_yield import GilYielder
-from parley.store.sql_engine.group_commit import GroupWriter
-from parley.store.sql_engine.reader_pool import ReaderPool
+from parley.store.sql_engine.failed_writers import FailedWriters
 from parley.store.sql_engine.sql_store import (
     LAST,
     STATES,
@@ -72,6 +75,8 @@ _SQL = queries(
     "timers.sql",
     "prune.sql",
     "api_keys.sql",
+    "usage.sql",
+    "audit.sql",
 )
 
 
@@ -138,7 +143,9 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         self._replica = uuid4().hex
         writer = await asyncio.to_thread(self._prepare)
         yielder = GilYielder(loop)
-        self._writing = GroupWriter(writer, committed=committed, yielder=yielder)
+        self._writing = GroupWriter(
+            writer, yielder=yielder, committed=committed, failed=FailedWriters().clear
+        )
         readers = [PostgresReadConnection(self._address, self._timeout) for _ in range(READERS)]
         self._reading = ReaderPool(readers, yielder=yielder)
         self._pruner = Pruner(self._address, self._sql)
@@ -149,9 +156,10 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
 
     def _prepare(self) -> PostgresBatchWriter:
         if self._migrates:
-            migrate(self._address)
+            done = SCHEMA.migrate(self._address)
+            self._migrated = [f"{step.version} {step.name}" for step in done]
         else:
-            versions = inspect(self._address)
+            versions = SCHEMA.inspect(self._address)
             if versions.missing:
                 raise StoreUnavailable(
                     f"{self._address.name} has schema version {versions.found}, and this version "
@@ -282,10 +290,53 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         self._api_key_listeners.changed(id)
         return found
 
-    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
-        """Store a webhook's delivery cursor and state, if this replica still holds it."""
-        is_moved: bool = await self._submit(partial(_save_delivery, task_id=task_id, push=push))
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Store a webhook's delivery state and an attempt, if this replica still holds it."""
+        job = partial(_save_delivery, task_id=task_id, push=push, attempt=attempt)
+        is_moved: bool = await self._submit(job)
         return is_moved
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        run = partial(audit.append_by, entries=entries, now=self.now())
+        lines: Sequence[AuditLine] = await self._run_in_background(run)
+        return lines
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint."""
+        run = partial(audit.prune_by, given=prune, now=self.now())
+        count: int = await self._run_in_background(run)
+        return count
+
+    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim the cursor of a destination until a time (ms)."""
+        values = {"destination": destination, "holder": holder, "until": until}
+        values |= {"now": self.now()}
+        run = partial(audit.cursor_by, name="claim_audit_cursor", values=values)
+        seq: int | None = await self._run_in_background(run)
+        return seq
+
+    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed."""
+        values = {"destination": destination, "holder": holder, "seq": seq, "until": until}
+        run = partial(audit.cursor_by, name="save_audit_cursor", values=values)
+        return await self._run_in_background(run) is not None
+
+    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
+        """Take from amounts of limits."""
+        run = partial(usage.take, asks=asks)
+        grants: Sequence[QuotaGrant] = await self._run_in_background(run)
+        return grants
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to what was used."""
+        await self._run_in_background(partial(usage.add, rows=rows))
+
+    async def prune_usage(self, before_day: int, now: int) -> None:
+        """Remove old usage, and slots that no longer count."""
+        await self._run_in_background(partial(usage.prune, before_day=before_day, now=now))
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
@@ -367,9 +418,9 @@ def _list(connection: BoundedConnection, sql: dict[str, str], query: TaskQuery) 
 
 
 def _save_delivery(
-    batch: PostgresBatch, task_id: str, push: PushRecord
+    batch: PostgresBatch, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None
 ) -> tuple[Any, Sequence[LoggedEvent]]:
-    return batch.save_delivery(task_id, push), ()
+    return batch.save_delivery(task_id, push, attempt), ()
 
 
 def _claim_batch(writer: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:

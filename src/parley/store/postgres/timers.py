@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parley.store.postgres.connection import ints, texts
+from parley.database.postgres.connection import ints, texts
 from parley.store.postgres.writer import PostgresBatchWriter
 
 Completed = tuple[bool, bytes | None]

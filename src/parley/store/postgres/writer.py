@@ -27,15 +27,14 @@ from typing import Any
 import msgspec
 import psycopg
 
+from parley.database.postgres.connection import Address, BoundedConnection, explain, is_transient
 from parley.model.backoff import Backoff
 from parley.store.events import LoggedEvent
 from parley.store.head import Head
 from parley.store.postgres.batch import MovedPush, PostgresBatch, statement
-from parley.store.postgres.connection import Address, BoundedConnection, explain, is_transient
 from parley.store.postgres.keys import WRITERS, Keys
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.sql_engine.batch import Job, JobResult, WriterId
-from parley.store.sql_engine.group_commit import HEADS_KEPT
+from parley.store.sql_engine.batch import HEADS_KEPT, StoreJob, StoreJobResult, WriterId
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ BACKOFF = Backoff(0.05, 0.5, jitter=(0.5, 1.0))
 SLOTS = 16
 """How many rows each count of tasks is spread over, so that writers seldom wait for one another."""
 
-Written = tuple[list[JobResult], list[Job]]
+Written = tuple[list[StoreJobResult], list[StoreJob]]
 """Results, and the jobs to do again: another replica had changed their tasks."""
 
 
@@ -134,15 +133,15 @@ class PostgresBatchWriter:
         """Do nothing."""
         return None
 
-    def write(self, group: Sequence[Job]) -> list[JobResult]:
+    def write(self, group: Sequence[StoreJob]) -> list[StoreJobResult]:
         """Do jobs: optimistically first, then pessimistically what that left.
 
         Locked jobs, and others of their tasks, come last, in order.
         """
-        results: list[JobResult] = []
+        results: list[StoreJobResult] = []
         locked = {job.task_id for job in group if job.is_locked and job.task_id}
-        optimistic: list[Job] = []
-        others: list[Job] = []
+        optimistic: list[StoreJob] = []
+        others: list[StoreJob] = []
         for job in group:
             is_other = (
                 job.is_locked
@@ -151,7 +150,7 @@ class PostgresBatchWriter:
             )
             (others if is_other else optimistic).append(job)
         missed = self._write_retrying(optimistic, results, pessimistic=False)
-        together: list[Job] = []
+        together: list[StoreJob] = []
         for job in (*missed, *others):
             if isinstance(job.operation, BackgroundOperation):
                 self._write_pessimistically(together, results)
@@ -162,14 +161,14 @@ class PostgresBatchWriter:
         self._write_pessimistically(together, results)
         return results
 
-    def _write_pessimistically(self, jobs: list[Job], results: list[JobResult]) -> None:
+    def _write_pessimistically(self, jobs: list[StoreJob], results: list[StoreJobResult]) -> None:
         while jobs:
             # Only tasks that another replica has just created are missed here.
             jobs = self._write_retrying(jobs, results, pessimistic=True)
 
     def _write_retrying(
-        self, jobs: list[Job], results: list[JobResult], *, pessimistic: bool
-    ) -> list[Job]:
+        self, jobs: list[StoreJob], results: list[StoreJobResult], *, pessimistic: bool
+    ) -> list[StoreJob]:
         """Write jobs in one transaction, until it succeeds or they time out.
 
         Return the jobs to do again pessimistically.
@@ -219,15 +218,17 @@ class PostgresBatchWriter:
                 return self._one_by_one(jobs, results)
         return []
 
-    def _one_by_one(self, jobs: Sequence[Job], results: list[JobResult]) -> list[Job]:
+    def _one_by_one(
+        self, jobs: Sequence[StoreJob], results: list[StoreJobResult]
+    ) -> list[StoreJob]:
         """Write each job in a transaction of its own, so that only a faulty one fails."""
         for job in jobs:
             self._write_pessimistically([job], results)
         return []
 
     def _fail_timed_out(
-        self, jobs: Sequence[Job], results: list[JobResult], error: psycopg.Error
-    ) -> list[Job]:
+        self, jobs: Sequence[StoreJob], results: list[StoreJobResult], error: psycopg.Error
+    ) -> list[StoreJob]:
         """Fail the jobs that timed out; return the others."""
         until = time.monotonic() - self._timeout
         for job in jobs:
@@ -238,7 +239,7 @@ class PostgresBatchWriter:
                 results.append(self._failed(job, failure))
         return [job for job in jobs if job.submitted_at > until]
 
-    def _failed(self, job: Job, error: StoreUnavailable) -> JobResult:
+    def _failed(self, job: StoreJob, error: StoreUnavailable) -> StoreJobResult:
         if job.writer is not None:
             self._failed_writers.add(job.writer)
         return job, None, (), error
@@ -264,7 +265,7 @@ class PostgresBatchWriter:
             self._versions.clear()
         return recovered
 
-    def _execute(self, jobs: Sequence[Job], *, pessimistic: bool) -> Written:
+    def _execute(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> Written:
         """Write what may be written of ``jobs``.
 
         Raises ``StaleGeneration`` and ``psycopg.Error``: nothing was written then, or ``_in_doubt``
@@ -282,7 +283,9 @@ class PostgresBatchWriter:
             self.connection.roll_back()
             raise
 
-    def _run_background(self, job: Job, operation: BackgroundOperation) -> list[JobResult]:
+    def _run_background(
+        self, job: StoreJob, operation: BackgroundOperation
+    ) -> list[StoreJobResult]:
         grp = self.grp + 1
         if (recover := operation.recover) is not None:
 
@@ -296,7 +299,7 @@ class PostgresBatchWriter:
             self._in_doubt = None
         return [(job, result, (), None)]
 
-    def _write(self, jobs: Sequence[Job], *, pessimistic: bool) -> Written:
+    def _write(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> Written:
         batch, staged = self._stage(jobs, pessimistic=pessimistic)
         failed_before = self._failed_writers
 
@@ -324,8 +327,8 @@ class PostgresBatchWriter:
         return on_commit(*rows[0])
 
     def _stage(
-        self, jobs: Sequence[Job], *, pessimistic: bool
-    ) -> tuple[PostgresBatch, list[JobResult]]:
+        self, jobs: Sequence[StoreJob], *, pessimistic: bool
+    ) -> tuple[PostgresBatch, list[StoreJobResult]]:
         """Put jobs into a batch. One that a cached head rejects is tried with the stored head."""
         known: dict[str, Head] = {} if pessimistic else self._heads
         while True:
@@ -351,7 +354,7 @@ class PostgresBatchWriter:
     def _commit(
         self,
         batch: PostgresBatch,
-        staged: Sequence[JobResult],
+        staged: Sequence[StoreJobResult],
         failed_before: set[WriterId],
         missed: Sequence[int],
         noted: Sequence[int],
@@ -359,7 +362,7 @@ class PostgresBatchWriter:
         """Cache the heads of a batch that committed. Return the results of its jobs."""
         again = {head.task_id for head in batch.heads.values() if head.key in missed}
         moved = batch.moved_pushes(noted)
-        results: list[JobResult] = []
+        results: list[StoreJobResult] = []
         jobs = []
         for job, result, records, error in staged:
             if job.task_id and job.task_id in again:

@@ -12,11 +12,21 @@ StoreError
 
 from __future__ import annotations
 
+from parley.database.errors import StoreError, StoreUnavailable
 
-class StoreError(Exception):
-    """The store did nothing of what was asked, unless the message says that this is unknown
-    (``StoreUnavailable`` of a database that did not answer in time).
-    """
+__all__ = [
+    "Conflict",
+    "DuplicateReceipt",
+    "Fenced",
+    "LeaseHeld",
+    "PrunedElsewhere",
+    "StoreError",
+    "StoreUnavailable",
+    "TaskEnded",
+    "TooManyPushes",
+    "TooManyWaiting",
+    "UnknownTask",
+]
 
 
 class Conflict(StoreError):
@@ -64,16 +74,16 @@ class TooManyPushes(StoreError):
         super().__init__(f"task {task_id} has {limit} push notification configurations")
 
 
+class PushReplaced(StoreError):
+    """The push notification configuration is not the one that was to be changed."""
+
+
 class TooManyWaiting(StoreError):
     """As many messages wait on the task as may."""
 
     def __init__(self, task_id: str, limit: int) -> None:
         self.limit = limit
         super().__init__(f"{limit} messages wait on task {task_id} already")
-
-
-class StoreUnavailable(StoreError):
-    """The store cannot work now (disk full, locked, damaged, closed). The message says why."""
 
 
 class PrunedElsewhere(StoreError):

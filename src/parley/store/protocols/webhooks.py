@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.push import PushOptions, TaskPushNotificationConfig
 from parley.store.protocols.claims import Replicas
 
 MAX_PUSHES = 20
@@ -16,6 +16,10 @@ MAX_PUSHES = 20
 
 WEBHOOKS_AT_ONCE = 500
 """How many suspended webhooks one query finds, or one transaction resumes."""
+
+
+ATTEMPTS_KEPT = 50
+"""How many of its last attempts a webhook's history has."""
 
 
 class PushState(Enum):
@@ -26,14 +30,35 @@ class PushState(Enum):
     DONE = "done"
 
 
+class DeliveryAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt to deliver to a webhook, for its owner. Holds no secrets and no URL.
+
+    ``number`` counts the attempts of a webhook from 1. ``at`` is when it began and ``next_at`` when
+    the next one is due, both in ms since 1970; ``duration`` is in ms. ``status`` is the HTTP status
+    of the answer, 0 without one. ``error`` is empty for a success. ``delivery_id`` is that of the
+    notification, empty when none was sent.
+    """
+
+    number: int
+    at: int
+    duration: int = 0
+    status: int = 0
+    error: str = ""
+    next_at: int = 0
+    delivery_id: str = ""
+
+
 class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A push notification configuration as its creator gave it, and its delivery state.
 
     ``config`` has neither task nor tenant, which the store knows. ``version`` is the protocol
     version in which it was created. ``cursor`` is the number of the last event that was delivered.
     ``revision`` changes when the configuration is created anew.
-    A suspended webhook gets nothing until then; ``note`` says why. ``lease_owner`` is the replica
-    that delivers; the store sets it and ignores a value that is passed in.
+    A suspended webhook gets nothing until then; ``note`` says why, or what an active one waits for.
+    ``attempts`` counts the attempts to deliver. ``confirmed``: its receiver answered a challenge
+    for this URL and token. Without ``options`` a replacement keeps those that are there.
+    ``lease_owner`` is the replica that delivers; the store sets it and ignores a value that is
+    passed in. ``replaces`` is the revision that it has to replace, if it has to; it is not stored.
     """
 
     config: TaskPushNotificationConfig
@@ -43,6 +68,10 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: PushState = PushState.ACTIVE
     note: str = ""
     lease_owner: str = ""
+    options: PushOptions = PushOptions()
+    attempts: int = 0
+    confirmed: bool = False
+    replaces: str = ""
 
     @property
     def id(self) -> str:
@@ -72,8 +101,9 @@ class WebhookFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SuspendedWebhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspended webhook, and why. Holds no secrets: of its URL the server only.
+    """A suspended webhook, or an active one that waits for its receiver, and why.
 
+    It holds no secrets: of its URL the server only.
     ``behind`` is how many events of its task are undelivered. ``key`` is the task's in the store.
     """
 
@@ -104,7 +134,8 @@ class Webhooks(Replicas, Protocol):
         It replaces the one that has its id (see ``pushes.merge``); a new one begins after the
         task's last event. This replica claims it, unless nothing changed.
 
-        Raises ``UnknownTask``, ``TooManyPushes``.
+        Raises ``UnknownTask``, ``TooManyPushes``, and ``PushReplaced`` if it ``replaces`` another
+        revision than the one that is there.
         """
         ...
 
@@ -112,12 +143,18 @@ class Webhooks(Replicas, Protocol):
         """Return a task's push notification configurations, by id."""
         ...
 
-    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
-        """Save a webhook's cursor, state and note.
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Save a webhook's cursor, state and note, and an attempt for its history, in one write.
 
         Saves nothing and returns ``False`` when the configuration was removed or created anew
         since, or when another replica has claimed it.
         """
+        ...
+
+    async def push_attempts(self, task_id: str, push_id: str) -> Sequence[DeliveryAttempt]:
+        """Return the last ``ATTEMPTS_KEPT`` attempts of a webhook, the newest first."""
         ...
 
     async def remove_push(self, task_id: str, push_id: str) -> None:

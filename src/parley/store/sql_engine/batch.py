@@ -6,8 +6,6 @@ A rejected job raises, and leaves nothing in the batch.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from parley.database.group_commit import Job, JobResult
 from parley.model.encoding import decode
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.push import PushOptions, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
 from parley.store.fold import IllegalEvent
@@ -39,27 +38,25 @@ Operation = Callable[[Any], tuple[Any, Sequence[LoggedEvent]]]
 """Adds a change to a batch; returns its result, and the records to publish."""
 
 
-class Job(msgspec.Struct, eq=False):
-    """A change to write.
+class StoreJob(Job, eq=False):
+    """A change of a task store to write.
 
-    ``future`` gets the result of ``operation`` once it is durable. ``task_id`` is the task whose
-    head it needs or ``creates``; ``writer`` is set when the writer's next job may build on this
-    one. With ``is_locked`` nobody may change the task between check and write. ``submitted_at`` is
-    by ``time.monotonic``.
+    ``task_id`` is the task whose head it needs or ``creates``; ``writer`` is set when the writer's
+    next job may build on this one. With ``is_locked`` nobody may change the task between check and
+    write.
     """
 
-    future: asyncio.Future[Any]
-    operation: Operation
     task_id: str = ""
     creates: bool = False
     writer: WriterId | None = None
-    size: int = 0
     is_locked: bool = False
-    submitted_at: float = msgspec.field(default_factory=time.monotonic)
 
 
-JobResult = tuple[Job, Any, Sequence[LoggedEvent], BaseException | None]
+StoreJobResult = JobResult[StoreJob]
 """A job, its result, the records to publish, and its error."""
+
+HEADS_KEPT = 10_000
+"""How many heads a writer keeps in memory."""
 
 
 class Batch(ABC):
@@ -95,7 +92,7 @@ class Batch(ABC):
         self._artifacts: dict[tuple[int, int], list[tuple[int, int, int, bytes, bytes]]] = {}
         self._replaced: dict[tuple[int, int], int] = {}
 
-    def heads_to_load(self, jobs: Sequence[Job]) -> list[str]:
+    def heads_to_load(self, jobs: Sequence[StoreJob]) -> list[str]:
         """Return the tasks of ``jobs`` whose heads the database has to be asked for."""
         return list(
             {
@@ -107,9 +104,9 @@ class Batch(ABC):
             }
         )
 
-    def stage(self, jobs: Sequence[Job]) -> list[JobResult]:
+    def stage(self, jobs: Sequence[StoreJob]) -> list[StoreJobResult]:
         """Add jobs to the batch. The error of a rejected one is in its result."""
-        results: list[JobResult] = []
+        results: list[StoreJobResult] = []
         for job in jobs:
             try:
                 result, records = job.operation(self)
@@ -270,6 +267,16 @@ def owner_in(column: str) -> str:
     return "" if column == ASLEEP else column
 
 
+def options_column(options: PushOptions) -> str:
+    """Return the options of a webhook as a column, empty for the defaults."""
+    return "" if options == PushOptions() else msgspec.json.encode(options).decode()
+
+
+def options_in(column: str) -> PushOptions:
+    """Return the options that a column has."""
+    return msgspec.json.decode(column, type=PushOptions) if column else PushOptions()
+
+
 def pushes_from_rows(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:
     """Return the push configurations in rows of the query ``pushes``."""
     return [
@@ -281,6 +288,20 @@ def pushes_from_rows(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:
             state=PushState(state),
             note=note,
             lease_owner=lease_owner,
+            options=options_in(options),
+            attempts=attempts,
+            confirmed=bool(confirmed),
         )
-        for config, version, revision, cursor, state, note, lease_owner in rows
+        for (
+            config,
+            version,
+            revision,
+            cursor,
+            state,
+            note,
+            lease_owner,
+            options,
+            attempts,
+            confirmed,
+        ) in rows
     ]

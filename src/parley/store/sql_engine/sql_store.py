@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from parley.database.group_commit import GroupWriter
+from parley.database.reader_pool import ReaderPool
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.api_keys import ApiKeyListeners, record_of
+from parley.store.audit.chain import line_of
 from parley.store.events import LoggedEvent, RecordKind, records_in
 from parley.store.head import payload_of
 from parley.store.protocols.api_keys import ApiKeyChanged
+from parley.store.protocols.audit import PAGE, AuditFilter, AuditLine
 from parley.store.protocols.claims import MAX_COUNTED
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreUnavailable
@@ -23,20 +28,20 @@ from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskRecord
 from parley.store.protocols.timers import DueTask, TimersChanged
-from parley.store.protocols.webhooks import ActivePushes, PushRecord
-from parley.store.pushes import active_of
+from parley.store.protocols.usage import UsageQuery, UsageRow
+from parley.store.protocols.webhooks import ActivePushes, DeliveryAttempt, PushRecord
+from parley.store.pushes import active_of, last_attempts
 from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql_engine import jobs
 from parley.store.sql_engine.batch import (
-    Job,
     Operation,
+    StoreJob,
     WriterId,
     owner_in,
     pushes_from_rows,
     scope_columns,
 )
-from parley.store.sql_engine.group_commit import GroupWriter
-from parley.store.sql_engine.reader_pool import ReaderPool
+from parley.store.usage import NO_KEY, query_values, usage_row
 
 UNLIMITED = 2**62
 """A limit that nothing reaches."""
@@ -60,10 +65,11 @@ class SqlTaskStore(ABC, Generic[C]):
         self._name = name
         self._replica = ""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writing: GroupWriter | None = None
+        self._writing: GroupWriter[StoreJob] | None = None
         self._reading: ReaderPool[C] | None = None
         self._timers_changed: TimersChanged = _ignore
         self._api_key_listeners = ApiKeyListeners()
+        self._migrated: Sequence[str] = ()
 
     @abstractmethod
     async def _rows(
@@ -137,6 +143,28 @@ class SqlTaskStore(ABC, Generic[C]):
     async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
         """Return all API keys, or those of an owner, the oldest first."""
         return [record_of(row) for row in await self._rows("api_keys", {"owner": owner})]
+
+    async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return what was used, the latest days first."""
+        return [usage_row(row) for row in await self._rows("usage", query_values(query))]
+
+    async def sum_usage(self, query: UsageQuery) -> UsageRow:
+        """Return the sum of all rows that are selected."""
+        [counts] = await self._rows("sum_usage", query_values(query))
+        return usage_row((*NO_KEY, *counts))
+
+    @property
+    def migrated(self) -> Sequence[str]:
+        """The migrations that ``open`` ran."""
+        return self._migrated
+
+    async def read_audit(
+        self, which: AuditFilter, *, after: int = 0, limit: int = PAGE, newest: bool = False
+    ) -> Sequence[AuditLine]:
+        """Return lines of the audit after one, in order."""
+        name = "newest_audit_lines" if newest else "audit_lines"
+        rows = await self._rows(name, audit_values(which, after, limit))
+        return [line_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def load(
         self,
@@ -278,6 +306,11 @@ class SqlTaskStore(ABC, Generic[C]):
         """Return a task's push notification configurations, by id."""
         return pushes_from_rows(await self._rows("pushes", (task_id,)))
 
+    async def push_attempts(self, task_id: str, push_id: str) -> Sequence[DeliveryAttempt]:
+        """Return the last attempts of a webhook, the newest first."""
+        rows = await self._rows("push_attempts", (task_id, push_id))
+        return last_attempts([bytes(body) for (body,) in rows])
+
     async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
         """Return whether some webhook is unclaimed, and some of those that this replica holds."""
         values = {"agents": self._texts(agents), "replica": self._replica}
@@ -304,7 +337,9 @@ class SqlTaskStore(ABC, Generic[C]):
         if self._loop is None or self._writing is None:
             raise self._closed()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._writing.submit(Job(future, operation, task_id, creates, writer, size, is_locked))
+        now = time.monotonic()
+        job = StoreJob(future, operation, size, now, task_id, creates, writer, is_locked)
+        self._writing.submit(job)
         return future
 
     async def _read(self, function: Callable[[C], T]) -> T:
@@ -315,6 +350,20 @@ class SqlTaskStore(ABC, Generic[C]):
 
     def _closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._name}: the store is closed")
+
+
+def audit_values(which: AuditFilter, after: int, limit: int) -> dict[str, Any]:
+    """Return the values of the queries that read the audit."""
+    return {
+        "after": after,
+        "since": -LAST if which.since is None else which.since,
+        "until": LAST if which.until is None else which.until,
+        "kind": which.kind,
+        "actor": which.actor,
+        "agent": which.agent,
+        "task": which.task_id,
+        "limit": limit,
+    }
 
 
 def _ignore(at: int) -> None:

@@ -14,15 +14,19 @@ import msgspec
 from parley.model.encoding import encode
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.api_keys import record_of, row_of
+from parley.store.audit.chain import lines_after
+from parley.store.audit.chain import row_of as audit_row_of
 from parley.store.head import Head
 from parley.store.protocols.api_keys import ENDED_KEPT, MAX_API_KEYS, TooManyApiKeys
+from parley.store.protocols.audit import AuditEntry, AuditLine
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope
-from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.protocols.webhooks import ATTEMPTS_KEPT, DeliveryAttempt, PushRecord, PushState
 from parley.store.sql_engine.batch import (
     Batch,
-    Job,
+    StoreJob,
     head_from_row,
+    options_column,
     owner_column,
     pushes_from_rows,
     scope_columns,
@@ -46,9 +50,13 @@ class SqliteBatch(Batch):
         self._secrets: dict[str, bytes] = {}
         self._api_keys: dict[str, ApiKeyRecord] = {}
         self._api_key_count: int | None = None
+        self._quota_slots: dict[str, dict[int, int]] = {}
+        self._audit_head: tuple[int, str] | None = None
+        self._audit_ids: set[str] = set()
+        self.has_audit_prune = False
         self.has_prune = False
 
-    def load_heads(self, jobs: Sequence[Job]) -> None:
+    def load_heads(self, jobs: Sequence[StoreJob]) -> None:
         """Load the heads that ``jobs`` need, by one query."""
         if wanted := self.heads_to_load(jobs):
             names = msgspec.json.encode(wanted).decode()
@@ -179,6 +187,25 @@ class SqliteBatch(Batch):
         self._api_keys[record.id] = record
         self.add("end_api_key", row_of(record))
 
+    def quota_slots(self, name: str, oldest: int) -> dict[int, int]:
+        """Return what was taken of an amount by slot, after what is in the batch so far."""
+        if name not in self._quota_slots:
+            self._quota_slots[name] = dict(self.read("quota_slots", (name, oldest)))
+        return self._quota_slots[name]
+
+    def add_audit(self, entries: Sequence[AuditEntry]) -> list[AuditLine]:
+        """Append entries to the audit; return their lines."""
+        if self._audit_head is None:
+            rows = self.read("audit_head", ())
+            self._audit_head = (rows[0][0], rows[0][1]) if rows else None
+        new = [entry for entry in entries if entry.id not in self._audit_ids]
+        self._audit_ids.update([entry.id for entry in new])
+        lines = lines_after(self._audit_head, new, self.at)
+        for line in lines:
+            self._audit_head = (line.seq, line.hash)
+            self.add("add_audit", audit_row_of(line))
+        return lines
+
     def read_pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations from the database."""
         return pushes_from_rows(self.read("pushes", (task_id,)))
@@ -188,22 +215,28 @@ class SqliteBatch(Batch):
         config = encode(push.config)
         state = (push.version, push.cursor, push.state.value, push.note, push.lease_owner)
         name = (head.key, push.id, head.scope.agent, push.revision)
-        self.add("put_push", (*name, config, *state))
+        self.add("put_push", (*name, config, *state, options_column(push.options), push.confirmed))
 
     def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
         self.current_pushes(task_id).pop(push_id, None)
         self.add("remove_push", (task_id, push_id))
+        self.add("remove_attempts_of", (task_id, push_id))
 
-    def save_delivery(self, task_id: str, push: PushRecord) -> bool:
-        """Move the delivery cursor of a webhook, if this replica still holds it."""
+    def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Save the delivery of a webhook and an attempt, if this replica still holds it."""
         pushes = self.current_pushes(task_id)
         stored = pushes.get(push.id)
         if stored is None or (stored.revision, stored.lease_owner) != (push.revision, self.replica):
             return False
         pushes[push.id] = msgspec.structs.replace(push, lease_owner=self.replica)
-        values = (push.cursor, push.state.value, push.note, self.replica)
-        self.add("save_delivery", (*values, task_id, push.id, push.revision))
+        values = (push.cursor, push.state.value, push.note, self.replica, push.attempts)
+        self.add("save_delivery", (*values, push.confirmed, task_id, push.id, push.revision))
+        if attempt is not None:
+            slot = attempt.number % ATTEMPTS_KEPT
+            self.add("add_attempt", (push.id, slot, msgspec.json.encode(attempt), task_id))
         return True
 
     def claim_pushes(self, key: int, task_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from parley.store.head import with_claim
 from parley.store.protocols.claims import Claimed
 from parley.store.protocols.scope import Scope
-from parley.store.protocols.webhooks import PushRecord, SuspendedWebhook
+from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, SuspendedWebhook
 from parley.store.sql_engine.jobs import Applied
 from parley.store.sqlite.batch import SqliteBatch, read_heads
 
@@ -51,9 +51,11 @@ def compare_and_set(
     return is_expected, ()
 
 
-def save_delivery(batch: SqliteBatch, task_id: str, push: PushRecord) -> tuple[bool, Sequence[Any]]:
-    """Move a webhook's delivery cursor. The result is whether this replica holds the webhook."""
-    return batch.save_delivery(task_id, push), ()
+def save_delivery(
+    batch: SqliteBatch, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None
+) -> tuple[bool, Sequence[Any]]:
+    """Save a webhook's delivery. The result is whether this replica holds the webhook."""
+    return batch.save_delivery(task_id, push, attempt), ()
 
 
 def resume_pushes(batch: SqliteBatch, webhooks: Sequence[SuspendedWebhook]) -> Applied:

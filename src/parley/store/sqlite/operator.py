@@ -21,6 +21,7 @@ import msgspec
 
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.protocols.api_keys import TooManyApiKeys
+from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
@@ -34,6 +35,7 @@ READ_SECONDS = 5.0
 
 _COMPLETES = b'{"completes":'
 _KEYS = b'{"api_keys":'
+_AUDIT = b'{"audit":'
 
 Resume = Callable[[WebhookFilter], Awaitable[Sequence[SuspendedWebhook]]]
 Complete = Callable[[str, str, bytes], Awaitable[bool]]
@@ -69,12 +71,30 @@ class KeysAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     record: ApiKeyRecord | None = None
 
 
+class AuditQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Asks the process that has a store open to append to its audit, or to prune it."""
+
+    audit: Sequence[AuditEntry]
+    prune: AuditPrune | None = None
+
+
+class AuditAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The appended lines, or how many were removed."""
+
+    lines: Sequence[AuditLine] = ()
+    removed: int = 0
+
+
+AuditAsk = Callable[[AuditQuestion], Awaitable[AuditAnswer]]
+
+
 class _Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     resumed: Sequence[SuspendedWebhook] = ()
     error: str = ""
     is_completed: bool = False
     has_other_value: bool = False
     keys: KeysAnswer | None = None
+    audit: AuditAnswer | None = None
     is_full: bool = False
 
 
@@ -89,11 +109,14 @@ class OperatorSocket:
     Where there can be no socket (Windows, a path too long), it does nothing.
     """
 
-    def __init__(self, path: Path, resume: Resume, complete: Complete, keys: KeysAsk) -> None:
+    def __init__(
+        self, path: Path, resume: Resume, complete: Complete, keys: KeysAsk, audit: AuditAsk
+    ) -> None:
         self._path = socket_of(path)
         self._resume = resume
         self._complete = complete
         self._keys = keys
+        self._audit = audit
         self._server: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
 
@@ -153,6 +176,9 @@ class OperatorSocket:
             if line.startswith(_KEYS):
                 question = msgspec.json.decode(line, type=KeysQuestion)
                 return _Answer(keys=await self._keys(question))
+            if line.startswith(_AUDIT):
+                asked = msgspec.json.decode(line, type=AuditQuestion)
+                return _Answer(audit=await self._audit(asked))
             return _Answer(
                 resumed=await self._resume(msgspec.json.decode(line, type=WebhookFilter))
             )
@@ -166,9 +192,11 @@ class OperatorSocket:
             return _Answer(error=str(error))
 
 
-def suspended_in(connection: sqlite3.Connection, which: WebhookFilter) -> list[SuspendedWebhook]:
-    """Return the webhooks that are suspended."""
-    sql = ADMIN_SQL["suspended"]
+def suspended_in(
+    connection: sqlite3.Connection, which: WebhookFilter, query: str = "suspended"
+) -> list[SuspendedWebhook]:
+    """Return the webhooks that are suspended, or what another query finds."""
+    sql = ADMIN_SQL[query]
     pages = suspended_of(lambda values: connection.execute(sql, values).fetchall(), which)
     return [each for page in pages for each in page]
 
@@ -212,6 +240,19 @@ def ask_about_keys(path: Path, question: KeysQuestion) -> KeysAnswer | None:
     if answer.keys is None:
         raise StoreUnavailable(f"{path}: {answer.error or 'it is open in another version'}")
     return answer.keys
+
+
+def ask_about_audit(path: Path, question: AuditQuestion) -> AuditAnswer | None:
+    """Ask the process that has a database open to change its audit.
+
+    Return ``None`` when no process listens. Raises ``StoreUnavailable``.
+    """
+    answer = _ask(path, question, "look what it did with parley audit")
+    if answer is None:
+        return None
+    if answer.audit is None:
+        raise StoreUnavailable(f"{path}: {answer.error or 'it is open in another version'}")
+    return answer.audit
 
 
 def _ask(path: Path, question: msgspec.Struct, remedy: str) -> _Answer | None:

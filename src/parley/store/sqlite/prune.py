@@ -31,6 +31,7 @@ _OF_TASKS = (
     "remove_messages",
     "remove_artifacts",
     "remove_pushes",
+    "remove_attempts",
     "remove_waits_of",
 )
 

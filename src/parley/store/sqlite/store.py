@@ -13,24 +13,30 @@ from uuid import uuid4
 
 import msgspec
 
+from parley.database.gil_yield import GilYielder
+from parley.database.group_commit import GroupWriter
+from parley.database.reader_pool import ReaderPool
+from parley.database.sqlite.reader import SqliteReadConnection
+from parley.database.sqlite.writer import SqliteGroupWriter
 from parley.model.tasks import Task
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.events import now_ms
+from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import Committed, LogPosition
 from parley.store.protocols.timers import checked_event
+from parley.store.protocols.usage import QuotaAsk, QuotaGrant, UsageRow
 from parley.store.protocols.webhooks import (
     WEBHOOKS_AT_ONCE,
+    DeliveryAttempt,
     PushRecord,
     SuspendedWebhook,
     WebhookFilter,
 )
-from parley.store.sql_engine.gil_yield import GilYielder
-from parley.store.sql_engine.group_commit import GroupWriter
-from parley.store.sql_engine.reader_pool import ReaderPool
+from parley.store.sql_engine.failed_writers import FailedWriters
 from parley.store.sql_engine.sql_store import (
     LAST,
     STATES,
@@ -39,11 +45,17 @@ from parley.store.sql_engine.sql_store import (
     positions_from_rows,
     stored_task_from_row,
 )
-from parley.store.sqlite import api_keys, jobs, prune, timers
-from parley.store.sqlite.file import SQL, SqliteFile
-from parley.store.sqlite.operator import KeysAnswer, KeysQuestion, OperatorSocket, suspended_in
-from parley.store.sqlite.reader import SqliteReadConnection
-from parley.store.sqlite.writer import SqliteBatchWriter
+from parley.store.sqlite import api_keys, audit, jobs, prune, timers, usage
+from parley.store.sqlite.file import SQL, TaskFile
+from parley.store.sqlite.operator import (
+    AuditAnswer,
+    AuditQuestion,
+    KeysAnswer,
+    KeysQuestion,
+    OperatorSocket,
+    suspended_in,
+)
+from parley.store.sqlite.writer import SqliteStoreJobs
 
 T = TypeVar("T")
 
@@ -81,7 +93,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         self._synchronous = synchronous
         self._clock = clock
         self._busy_timeout = busy_timeout
-        self._file: SqliteFile | None = None
+        self._file: TaskFile | None = None
         self._operator: OperatorSocket | None = None
 
     @property
@@ -112,17 +124,22 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
             raise RuntimeError("the store is open already")
         loop = asyncio.get_running_loop()
         file = await asyncio.to_thread(
-            SqliteFile, self._path, self._synchronous, self._busy_timeout, READERS
+            TaskFile, self._path, self._synchronous, self._busy_timeout, READERS
         )
         yielder = GilYielder(loop)
         self._replica = uuid4().hex
-        batch_writer = SqliteBatchWriter(file, clock=self._clock, replica=self._replica)
-        self._writing = GroupWriter(batch_writer, committed=committed, yielder=yielder)
+        store_jobs = SqliteStoreJobs(file, clock=self._clock, replica=self._replica)
+        self._writing = GroupWriter(
+            SqliteGroupWriter(file, store_jobs),
+            yielder=yielder,
+            committed=committed,
+            failed=FailedWriters().clear,
+        )
         readers = [SqliteReadConnection(connection, file) for connection in file.readers]
         self._reading = ReaderPool(readers, yielder=yielder)
-        self._file, self._loop = file, loop
+        self._file, self._loop, self._migrated = file, loop, file.migrated
         self._operator = OperatorSocket(
-            file.path, self._resume, self.complete_event, self._about_keys
+            file.path, self._resume, self.complete_event, self._about_keys, self._about_audit
         )
         await self._operator.open()
 
@@ -214,6 +231,19 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         self._api_key_listeners.changed(id)
         return found
 
+    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
+        """Take from amounts of limits."""
+        grants: Sequence[QuotaGrant] = await self._submit(partial(usage.take, asks=asks))
+        return grants
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to what was used."""
+        await self._submit(partial(usage.add, rows=rows))
+
+    async def prune_usage(self, before_day: int, now: int) -> None:
+        """Remove old usage, and slots that no longer count."""
+        await self._submit(partial(usage.prune, before_day=before_day, now=now))
+
     async def _about_keys(self, question: KeysQuestion) -> KeysAnswer:
         """Answer an operator."""
         if question.api_keys == "secret":
@@ -224,9 +254,41 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         ends = {"expires_at": question.expires_at, "revoked_at": question.revoked_at}
         return KeysAnswer(record=await self.end_api_key(question.id, **ends))
 
-    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        lines: Sequence[AuditLine] = await self._submit(partial(audit.append, entries=entries))
+        return lines
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint."""
+        count: int = await self._submit(partial(audit.prune, prune=prune))
+        return count
+
+    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim the cursor of a destination until a time (ms)."""
+        job = partial(audit.claim_cursor, destination=destination, holder=holder, until=until)
+        seq: int | None = await self._submit(job)
+        return seq
+
+    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed."""
+        job = partial(
+            audit.save_cursor, destination=destination, holder=holder, seq=seq, until=until
+        )
+        is_held: bool = await self._submit(job)
+        return is_held
+
+    async def _about_audit(self, question: AuditQuestion) -> AuditAnswer:
+        """Answer an operator."""
+        if question.prune is not None:
+            return AuditAnswer(removed=await self.prune_audit(question.prune))
+        return AuditAnswer(lines=await self.append_audit(question.audit))
+
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
         """Store a webhook's delivery cursor and state, if this replica still holds it."""
-        job = partial(jobs.save_delivery, task_id=task_id, push=push)
+        job = partial(jobs.save_delivery, task_id=task_id, push=push, attempt=attempt)
         is_moved: bool = await self._submit(job)
         return is_moved
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 from typing import Any, NamedTuple
 
 from msgspec import inspect
@@ -60,6 +61,8 @@ def _reader(info: inspect.Type, tolerant: bool) -> Read:
             return _tolerant(strict, tolerance.guess_text, tolerant)
         case inspect.IntType(ge=lowest, le=highest):
             return _int(lowest or 0, highest or 0)
+        case inspect.FloatType(ge=lowest, le=highest):
+            return _float(lowest, highest)
         case inspect.BoolType():
             return _tolerant(_bool, tolerance.guess_bool, tolerant)
         case inspect.BytesType():
@@ -227,6 +230,20 @@ def _int(lowest: int, highest: int) -> Read:
             what = f"an integer from {lowest} to {highest}"
             raise InvalidValue([("", f"expected {what}, got {str(value)[:40]}")])
         return number
+
+    return read
+
+
+def _float(lowest: float | None, highest: float | None) -> Read:
+    low = -inf if lowest is None else lowest
+    high = inf if highest is None else highest
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise expected("a number", value)
+        if not low <= value <= high:
+            raise InvalidValue([("", f"expected a number from {low:g} to {high:g}, got {value}")])
+        return value
 
     return read
 

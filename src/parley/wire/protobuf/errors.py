@@ -40,6 +40,8 @@ _SCHEMA = Schema(
         "BadRequest": "1 field_violations FieldViolation[]",
         "FieldViolation": "1 field string, 2 description string",
         "RetryInfo": "1 retry_delay Duration",
+        "QuotaFailure": "1 violations QuotaViolation[]",
+        "QuotaViolation": "1 subject string, 2 description string",
     },
 )
 _TYPES = "type.googleapis.com/"

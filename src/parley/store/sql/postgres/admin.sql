@@ -64,7 +64,8 @@ ON CONFLICT (agent, tenant, owner, state, slot) DO UPDATE SET n = task_counts.n 
 COPY {schema}.log (task, seq, sub, turn, kind, at, payload) FROM STDIN;
 
 -- name: add_pushes
-COPY {schema}.pushes (task, id, agent, config, version, revision, cursor, state, note, holder)
+COPY {schema}.pushes (
+    task, id, agent, config, version, revision, cursor, state, note, options, confirmed, holder)
 FROM STDIN;
 
 -- name: add_task_messages

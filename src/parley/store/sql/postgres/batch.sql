@@ -168,15 +168,19 @@ trimmed AS (
 -- A replacement keeps the cursor.
 pushes AS (
     INSERT INTO {schema}.pushes (
-        task, id, agent, revision, config, version, cursor, state, note, holder)
+        task, id, agent, revision, config, version, cursor, state, note, holder, options,
+        confirmed)
     SELECT p.* FROM unnest(
         %(p_task)s, %(p_id)s, %(p_agent)s, %(p_revision)s, %(p_config)s, %(p_version)s,
-        %(p_cursor)s, %(p_state)s, %(p_note)s, %(p_holder)s)
-        AS p (task, id, agent, revision, config, version, cursor, state, note, holder)
+        %(p_cursor)s, %(p_state)s, %(p_note)s, %(p_holder)s, %(p_options)s, %(p_confirmed)s)
+        AS p (
+            task, id, agent, revision, config, version, cursor, state, note, holder, options,
+            confirmed)
     WHERE p.task IN (SELECT key FROM done)
     ON CONFLICT (task, id) DO UPDATE SET
         revision = excluded.revision, config = excluded.config, version = excluded.version,
-        state = excluded.state, note = excluded.note, holder = excluded.holder)
+        state = excluded.state, note = excluded.note, holder = excluded.holder,
+        options = excluded.options, confirmed = excluded.confirmed)
 
 -- piece: waits
 -- The events that tasks wait for, in the place of those that they waited for before. A row with no
@@ -197,10 +201,17 @@ waits AS (
 -- piece: cursors
 -- The delivery cursors of webhooks, each if this replica holds it.
 cursors AS (
-    UPDATE {schema}.pushes p SET cursor = w.cursor, state = w.state, note = w.note
+    UPDATE {schema}.pushes p SET cursor = w.cursor, state = w.state, note = w.note,
+        attempts = w.attempts, confirmed = w.confirmed
     FROM me, unnest(
-        %(w_task_id)s, %(w_id)s, %(w_revision)s, %(w_cursor)s, %(w_state)s, %(w_note)s, %(w_n)s)
-        AS w (task_id, id, revision, cursor, state, note, n)
+        %(w_task_id)s, %(w_id)s, %(w_revision)s, %(w_cursor)s, %(w_state)s, %(w_note)s,
+        %(w_attempts)s, %(w_confirmed)s, %(w_slot)s, %(w_body)s, %(w_n)s)
+        AS w (
+            task_id, id, revision, cursor, state, note, attempts, confirmed, slot, body, n)
     JOIN {schema}.tasks t ON t.task_id = w.task_id
     WHERE p.task = t.key AND p.id = w.id AND p.revision = w.revision AND p.holder = %(replica)s
-    RETURNING w.n)
+    RETURNING w.n, p.task, p.id, w.slot, w.body),
+attempted AS (
+    INSERT INTO {schema}.push_attempts (task, push, slot, body)
+    SELECT c.task, c.id, c.slot, c.body FROM cursors c WHERE c.slot >= 0
+    ON CONFLICT (task, push, slot) DO UPDATE SET body = excluded.body)

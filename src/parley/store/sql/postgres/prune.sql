@@ -20,6 +20,7 @@ records AS (DELETE FROM {schema}.log l USING gone WHERE l.task = gone.key),
 messages AS (DELETE FROM {schema}.task_messages m USING gone WHERE m.task = gone.key),
 artifacts AS (DELETE FROM {schema}.task_artifacts a USING gone WHERE a.task = gone.key),
 pushes AS (DELETE FROM {schema}.pushes p USING gone WHERE p.task = gone.key),
+attempts AS (DELETE FROM {schema}.push_attempts a USING gone WHERE a.task = gone.key),
 waits AS (DELETE FROM {schema}.event_waits w USING gone WHERE w.task = gone.key),
 counted AS (
     INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)

@@ -305,13 +305,22 @@ SELECT EXISTS (SELECT 1 FROM done) FROM me;
 
 -- name: pushes
 -- The push notification configurations of a task, by id.
-SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder
+SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder, p.options, p.attempts,
+    p.confirmed
 FROM {schema}.tasks t JOIN {schema}.pushes p ON p.task = t.key
 WHERE t.task_id = %s ORDER BY p.id;
 
+-- name: push_attempts
+-- The last attempts of a webhook, in no order.
+SELECT a.body FROM {schema}.tasks t JOIN {schema}.push_attempts a ON a.task = t.key
+WHERE t.task_id = %s AND a.push = %s;
+
 -- name: remove_push
-DELETE FROM {schema}.pushes
-WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %s) AND id = %s;
+WITH gone AS (
+    DELETE FROM {schema}.pushes
+    WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %s) AND id = %s
+    RETURNING task, id)
+DELETE FROM {schema}.push_attempts a USING gone WHERE a.task = gone.task AND a.push = gone.id;
 
 -- name: claim_pushes
 -- Claim an agent's unclaimed webhooks, those of the oldest tasks first.

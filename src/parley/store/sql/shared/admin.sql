@@ -36,7 +36,7 @@ WHERE t.wakes_at IS NOT NULL ORDER BY w.task, w.name {c};
 SELECT task, seq, sub, turn, kind, at, payload FROM {schema}log ORDER BY task, seq, sub;
 
 -- name: pushes
-SELECT task, config, version, revision, cursor, state, note FROM {schema}pushes
+SELECT task, config, version, revision, cursor, state, note, options, confirmed FROM {schema}pushes
 ORDER BY task, id {c};
 
 -- name: count_by_state
@@ -87,6 +87,16 @@ SELECT count(*) FROM {schema}receipts WHERE agent = {?} AND at < {?};
 SELECT p.task, p.id, t.agent, t.tenant, t.owner, t.task_id, p.config, p.cursor, t.seq, p.note
 FROM {schema}pushes p JOIN {schema}tasks t ON t.key = p.task
 WHERE p.state = 'parked' AND (p.task > {?} OR (p.task = {?} AND p.id > {?}))
+    AND ({?} = '' OR t.agent = {?}) AND ({?} = '' OR t.tenant = {?})
+    AND ({?} = '' OR t.task_id = {?}) AND ({?} = '' OR p.id = {?})
+ORDER BY p.task, p.id {c} LIMIT {?};
+
+-- name: waiting
+-- Active webhooks with a note, which wait for their receivers, after a position, in order: of an agent,
+-- a tenant, a task, an id; an empty value selects all.
+SELECT p.task, p.id, t.agent, t.tenant, t.owner, t.task_id, p.config, p.cursor, t.seq, p.note
+FROM {schema}pushes p JOIN {schema}tasks t ON t.key = p.task
+WHERE p.state = 'active' AND p.note <> '' AND (p.task > {?} OR (p.task = {?} AND p.id > {?}))
     AND ({?} = '' OR t.agent = {?}) AND ({?} = '' OR t.tenant = {?})
     AND ({?} = '' OR t.task_id = {?}) AND ({?} = '' OR p.id = {?})
 ORDER BY p.task, p.id {c} LIMIT {?};

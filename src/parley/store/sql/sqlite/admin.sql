@@ -63,8 +63,9 @@ ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
 INSERT INTO log (task, seq, sub, turn, kind, at, payload) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_push
-INSERT INTO pushes (task, id, agent, config, version, revision, cursor, state, note, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '');
+INSERT INTO pushes (
+    task, id, agent, config, version, revision, cursor, state, note, options, confirmed, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '');
 
 -- name: add_task_message
 INSERT INTO task_messages (task, n, body) VALUES (?, ?, ?);

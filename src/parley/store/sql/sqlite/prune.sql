@@ -31,6 +31,9 @@ DELETE FROM task_artifacts WHERE task IN (SELECT value FROM json_each(?));
 -- name: remove_pushes
 DELETE FROM pushes WHERE task IN (SELECT value FROM json_each(?));
 
+-- name: remove_attempts
+DELETE FROM push_attempts WHERE task IN (SELECT value FROM json_each(?));
+
 -- name: remove_waits_of
 DELETE FROM event_waits WHERE task IN (SELECT value FROM json_each(?));
 

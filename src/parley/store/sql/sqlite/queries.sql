@@ -1,5 +1,5 @@
 -- What the store reads and writes. At every step of a statement its thread gives up the
--- interpreter and waits for it (store/sql_engine/gil_yield.py). So a bulk write is many rows of
+-- interpreter and waits for it (database/gil_yield.py). So a bulk write is many rows of
 -- one VALUES, and a bulk read returns one value: records joined by line feeds, their fields by
 -- spaces, tasks by the control characters 28 to 31. Compact JSON has none of these.
 
@@ -365,23 +365,41 @@ DELETE FROM context_values WHERE name = ?5 AND context = (
 
 -- name: pushes
 -- The push notification configurations of a task, by id.
-SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder
+SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder, p.options, p.attempts,
+    p.confirmed
 FROM tasks t JOIN pushes p ON p.task = t.key WHERE t.task_id = ? ORDER BY p.id;
+
+-- name: push_attempts
+-- The last attempts of a webhook, in no order.
+SELECT a.body FROM tasks t JOIN push_attempts a ON a.task = t.key
+WHERE t.task_id = ? AND a.push = ?;
+
+-- name: add_attempt
+-- An attempt takes the place of the one that had its slot.
+INSERT INTO push_attempts (task, push, slot, body)
+SELECT key, ?, ?, ? FROM tasks WHERE task_id = ?
+ON CONFLICT (task, push, slot) DO UPDATE SET body = excluded.body;
 
 -- name: put_push
 -- A replacement keeps the cursor.
-INSERT INTO pushes (task, id, agent, revision, config, version, cursor, state, note, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO pushes (
+    task, id, agent, revision, config, version, cursor, state, note, holder, options, confirmed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (task, id) DO UPDATE SET
     revision = excluded.revision, config = excluded.config, version = excluded.version,
-    state = excluded.state, note = excluded.note, holder = excluded.holder;
+    state = excluded.state, note = excluded.note, holder = excluded.holder,
+    options = excluded.options, confirmed = excluded.confirmed;
 
 -- name: save_delivery
-UPDATE pushes SET cursor = ?, state = ?, note = ?, holder = ?
+UPDATE pushes SET cursor = ?, state = ?, note = ?, holder = ?, attempts = ?, confirmed = ?
 WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ? AND revision = ?;
 
 -- name: remove_push
 DELETE FROM pushes WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ?;
+
+-- name: remove_attempts_of
+DELETE FROM push_attempts
+WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND push = ?;
 
 -- name: claimable_pushes
 -- An agent's tasks with unclaimed webhooks, and true if one of those has events to deliver.

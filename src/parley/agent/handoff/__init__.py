@@ -1,0 +1,1 @@
+"""Turns of agents that may hand conversations over."""

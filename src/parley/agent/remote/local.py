@@ -1,0 +1,389 @@
+"""Calls of agents of this process: through their ``A2AService``, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.agent.remote.uses import LOCAL, UsableAgent
+from parley.client.calls.service import RemoteService
+from parley.client.card.interface import Candidate
+from parley.client.card.trust import NOT_VERIFIED
+from parley.client.errors import ClientError
+from parley.client.extensions import activate
+from parley.client.files.stream import FileStream, Progress
+from parley.client.files.transfer import AgentFiles
+from parley.client.message import Sendable
+from parley.client.remote_agent import RemoteAgent
+from parley.client.retry import Retry
+from parley.engine.caller import caller_in
+from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.remote_calls import RemoteCall
+from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.typed_questions import TypedQuestions
+from parley.model.cards import AgentCard, AgentExtension, AgentInterface
+from parley.model.encoding import encode
+from parley.model.errors import A2AError, OverloadedError
+from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, Extension
+from parley.model.operations import BY_NAME, Operation
+from parley.model.parts import Part
+from parley.model.requests import (
+    CancelTaskRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    SendMessageRequest,
+)
+from parley.model.service import A2AService, CallContext, Caller, StreamItem
+from parley.model.struct import A2AStruct
+from parley.security.authorization import Authorization, access_of
+from parley.security.owner import OwnerPolicy
+from parley.wire import versions
+
+RETRY = Retry(first=0.05, limit=1.0, streams=3)
+"""How often a call is tried again: nothing is lost on the way, but an agent may have no capacity.
+"""
+
+PASSED_ON: tuple[Extension, ...] = (TypedQuestions(), InTaskAuthorization())
+"""Extensions that are active towards a part if they are towards the composing turn's caller: their
+data is in questions, which are passed on.
+"""
+
+
+class LocalService(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent of this process, as the host runs it.
+
+    ``is_ending``: the host has begun to stop, and takes no message any more; ``note_cancel`` logs a
+    cancellation even then.
+    """
+
+    agent: UsableAgent
+    service: A2AService
+    card: AgentCard
+    owner: OwnerPolicy
+    authorization: Authorization | None
+    is_ending: Callable[[], bool]
+    note_cancel: Callable[[str, Caller], Awaitable[None]]
+
+
+class LocalBinding:
+    """A ``Binding`` without bytes: it calls the agent's service.
+
+    The agent's policy is asked as for a request from outside, and the permissions that it needs of
+    every caller hold. The schemes of its addresses do not: whoever composes agents decides who may
+    call them.
+    """
+
+    def __init__(self, local: LocalService) -> None:
+        self._local = local
+        interface = AgentInterface(
+            url=f"{LOCAL}{local.agent.key}",
+            protocol_binding="LOCAL",
+            protocol_version=versions.LATEST,
+        )
+        self.current = Candidate(interface, "LOCAL", versions.LATEST)
+
+    async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
+        """Return what the operation answers."""
+        await self._permit(operation, request, context)
+        if isinstance(request, CancelTaskRequest) and self._local.is_ending():
+            # The service refuses it, and this task's end waits for no other process.
+            await self._local.note_cancel(request.id, context.caller)
+            request, operation = GetTaskRequest(id=request.id), BY_NAME["GetTask"]
+        try:
+            return await getattr(self._local.service, operation.method)(request, context)
+        except OverloadedError:
+            await self._stay_until_the_end()
+            raise
+
+    async def stream(
+        self, operation: Operation, request: A2AStruct, context: CallContext
+    ) -> AsyncIterator[StreamItem]:
+        """Yield what the operation streams."""
+        await self._permit(operation, request, context)
+        items = getattr(self._local.service, operation.method)(request, context)
+        try:
+            async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as events:
+                async for item in events:
+                    yield item
+        except OverloadedError:
+            await self._stay_until_the_end()
+            raise
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    async def _permit(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
+        """Check what the agent needs to know of every caller, and ask its policy.
+
+        Admission asks the policy about messages. Whoever began a task may cancel it.
+        """
+        rules = self._local.authorization
+        if rules is None:
+            return
+        if operation.request is not CancelTaskRequest:
+            rules.check_identity(context.caller)
+        if rules.policy is None or operation.request is SendMessageRequest:
+            return
+        access = access_of(
+            operation.name,
+            request,
+            context.caller,
+            agent=self._local.agent.key,
+            tenant=context.tenant,
+        )
+        await rules.permit(access)
+
+    async def _stay_until_the_end(self) -> None:
+        """Wait for ever if the host stops: this turn is released, and goes on in another process.
+
+        The agent's refusal would else be taken for its answer.
+        """
+        if self._local.is_ending():
+            await asyncio.get_running_loop().create_future()
+
+
+class LocalFiles(AgentFiles):
+    """Files for an agent of this process: they go nowhere, so they are kept where they are.
+
+    ``keep`` makes a file that is too large for a message one by reference. ``opened`` reads a part.
+    ``lent`` returns a part that names a file of the caller with an address that the other agent may
+    read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keep: Callable[[object], Awaitable[object]],
+        opened: Callable[[Part], FileStream],
+        lent: Callable[[Part], Awaitable[Part]],
+    ) -> None:
+        self._agent_name = name
+        self._lent = lent
+        self._keep = keep
+        self._opened = opened
+
+    async def aclose(self) -> None:
+        """Do nothing: there are no connections."""
+
+    @property
+    def inline_bytes(self) -> int | None:
+        """There is no transfer."""
+        return None
+
+    async def by_reference(
+        self, message: Sendable | None, files: Sequence[str | Path | bytes | Part]
+    ) -> tuple[Sendable | None, Sequence[str | Path | bytes | Part]]:
+        """Return a message's content and files, the large ones by reference."""
+        is_list = isinstance(message, list | tuple)
+        contents: list[Any] = list(cast("Any", message)) if is_list else [message]
+        kept: list[Any] = [await self._keep(each) for each in contents]
+        others = [await self._keep(Path(f) if isinstance(f, str) else f) for f in files]
+        return (kept if is_list else kept[0]), cast("list[Any]", others)
+
+    async def lend(self, request: SendMessageRequest) -> SendMessageRequest:
+        """Return a request whose file parts the other agent may read."""
+        message = request.message
+        if not any(part.url for part in message.parts):
+            return request
+        parts = tuple([await self._lent(p) if p.url else p for p in message.parts])
+        return replace(request, message=replace(message, parts=parts))
+
+    async def upload(self, given: Any, **options: Any) -> Part:
+        """Refuse: a file is given to ``send``."""
+        raise ClientError(
+            f"{self._agent_name!r} is an agent of this process, to which nothing is uploaded: give "
+            "the file to send(files=[...])"
+        )
+
+    def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
+        """Return the bytes of a part as a stream."""
+        return self._opened(part)
+
+
+class LocalAgent(RemoteAgent):
+    """The client of an agent of this process, for one caller."""
+
+    def __init__(
+        self,
+        local: LocalService,
+        context: CallContext,
+        files: LocalFiles,
+        extensions: Sequence[Extension | AgentExtension | str] = (),
+    ) -> None:
+        card = _local_card(local.card)
+        asked = [each for each in PASSED_ON if each.uri in context.extensions]
+        self._activation = activate(card, [*asked, *extensions], idempotent=True)
+        declared = {extension.uri for extension in card.capabilities.extensions}
+        uris = (self._activation.uris & declared) | {CALL_CHAIN}
+        self.context = replace(context, extensions=frozenset(uris))
+        self.local = local
+        self.card_trust = NOT_VERIFIED
+        self.card_json = encode(card)
+        self._interfaces = cast("Any", LocalBinding(local))
+        self._retry = RETRY
+        self._remote = RemoteService(self._interfaces, card, self._retry)
+        self.service = cast("A2AService", self._remote)
+        self._http = None
+        self._files = files
+        self._skipped_interfaces = ()
+
+    @property
+    def has_credentials(self) -> bool:
+        """There are none: the caller is that of the turn."""
+        return False
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection. Idempotent."""
+
+    async def authorize(self, *args: Any, **options: Any) -> None:
+        """Refuse: the credential goes to the address that the task names, from its caller."""
+        raise ClientError(
+            "a credential goes from the caller to the agent that asks for it: pass the question on "
+            "(pass_questions=True)"
+        )
+
+    async def refresh_card(self) -> AgentCard:
+        """Return the agent's card."""
+        return self.card
+
+    async def extended_card(self) -> AgentCard:
+        """Return the card for the turn's caller; it replaces ``card``."""
+        request = GetExtendedAgentCardRequest()
+        card: AgentCard = await self.service.get_extended_agent_card(request, self.context)
+        self._remote.card, self.card_json = _local_card(card), encode(card)
+        return card
+
+
+class LocalAgents:
+    """The agents of this process that the turns of one agent call.
+
+    ``agents`` are by their keys. ``base_url`` returns the address of the calling agent as the
+    caller of a turn sees it; ``keep`` makes a large file of a turn one by reference, ``opened``
+    opens a file part, ``lent`` returns one that the other agent may read too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        agents: Mapping[str, LocalService],
+        *,
+        base_url: Callable[[Attempt], str],
+        keep: Callable[[Attempt, object], Awaitable[object]],
+        opened: Callable[[Attempt, Part], FileStream],
+        lent: Callable[[Attempt, Part], Awaitable[Part]],
+    ) -> None:
+        self._name = name
+        self._agents = agents
+        self._lent = lent
+        self._base_url = base_url
+        self._keep = keep
+        self._opened = opened
+
+    def check(self, agent: UsableAgent) -> LocalService:
+        """Return an agent. Raises ``ValueError`` if it is not one of ``uses``."""
+        found = self._agents.get(agent.key)
+        if found is None or found.agent is not agent:
+            raise not_used(self._name, agent)
+        return found
+
+    def of_turn(
+        self, agent: UsableAgent, attempt: Attempt, options: Mapping[str, Any]
+    ) -> LocalAgent:
+        """Return the client of an agent for a turn: it calls as the caller of the turn.
+
+        Raises ``ValueError`` for options that are of no use in a process.
+        """
+        if others := sorted(options.keys() - {"extensions"}):
+            raise ValueError(
+                f"{agent.name!r} is an agent of this process, which is called as the caller of the "
+                f"turn and without a network: leave out {', '.join(f'{each}=' for each in others)}"
+            )
+        local, request = self.check(agent), attempt.request
+        context = CallContext(
+            caller=self._as_proved(local, request.caller),
+            tenant=request.tenant,
+            version=versions.LATEST,
+            extensions=request.extensions,
+            trace=request.trace,
+            base_url=self._base_url(attempt),
+        )
+        files = LocalFiles(
+            agent.name,
+            keep=lambda content: self._keep(attempt, content),
+            opened=lambda part: self._opened(attempt, part),
+            lent=lambda part: self._lent(attempt, part),
+        )
+        return LocalAgent(local, context, files, options.get("extensions", ()))
+
+    def of_call(self, call: RemoteCall) -> LocalAgent | None:
+        """Return the client for what is left to do for a call, ``None`` for one to elsewhere."""
+        if not call.address.startswith(LOCAL):
+            return None
+        local = self._agents.get(call.address.removeprefix(LOCAL))
+        if local is None:
+            return None
+        caller = self._as_proved(local, caller_in(call.caller, ""))
+        context = CallContext(caller=caller, tenant=call.tenant, version=versions.LATEST)
+        return LocalAgent(local, context, NO_FILES)
+
+    def caller_of(self, agent: LocalAgent, call: RemoteCall | None) -> LocalAgent:
+        """Return the client for a call that an earlier turn made, maybe for another caller.
+
+        That one's task is theirs, unless the agent's owner policy says that it belongs to both.
+        """
+        if call is None:
+            return agent
+        local, now = agent.local, agent.context.caller
+        then = self._as_proved(local, caller_in(call.caller, ""))
+        try:
+            is_same = local.owner.key_of(then) == local.owner.key_of(now)
+        except A2AError:
+            is_same = False
+        if is_same:
+            return agent
+        return LocalAgent(local, replace(agent.context, caller=then), cast("Any", agent._files))
+
+    def _as_proved(self, local: LocalService, caller: Caller) -> Caller:
+        """Return a caller that has its scopes by all schemes that the agent's skills ask for."""
+        rules = local.authorization
+        if rules is None or not rules.skills or not caller.authenticated:
+            return caller
+        schemes = {scheme for each in rules.skills.values() for scheme in each.schemes}
+        return replace(caller, granted=dict.fromkeys(schemes, caller.scopes))
+
+
+def not_used(name: str, agent: UsableAgent) -> ValueError:
+    """Return the error for an agent that is called and not used."""
+    return ValueError(
+        f"{name!r} calls the agent {agent.name!r} of this process, which it does not use: write "
+        f"Agent({name!r}, ..., uses=[...]) with that agent in the list, so that it runs beside it; "
+        "or serve it, and call its address"
+    )
+
+
+def _local_card(card: AgentCard) -> AgentCard:
+    """Return a card of an agent that is called in its process: it streams, and answers repeats."""
+    capabilities = card.capabilities
+    declared = {extension.uri for extension in capabilities.extensions}
+    added = [uri for uri in (IDEMPOTENT_SEND, CALL_CHAIN) if uri not in declared]
+    extensions = (*capabilities.extensions, *[AgentExtension(uri=uri) for uri in added])
+    return replace(card, capabilities=replace(capabilities, streaming=True, extensions=extensions))
+
+
+async def _as_it_is(content: Any) -> Any:
+    return content
+
+
+def _none(part: Part) -> FileStream:
+    raise ClientError("this client has no files: it ends what was begun")
+
+
+NO_FILES = LocalFiles("", keep=_as_it_is, opened=_none, lent=_as_it_is)
+"""The files of a client that only cancels."""

@@ -1,0 +1,229 @@
+"""``parley push``: what arrives at a webhook."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.cli.output.redaction import Redactor
+from parley.cli.output.streams import Output
+from parley.cli.settings.options import settings_command
+from parley.cli.settings.table import CommandSettings
+from parley.cli.settings.text_option import text_option
+
+if TYPE_CHECKING:
+    from parley.push import NotificationRefused, PushNotification, WebhookVerification
+
+HOST = "127.0.0.1"
+PORT = 9998
+
+EXAMPLES = """\b
+Examples:
+  parley push listen
+  PARLEY_PUSH_SECRET=whsec_... parley push listen --port 8000 --path /a2a
+  parley push listen --issuer https://agents.example.com --audience https://hooks.example.net/a2a
+  parley push listen -o json | jq .event"""
+EXITS = """\b
+Exit status:
+  0  stopped by Ctrl-C or SIGTERM    1  failed    2  wrong usage"""
+SECRETS = """\b
+A secret given as a flag can be seen by others in the process table and stays in
+the shell's history. PARLEY_PUSH_SECRET, PARLEY_PUSH_BEARER and PARLEY_PUSH_TOKEN
+do not."""
+PANEL = "Verification"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="push", help="Receive push notifications.")
+
+    @group.callback()
+    def top() -> None:
+        """Receive push notifications."""
+
+    @settings_command(
+        group, "listen", "output", "verbose", "debug", epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SECRETS}"
+    )
+    def listen(
+        settings: CommandSettings,
+        output: Output,
+        port: int = typer.Option(
+            PORT, "--port", metavar="N", min=0, max=65535, help="The port; 0 picks a free one."
+        ),
+        path: str = typer.Option("/", "--path", metavar="PATH", help="The path of the webhook."),
+        secret: str = text_option(
+            PANEL, "--secret", "TEXT", "The secret of HMAC-SHA256 signatures.", "PARLEY_PUSH_SECRET"
+        ),
+        issuer: str = text_option(
+            PANEL, "--issuer", "URL", "The address of the server that signs JWTs."
+        ),
+        audience: str = text_option(
+            PANEL, "--audience", "URL", "Whom JWTs are for.  [default: the address that is shown]"
+        ),
+        bearer_token: str = text_option(
+            PANEL, "--bearer", "TOKEN", "The token in Authorization.", "PARLEY_PUSH_BEARER"
+        ),
+        token: str = text_option(
+            PANEL, "--token", "TOKEN", "The token of the configuration.", "PARLEY_PUSH_TOKEN"
+        ),
+    ) -> int:
+        """Print the push notifications that arrive at a webhook on this machine.
+
+        Listens on 127.0.0.1 until Ctrl-C. What is refused is reported with the reason, and is
+        answered with an error, so that the sender comes again. Without a secret, an issuer or a
+        token everything is accepted, and said to be unverified. With -o json each notification is
+        one line.
+        """
+        output.redact = Redactor((secret, bearer_token, token))
+        if not path.startswith("/") or not path.isprintable() or "?" in path or "#" in path:
+            raise UsageFailure("--path begins with a slash, and has no ? and no #")
+        if audience and not issuer:
+            raise UsageFailure("--audience is for JWTs, and needs --issuer")
+        if issuer and not audience and not port:
+            raise UsageFailure("--issuer with --port 0 needs --audience")
+
+        def verify(url: str) -> list[WebhookVerification]:
+            from parley.push import VerifyBearer, VerifyHmac, VerifyJwt, VerifyToken
+
+            return [
+                *([VerifyHmac(secret)] if secret else ()),
+                *([VerifyJwt(issuer=issuer, audience=audience or url)] if issuer else ()),
+                *([VerifyBearer(bearer_token)] if bearer_token else ()),
+                *([VerifyToken(token)] if token else ()),
+            ]
+
+        return _run(output, settings.verbose, port, path, verify)
+
+
+def _run(
+    output: Output,
+    verbose: bool,
+    port: int,
+    path: str,
+    verify: Callable[[str], list[WebhookVerification]],
+) -> int:
+    import asyncio
+
+    from parley.server.sockets import ListenError
+
+    try:
+        printer = Printer(output, verbose=verbose)
+        parts = verify(f"http://{HOST}:{port}{path}")
+    except ValueError as error:
+        raise UsageFailure(str(error)) from None
+    try:
+        asyncio.run(_listen(printer, port, path, parts))
+    except ListenError as error:
+        raise CommandFailure(
+            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 picks a free port"
+        ) from None
+    return 0
+
+
+async def _listen(
+    printer: Printer, port: int, path: str, verify: list[WebhookVerification]
+) -> None:
+    """Receive until a signal comes, or until nothing can be printed any more."""
+    import asyncio
+
+    from starlette.applications import Starlette
+
+    from parley.push import receiver
+    from parley.server.run import serving
+
+    # What is refused is reported here already.
+    logging.getLogger("parley.push.receiver").setLevel(logging.ERROR)
+    hook = receiver(
+        printer.notification,
+        verify=verify or False,
+        acknowledge="after",  # what cannot be printed is not accepted
+        on_refused=printer.refused,
+    )
+    app = Starlette(routes=[hook.route(path)], lifespan=hook.lifespan)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # Windows, where Ctrl-C raises KeyboardInterrupt
+            loop.add_signal_handler(number, printer.ended.set)
+    async with serving(app, host=HOST, port=port) as address:
+        printer.listening(f"{address.rstrip('/')}{path}", is_verified=bool(verify))
+        await printer.ended.wait()
+    if printer.broken_pipe is not None:
+        raise printer.broken_pipe
+
+
+class Printer:
+    """Prints what arrives at a webhook. ``ended`` is set when it cannot go on."""
+
+    def __init__(self, output: Output, *, verbose: bool) -> None:
+        import asyncio
+
+        from parley.cli.output.rendering import EventWriter
+
+        output.is_stream = True  # JSON is one line for each
+        self.ended = asyncio.Event()
+        self.broken_pipe: BrokenPipeError | None = None
+        self._output = output
+        self._events = EventWriter(output.text, sys.stdout.flush, verbose=verbose)
+
+    def listening(self, url: str, *, is_verified: bool) -> None:
+        """Say where notifications go."""
+        if self._output.is_json:
+            self._output.note(f"listening at {url}")
+        else:
+            self._output.text.field("Listening", url)
+            self._output.text.gap()
+            sys.stdout.flush()
+        if not is_verified:
+            self._output.warn(
+                "nothing is verified: --secret, --issuer, --bearer and --token verify who sends"
+            )
+        self._output.note(
+            "a Parley server calls this machine with --allow-private-webhooks; Ctrl-C ends"
+        )
+
+    async def notification(self, notification: PushNotification) -> None:
+        """Print a notification."""
+        try:
+            self._print(notification)
+        except BrokenPipeError as error:
+            self.broken_pipe = error
+            self.ended.set()
+            raise
+
+    def _print(self, notification: PushNotification) -> None:
+        from parley.model.encoding import encode
+        from parley.model.requests import StreamResponse
+
+        output, proof = self._output, notification.verified_by
+        if output.is_json:
+            document = {
+                "id": notification.id,
+                "version": notification.version,
+                "sentAt": notification.sent_at,
+                "verifiedBy": proof or None,
+                "event": msgspec.Raw(encode(StreamResponse.of(notification.event))),
+            }
+            output.json(msgspec.json.encode(document))
+            return
+        by = f"verified by {proof}" if proof else "not verified"
+        output.text.field("Notification", f"{notification.id or 'without an id'} ({by})")
+        self._events.event(notification.event)
+        output.text.gap()
+        sys.stdout.flush()
+
+    def refused(self, refused: NotificationRefused) -> None:
+        """Print why a notification is not accepted."""
+        if self._output.is_json:
+            document = {"refused": {"status": refused.status, "reason": refused.reason}}
+            self._output.json(msgspec.json.encode(document))
+        else:
+            self._output.warn(f"refused with {refused.status}: {refused.reason}")

@@ -1,0 +1,127 @@
+"""``parley usage``: what callers used, out of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from parley.cli.output.failures import UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.output.text import one_line
+from parley.cli.settings.durations import parse_span
+from parley.cli.store.checks import require_current
+from parley.cli.store.status import format_size
+from parley.engine.service.usage import day_name
+from parley.model.service import caller_of
+from parley.security.rates.limit import DAY_MS
+from parley.store.admin.admin import StoreAdmin
+from parley.store.protocols.usage import UsageQuery, UsageRow
+from parley.store.usage import OTHERS
+
+ANONYMOUS = "(not proved)"
+
+
+def show(output: Output, admin: StoreAdmin, *, caller: str, agent: str, since: str) -> None:
+    """Report usage."""
+    require_current(admin)
+    first = _first_day(since, admin.now())
+    query = UsageQuery(since=first, agent=agent or None)
+    read = admin.usage(query)
+    is_cut = len(read) >= query.limit
+    rows = [row for row in read if not caller or _is_of(row, caller)]
+    if output.is_json:
+        document = {
+            "store": admin.name,
+            "since": day_name(first),
+            "isCut": is_cut,
+            "usage": [_document(row) for row in rows],
+        }
+        output.document(document)
+        return
+    output.text.field("Store", admin.name)
+    output.text.field("Since", day_name(first))
+    output.text.content("Usage", "\n".join(_table(rows)) or "none")
+    if is_cut:
+        output.note(
+            f"this is out of the latest {len(read)} lines, and there are more; "
+            "ask for fewer days or one agent"
+        )
+
+
+def _table(rows: Sequence[UsageRow]) -> list[str]:
+    """Return lines with aligned columns."""
+    if not rows:
+        return []
+    names = "day caller agent skill requests refused messages tasks output running"
+    lines = [names.split()]
+    for row in rows:
+        tenant = f"{row.tenant}/" if row.tenant else ""
+        lines.append(
+            [
+                day_name(row.day),
+                one_line(tenant + _name(row)),
+                one_line(row.agent),
+                one_line(row.skill) or "-",
+                str(row.requests),
+                str(row.refusals),
+                str(row.messages),
+                str(row.tasks),
+                format_size(row.output_bytes),
+                f"{row.run_ms / 1000:.1f}s",
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 4 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _document(row: UsageRow) -> dict[str, Any]:
+    found = caller_of(row.caller)
+    return {
+        "day": day_name(row.day),
+        "agent": row.agent,
+        "tenant": row.tenant,
+        "caller": found.id,
+        "issuer": found.issuer,
+        "skill": row.skill,
+        "requests": row.requests,
+        "refusals": row.refusals,
+        "messages": row.messages,
+        "tasks": row.tasks,
+        "outputBytes": row.output_bytes,
+        "runSeconds": row.run_ms / 1000,
+    }
+
+
+def _name(row: UsageRow) -> str:
+    if row.caller == OTHERS:
+        return "(others)"
+    found = caller_of(row.caller)
+    if not found.id:
+        return ANONYMOUS
+    return f"{found.issuer}:{found.id}" if found.issuer else found.id
+
+
+def _is_of(row: UsageRow, caller: str) -> bool:
+    return caller in (_name(row), caller_of(row.caller).id)
+
+
+def _first_day(since: str, now: int) -> int:
+    """Return the day that ``--since`` names. Raises ``UsageFailure``."""
+    try:
+        return (date.fromisoformat(since) - date(1970, 1, 1)).days
+    except ValueError:
+        pass
+    try:
+        seconds = parse_span(since)
+    except ValueError:
+        raise UsageFailure(
+            f"--since: {since!r} is neither a date such as 2026-11-01 nor a span such as 7d"
+        ) from None
+    return max(0, int((now - seconds * 1000) // DAY_MS))

@@ -1,0 +1,1 @@
+"""Signing keys and signed cards, as ``parley keys`` and ``parley card`` handle them."""

@@ -1,0 +1,399 @@
+"""Calls of parts, as a combinator makes them: ``Calling``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import typing
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from parley.agent.remote.cancel import cancel_calls
+from parley.agent.remote.connection import delegate
+from parley.agent.remote.speaker import said_by
+from parley.agent.remote.terms import CallTerms
+from parley.agent.turn import Turn
+from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
+from parley.client.message import Sendable, to_message
+from parley.compose.outcome import (
+    FailureReason,
+    HandsOver,
+    Outcome,
+    PartFailed,
+    PartFailure,
+    answered,
+)
+from parley.compose.parts import CompositionPart, PartLike, part
+from parley.compose.references import Reachable
+from parley.compose.spending import Budget, Spending, for_the_agent
+from parley.engine.content import to_parts
+from parley.engine.handoff.value import Handoff
+from parley.engine.turn.attempt import Failed, Rejected
+from parley.extensions.spent import Spent, spent_on
+from parley.extensions.usage import Usage
+from parley.model.encoding import decode, encode
+from parley.model.errors import A2AError
+from parley.model.incident import log_incident
+from parley.model.parts import Artifact, Message, Role
+from parley.model.tasks import Task, TaskState
+from parley.model.uuid7 import new_id
+from parley.store.protocols.errors import StoreError
+
+log = logging.getLogger("parley.compose")
+
+SHOWN_CHARACTERS = 2000
+"""How long the text of a part's answer may be to be shown as progress."""
+
+LEAST_SECONDS = 1.0
+"""How long a call that is found again may take at least, whatever its time was."""
+
+ONE_CALL = Spent(calls=1)
+"""What a call costs whose agent says nothing."""
+
+Given = Sendable | Outcome
+"""What a part is given: a message, or what became of an earlier call."""
+
+
+class Calling:
+    """The calls of a composition's parts in one attempt at a turn.
+
+    Each call is in the task's log under its key: what was answered, and what failed, is not tried
+    again by a further attempt. ``turn`` is the composing turn, ``name`` that of the composition.
+    ``budget`` is its own; that of its caller holds too.
+    """
+
+    def __init__(
+        self, turn: Turn, name: str, *, budget: Budget | None = None, shows_progress: bool = True
+    ) -> None:
+        self.turn = turn
+        self.name = name
+        self._shows_progress = shows_progress
+        chain = turn._attempt.request.chain
+        self.spending = Spending(budget, None if chain is None else chain.budget)
+        self._reachable = Reachable(turn)
+
+    async def call(
+        self,
+        given: PartLike,
+        message: Given,
+        *,
+        key: str,
+        timeout: float | None = None,
+        share: int = 1,
+        result: bool = False,
+        context_key: str | None = None,
+    ) -> Outcome:
+        """Call a part once in the life of the task, and return what became of it.
+
+        ``key`` names the call in the log; use each once. ``timeout`` is how many seconds the part
+        has, if that is less than its own. ``share`` is how many calls that have not begun yet,
+        with this one, share what is left of the budget. With ``result`` the artifacts of the part
+        are those of the composition, as they come. Calls with one ``context_key`` share the context
+        of the part; by default each ``key`` has its own.
+
+        Questions of the part are asked of the composition's caller, and say who asks. A failure is
+        an outcome too. Raises ``ValueError`` for a key that this turn has used, and ``StoreError``.
+        """
+        called = given if isinstance(given, CompositionPart) else part(given)
+        attempt = self.turn._attempt
+        kept = attempt.step_result(_failure_key(key))
+        if kept is not None:
+            failed = _without_answer(called, decode(kept, PartFailure))
+            self.spending.add(failed)
+            return failed
+        if called.function is not None:  # it calls nobody, so it costs nothing
+            return await self._step(called, message, key, _least(called.timeout, timeout))
+        if self.spending.is_limited and (reason := self.spending.exhausted):
+            return await self._failed(called, key, "budget", reason)
+        aside = self.spending.set_aside(share)
+        seconds = _least(called.timeout, timeout)
+        outcome = Outcome(part=called.name, spent=ONE_CALL)
+        try:
+            late = "" if seconds is None else f"it did not answer within {seconds:g} s"
+            if seconds is not None:
+                seconds = await self._left(key, seconds)
+            terms = CallTerms(
+                asker=called.name,
+                seconds=seconds,
+                budget=for_the_agent(aside) if self.spending.is_limited else None,
+            )
+            outcome = await self._delegate(
+                called, message, key, terms, result=result, context_key=context_key, late=late
+            )
+        finally:
+            self.spending.account(aside, share, outcome)
+        return outcome
+
+    async def _left(self, key: str, seconds: float) -> float:
+        """Return how many seconds a call has left: it began when the log says.
+
+        They begin again with each answer to a question of the part: its caller took that time. A
+        further attempt has ``LEAST_SECONDS`` at least, to ask for an answer that has come.
+        """
+        attempt = self.turn._attempt
+        now, until_key = attempt.runner.store.now(), self._until_key(key)
+        kept = attempt.step_result(until_key)
+        if kept is None:
+            until = now + math.ceil(seconds * 1000)
+            await attempt.keep_result(until_key, encode(until))
+            return seconds
+        return max(LEAST_SECONDS, (decode(kept, int) - now) / 1000)
+
+    def _until_key(self, key: str) -> str:
+        """Return under which key the log has when the time of a call is over."""
+        answers, number = self.turn._attempt.journal.answers, 0
+        while f"call:{key}/{number + 1}" in answers:
+            number += 1
+        return f"until:{key}/{number}" if number else f"until:{key}"
+
+    def _is_over(self, key: str) -> bool:
+        """Return whether the time of a call is over, which its agent knows too."""
+        kept = self.turn._attempt.journal.results.get(f"step:{self._until_key(key)}")
+        return kept is not None and decode(kept, int) <= self.turn._attempt.runner.store.now()
+
+    # -- agents --------------------------------------------------------------------------------
+
+    async def _delegate(
+        self,
+        called: CompositionPart,
+        message: Given,
+        key: str,
+        terms: CallTerms,
+        *,
+        result: bool,
+        context_key: str | None,
+        late: str,
+    ) -> Outcome:
+        calls = self.turn._remote_calls
+        before = calls.logged(key, called.address)
+        shows = result and not self.spending.is_limited
+        try:
+            request = None if before is not None else await self._request(called, message)
+            answer = await delegate(
+                calls,
+                cast("Any", called.target),
+                request,
+                key=key,
+                pass_questions=called.pass_questions,
+                progress=self._shows_progress,
+                artifacts=shows,
+                cancel_remote=True,
+                timeout=terms.seconds,
+                terms=terms,
+                connection=called.connection,
+                context_key=context_key,
+            )
+        except RemoteTaskFailed as error:
+            reason, spent = _STATES.get(error.task.state, "failed"), _spent_by(error.task)
+            if reason != "rejected" and self._is_over(key):
+                return await self._failed(called, key, "timeout", late, spent=spent)
+            return await self._failed(called, key, reason, error.task.text[:500], spent=spent)
+        except Timeout:
+            return await self._failed(called, key, "timeout", late)
+        except A2AError as error:
+            if not error.is_remote:
+                raise  # it is about this turn, not about the part
+            text = error.message[:500]
+            return await self._failed(called, key, "refused", text, code=error.reason)
+        except (ClientError, OSError) as error:
+            log.warning("%s: %s could not be called: %s", self.name, called.name, error)
+            return await self._failed(called, key, "unreachable")
+        self._reachable.add(answer, called.address)
+        if isinstance(answer, Task) and answer.state.is_interrupted:
+            if (left := calls.logged(key, called.address)) is not None:  # nobody will answer it
+                await cancel_calls(calls.connections, self.turn.task_id, {key: left})
+            spent = _spent_by(answer)
+            return await self._failed(called, key, "asks", answer.text[:500], spent=spent)
+        is_shown = shows and isinstance(answer, Task) and bool(answer.artifacts)
+        outcome = answered(called.name, answer, called.address, is_shown=is_shown)
+        if not result and (before is None or not before.answered):
+            await self._show(outcome)
+        return outcome
+
+    async def _request(self, called: CompositionPart, given: Given) -> Message:
+        """Return the message to a part: new, and without what it could not use."""
+        message = given.message() if isinstance(given, Outcome) else given
+        if not isinstance(message, Message):
+            message = to_message(message)
+        references = await self._reachable.by(called.address, message.reference_task_ids)
+        metadata = {k: v for k, v in (message.metadata or {}).items() if k != "skill"}
+        return Message(
+            message_id=new_id(),
+            role=Role.USER,
+            parts=message.parts,
+            metadata=metadata or None,
+            reference_task_ids=references,
+        )
+
+    # -- functions -----------------------------------------------------------------------------
+
+    async def _step(
+        self, called: CompositionPart, given: Given, key: str, seconds: float | None
+    ) -> Outcome:
+        function = called.function
+        assert function is not None
+        message = given.message() if isinstance(given, Outcome) else given
+        if not isinstance(message, Message):
+            message = to_message(message)
+        try:
+            async with asyncio.timeout(seconds):
+                value = await self.turn.step(key, _watched(function), message.text)
+        except (Failed, Rejected) as error:
+            reason: FailureReason = "rejected" if isinstance(error, Rejected) else "failed"
+            return await self._failed(called, key, reason, str(error))
+        except TimeoutError:
+            return await self._failed(called, key, "timeout")
+        except (StoreError, A2AError, HandsOver):
+            raise
+        except Exception as error:  # the function is the author's: its failure is the part's
+            reference = log_incident(log, f"the part {called.name!r}", error)
+            return await self._failed(called, key, "failed", f"it failed. Reference: {reference}")
+        answer = Message(message_id=new_id(), role=Role.AGENT, parts=to_parts(value))
+        return answered(called.name, answer)
+
+    # -- outcomes ------------------------------------------------------------------------------
+
+    async def _failed(
+        self,
+        called: CompositionPart,
+        key: str,
+        reason: FailureReason,
+        text: str = "",
+        *,
+        code: str = "",
+        spent: Spent | None = None,
+    ) -> Outcome:
+        """Log a failure, so that a further attempt does not try again, and return it."""
+        if spent is None:
+            spent = Spent() if reason == "budget" or called.target is None else ONE_CALL
+        failure = PartFailure(part=called.name, reason=reason, text=text, code=code, spent=spent)
+        await self.turn._attempt.keep_result(_failure_key(key), encode(failure))
+        return _without_answer(called, failure)
+
+    async def _show(self, outcome: Outcome) -> None:
+        """Show what a part answered as progress of the composition."""
+        text = outcome.text
+        if not self._shows_progress or not text or len(text) > SHOWN_CHARACTERS:
+            return
+        attempt = self.turn._attempt
+        message = said_by(outcome.part, attempt.message(text), None)
+        writer = attempt.working()
+        writer.status(TaskState.WORKING, message)
+        await writer.drain()
+
+    @property
+    def cost(self) -> dict[str, Any] | None:
+        """What the calls have cost, as metadata; ``None`` without a budget."""
+        return Usage.says(self.spending.spent) if self.spending.is_limited else None
+
+    async def result(self, value: object) -> object:
+        """Return what the composing function returns for what its combinator did.
+
+        An outcome's artifacts become the composition's. Raises ``PartFailed`` for a failure.
+        """
+        spent = self.spending.spent if self.spending.is_limited else None
+        if isinstance(value, Outcome):
+            value.required()
+            artifacts = () if value.is_shown else value.artifacts
+            if artifacts:
+                await self._write(artifacts, spent)
+                return None
+            value = None if value.is_shown else [*value.parts] or None
+        if spent is None or value is None:
+            return value
+        whole = Artifact(artifact_id="result", name=self.name, parts=to_parts(value))
+        await self._write([whole], spent)
+        return None
+
+    async def _write(self, artifacts: Sequence[Artifact], spent: Spent | None) -> None:
+        """Write the artifacts of the result, the last one with what all of it has cost."""
+        attempt = self.turn._attempt
+        for index, artifact in enumerate(artifacts):
+            metadata: dict[str, Any] = dict(artifact.metadata or {})
+            if spent is not None:
+                metadata.pop(Usage.uri, None)  # it is part of the sum
+                if index == len(artifacts) - 1:
+                    metadata |= Usage.says(spent)
+            artifact = replace(
+                artifact,
+                artifact_id=attempt.next_artifact_id(),
+                extensions=(),
+                metadata=metadata or None,
+            )
+            writer = attempt.write_artifact(artifact, last=True)
+            await writer.drain()
+
+
+def _watched(function: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a function that raises ``HandsOver`` where another one returns a handoff."""
+    called: Any
+    if inspect.iscoroutinefunction(function):
+
+        async def called(text: str) -> Any:
+            return _kept(await function(text))
+    else:
+
+        def called(text: str) -> Any:
+            return _kept(function(text))
+
+    called.__annotations__ = {"return": _kept_type(function)}
+    return wraps(function, assigned=("__name__", "__qualname__"), updated=())(called)
+
+
+def _kept_type(function: Any) -> Any:
+    """Return the type that a function's result is read back from the log as."""
+    try:
+        kind = typing.get_type_hints(function).get("return", Any)
+    except (NameError, TypeError):
+        return Any
+    return Any if kind is object or Handoff in (kind, *typing.get_args(kind)) else kind
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Handoff):
+        raise HandsOver(value)
+    return value
+
+
+def is_function(value: object) -> bool:
+    """Return whether something is a function of an author, as combinators take them."""
+    return callable(value) and not inspect.isclass(value)
+
+
+async def called_with(function: Any, *arguments: object) -> Any:
+    """Return what an author's function returns, plain or async."""
+    value = function(*arguments)
+    return await value if inspect.isawaitable(value) else value
+
+
+def failures_in(outcomes: Sequence[Outcome]) -> PartFailed:
+    """Return the error of a composition that has no answer without these parts."""
+    return PartFailed(*[each.failure for each in outcomes if each.failure is not None])
+
+
+def _failure_key(key: str) -> str:
+    return f"part:{key}"
+
+
+def _without_answer(called: CompositionPart, failure: PartFailure) -> Outcome:
+    return Outcome(part=called.name, failure=failure, address=called.address, spent=failure.spent)
+
+
+def _spent_by(task: Task) -> Spent:
+    return spent_on(task) + ONE_CALL
+
+
+def _least(*seconds: float | None) -> float | None:
+    return min([each for each in seconds if each is not None], default=None)
+
+
+_STATES: dict[TaskState, FailureReason] = {
+    TaskState.FAILED: "failed",
+    TaskState.REJECTED: "rejected",
+    TaskState.CANCELED: "canceled",
+}

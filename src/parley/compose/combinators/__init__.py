@@ -1,0 +1,1 @@
+"""The ways to make one agent of several, one file each."""

@@ -1,0 +1,149 @@
+"""``Composition``: an agent that is made of other agents."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from parley.agent.agent import Agent, slug
+from parley.agent.turn import Turn
+from parley.compose.calling import Calling
+from parley.compose.drawing import OUT, Drawable, Edge, drawn, in_order
+from parley.compose.losers import cancel_parts
+from parley.compose.outcome import HandsOver
+from parley.compose.parts import CompositionPart, PartLike, parts_of
+from parley.compose.picture import svg_of
+from parley.compose.spending import Budget
+from parley.engine.turn.attempt import Failed
+from parley.extensions.composition import CompositionPicture
+from parley.model.cards import AgentExtension
+from parley.model.extensions import Extension
+from parley.model.parts import Message
+
+Run = Callable[[Calling, Message], Awaitable[object]]
+"""What a combinator does: it calls parts for a message, and returns what the composition answers:
+an ``Outcome``, or what a skill may return.
+"""
+
+
+class Composition(Agent, Drawable):
+    """An agent that is made of others: ``parts`` are called as ``run`` says.
+
+    It has one skill, whose card says what its parts can do. Whatever an agent may be given, a
+    composition may: ``options`` are those of ``Agent``. It is served, called, found and nested as
+    any agent is, and may be a part of another.
+
+    ``parts`` are agents of this process, agents elsewhere, or functions (``part``). ``kind`` is the
+    combinator's name. ``edges`` are what the drawing shows between them; by default one leads to
+    the next. ``budget`` is what one message may spend, within what its caller allows.
+    ``progress``: what parts say while they work, and what they answered, is passed on as progress.
+    ``picture``: the card and the page of the agent show what it is made of.
+
+    Raises ``ValueError`` without parts, and what ``part`` and ``Agent`` raise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Sequence[PartLike],
+        run: Run,
+        *,
+        kind: str = "composition",
+        edges: Iterable[Edge] | None = None,
+        budget: Budget | None = None,
+        progress: bool = True,
+        picture: bool = True,
+        description: str = "",
+        skill_tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        uses: Iterable[Agent] = (),
+        extensions: Iterable[Extension | AgentExtension] = (),
+        **options: Any,
+    ) -> None:
+        self.parts = parts_of(parts)
+        if not self.parts:
+            raise ValueError(f"the composition {name!r} has no parts; give it one or more")
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget is a Budget, such as Budget(calls=10), not {budget!r}")
+        self.kind = kind
+        self.edges = in_order(len(self.parts)) if edges is None else tuple(edges)
+        self.budget = budget
+        agents = [each.agent for each in self.parts if each.agent is not None]
+        used = list({id(each): each for each in (*agents, *uses)}.values())
+        modes = _modes_of(self.parts, self.edges, options)
+        shown = [CompositionPicture(drawn(self), svg_of(self))] if picture else []
+        super().__init__(
+            name,
+            description=description or f"{kind.capitalize()} of {_listed(self.parts)}.",
+            uses=used,
+            extensions=[*extensions, *shown],
+            **modes,
+        )
+        self._run = run
+        skills = [skill for agent in agents for skill in agent.skills.values()]
+
+        async def composed(turn: Turn) -> Any:
+            calling = Calling(turn, name, budget=budget, shows_progress=progress)
+            try:
+                return await calling.result(await run(calling, turn.message))
+            except HandsOver as over:
+                await cancel_parts(calling)  # the conversation goes on without what they answer
+                return over.handoff
+            except Failed as failure:
+                failure.metadata = calling.cost
+                raise
+
+        self.skill(
+            id=slug(name),
+            name=name,
+            description=self.description,
+            tags=[*skill_tags] or list(dict.fromkeys(t for s in skills for t in s.tags))[:16],
+            examples=[*examples] or list(dict.fromkeys(e for s in skills for e in s.examples))[:8],
+            replies="task",
+        )(composed)
+
+    def mermaid(self) -> str:
+        """Return a picture of the composition, with those that it is made of, for Mermaid."""
+        return drawn(self)
+
+    def svg(self) -> str:
+        """Return the same picture as SVG."""
+        return svg_of(self)
+
+
+def _listed(parts: Sequence[CompositionPart]) -> str:
+    names = [each.name for each in parts]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _modes_of(
+    parts: Sequence[CompositionPart], edges: Sequence[Edge], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options of the agent, with the modes of its parts where it names none.
+
+    It takes what those take that get its message, and sends what those send whose answer is its
+    own. Of an agent elsewhere neither is known.
+    """
+    first = {end for start, end, _ in edges if start < 0}
+    last = {start for start, end, _ in edges if end == OUT}
+    found = dict(options)
+    if "input_modes" not in found and first:
+        taken = [_agent_modes(parts[index], "input_modes") for index in sorted(first)]
+        if all(taken):
+            found["input_modes"] = list(dict.fromkeys(m for modes in taken for m in modes or ()))
+    if "output_modes" not in found and last:
+        sent = [_agent_modes(parts[index], "output_modes") for index in sorted(last)]
+        listed = list(dict.fromkeys(m for modes in sent for m in modes or ("text/plain", "*/*")))
+        found["output_modes"] = listed
+    return found
+
+
+def _agent_modes(part: CompositionPart, which: str) -> tuple[str, ...] | None:
+    agent = part.agent
+    if agent is None:
+        return None
+    own: tuple[str, ...] = getattr(agent, which)
+    of_skills = [getattr(skill, which) for skill in agent.skills.values()]
+    if which == "input_modes" and not own and not all(of_skills):
+        return None
+    return tuple(dict.fromkeys([*own, *(mode for modes in of_skills for mode in modes)]))

@@ -1,0 +1,146 @@
+"""What became of a call of a part: its answer, or why there is none."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET
+
+from parley.engine.handoff.value import Handoff
+from parley.engine.turn.attempt import Failed
+from parley.extensions.spent import Spent, spent_on
+from parley.model.parts import Artifact, Message, Part, Role, text_of
+from parley.model.struct import A2AStruct
+from parley.model.tasks import Task
+from parley.model.uuid7 import new_id
+
+FailureReason = Literal[
+    "failed", "rejected", "canceled", "refused", "timeout", "unreachable", "asks", "budget"
+]
+"""Why a part has no answer.
+
+``failed``, ``rejected``, ``canceled``: its task ended so. ``refused``: it took no message.
+``timeout``: its seconds were over. ``unreachable``: the call itself failed. ``asks``: it asks, and
+nobody may be asked. ``budget``: there was nothing left to spend.
+"""
+
+
+class PartFailure(A2AStruct, frozen=True, kw_only=True):
+    """Why a part has no answer. ``code`` is that of the A2A error, if there was one.
+
+    ``spent`` is what the call has cost nevertheless, as far as its agent says so.
+    """
+
+    part: str
+    reason: FailureReason
+    text: str = ""
+    code: str = ""
+    spent: Spent = Spent()
+
+    def __str__(self) -> str:
+        return f"{self.part}: {self.text or _WORDS[self.reason]}"
+
+
+class PartFailed(Failed):
+    """A part of a composition has no answer, and the composition none without it."""
+
+    def __init__(self, *failures: PartFailure) -> None:
+        self.failures = failures
+        super().__init__("; ".join(map(str, failures)))
+
+
+class HandsOver(Exception):
+    """A function that is a part hands the composition's conversation over."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        self.handoff = handoff
+        super().__init__("a part of the composition hands the conversation over")
+
+
+class Outcome(A2AStruct, frozen=True, kw_only=True):
+    """What became of a call of a part: an ``answer`` or a ``failure``.
+
+    ``address`` is the part's agent's, empty for a function. ``spent`` is what the answer has cost,
+    the call included. ``is_shown``: its artifacts are in the composition's own task already.
+    """
+
+    part: str
+    answer: Task | Message | None = None
+    failure: PartFailure | None = None
+    address: str = ""
+    spent: Spent = Spent()
+    is_shown: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is an answer."""
+        return self.failure is None
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts of the answer, none of a direct message."""
+        return self.answer.artifacts if isinstance(self.answer, Task) else ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the answer: those of its artifacts, else of what it said last."""
+        answer = self.answer
+        if answer is None:
+            return ()
+        if isinstance(answer, Message):
+            return answer.parts
+        found = tuple([part for artifact in answer.artifacts for part in artifact.parts])
+        last = answer.status.message or answer.final_message
+        return found or (last.parts if last is not None else ())
+
+    @property
+    def text(self) -> str:
+        """The text of the answer; empty without one."""
+        answer = self.answer
+        if isinstance(answer, Task):
+            return answer.text
+        return text_of(self.parts)
+
+    @property
+    def data(self) -> Any:
+        """The value of the answer's only data part, a list of those of several, else ``None``."""
+        values = [part.data for part in self.parts if part.data is not UNSET]
+        return None if not values else values[0] if len(values) == 1 else values
+
+    def required(self) -> Outcome:
+        """Return the outcome itself. Raises ``PartFailed`` without an answer."""
+        if self.failure is not None:
+            raise PartFailed(self.failure)
+        return self
+
+    def message(self) -> Message:
+        """Return the answer as a message for another part.
+
+        It refers to the task that the answer is of, which a part of the same agent may read.
+        Raises ``PartFailed`` without an answer.
+        """
+        task = self.required().answer
+        return Message(
+            message_id=new_id(),
+            role=Role.USER,
+            parts=self.parts or (Part(text=""),),
+            reference_task_ids=(task.id,) if isinstance(task, Task) else (),
+        )
+
+
+def answered(part: str, answer: Task | Message, address: str = "", **known: Any) -> Outcome:
+    """Return the outcome of a call that was answered."""
+    spent = spent_on(answer) + Spent(calls=1 if address else 0)
+    return Outcome(part=part, answer=answer, address=address, spent=spent, **known)
+
+
+_WORDS: dict[str, str] = {
+    "failed": "it failed",
+    "rejected": "it refused the request",
+    "canceled": "its task was canceled",
+    "refused": "it refused the message",
+    "timeout": "it did not answer in time",
+    "unreachable": "it could not be reached",
+    "asks": "it asks something, and there is nobody to ask",
+    "budget": "there is nothing left to spend on it",
+}

@@ -1,0 +1,180 @@
+"""What a composition is made of: agents of this process or elsewhere, and functions."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as with_changes
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+from parley.agent.agent import Agent, slug
+from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.remote.addresses import address_of, referred
+from parley.agent.remote.uses import Callee, UsableAgent
+from parley.agent.turn import Turn
+from parley.client.card.resolver import ForeignCard
+from parley.client.registry.found import FoundAgent
+from parley.engine.skill import form_of
+from parley.engine.typed.annotations import signature_of
+from parley.engine.typed.parameters import parameters_of
+from parley.model.cards import AgentCard
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CompositionPart:
+    """A part of a composition. ``part`` makes it.
+
+    ``target`` is the agent to call; without one, ``function`` is called with the message's text, as
+    a step of the composing turn. ``timeout`` is how many seconds the part has, ``connection`` are
+    options of ``parley.connect`` for an agent elsewhere. ``key`` names its calls in the log: the
+    position and the name, so that a further attempt finds them.
+    """
+
+    name: str
+    target: Callee | None = None
+    function: Function | None = None
+    timeout: float | None = None
+    pass_questions: bool = True
+    connection: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+    @property
+    def agent(self) -> Agent | None:
+        """The agent of this process that the part is, ``None`` for any other part."""
+        return self.target if isinstance(self.target, Agent) else None
+
+    @property
+    def address(self) -> str:
+        """The name under which the log knows the part's agent; empty for a function."""
+        return "" if self.target is None else address_of(referred(self.target)[0])
+
+
+_AGENTS: WeakValueDictionary[tuple[Any, str], Agent] = WeakValueDictionary()
+"""The agents of functions, by the function and the agent's name: a part may be given twice."""
+
+PartLike = Callee | Function | CompositionPart
+"""What a part may be given as."""
+
+
+def part(
+    given: PartLike,
+    *,
+    name: str = "",
+    timeout: float | None = None,
+    pass_questions: bool = True,
+    **connection: Any,
+) -> CompositionPart:
+    """Return a part of a composition, where its agent or function alone does not say enough.
+
+    ``given`` is an ``Agent``, an address, a card, an agent that ``parley.find`` returned, or a
+    function. A function that takes a text is a step of the composition; one that takes a ``Turn``
+    or typed values, or yields, is run as a skill of an agent of its own. A single parameter without
+    a type is the text, as in a ``lambda``, unless its name is ``turn``.
+
+    ``name`` is how questions, progress, failures and the drawing call it. ``timeout`` is how many
+    seconds it has for each call. ``connection`` are options of ``parley.connect`` for an agent
+    elsewhere, such as ``bearer=``.
+
+    Raises ``TypeError`` for what can be no part, and ``ValueError`` for options of no use to it.
+    """
+    if isinstance(given, CompositionPart):
+        made = given
+        connection = {**given.connection, **connection}
+    elif isinstance(given, UsableAgent):
+        made = CompositionPart(given.name, target=given)
+    elif inspect.isroutine(given) or (
+        callable(given) and not isinstance(given, str | bytes | os.PathLike | Mapping)
+    ):
+        made = _of_function(given, name)
+    elif isinstance(
+        given, str | bytes | os.PathLike | Mapping | AgentCard | ForeignCard | FoundAgent
+    ):
+        made = CompositionPart(_name_of(given), target=given)
+    else:
+        raise TypeError(
+            "a part of a composition is an Agent, an address, a card, an agent that parley.find "
+            f"returned, or a function, not {given!r}"
+        )
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")
+    if connection and (made.target is None or made.agent is not None):
+        raise ValueError(
+            f"{made.name!r} runs in this process, so nothing connects to it: leave out "
+            f"{', '.join(f'{each}=' for each in connection)}"
+        )
+    return with_changes(
+        made,
+        name=name.strip() or made.name,
+        timeout=made.timeout if timeout is None else timeout,
+        pass_questions=made.pass_questions and pass_questions,
+        connection=connection,
+    )
+
+
+def parts_of(given: Sequence[PartLike]) -> tuple[CompositionPart, ...]:
+    """Return the parts of a composition, with the keys of their places.
+
+    Of several with one name, the later ones get a number. Raises as ``part`` does.
+    """
+    found: list[CompositionPart] = []
+    names: set[str] = set()
+    for position, each in enumerate(given, 1):
+        made = part(each)
+        name, number = made.name, 1
+        while name in names:
+            number += 1
+            name = f"{made.name} {number}"
+        names.add(name)
+        found.append(with_changes(made, name=name, key=f"{position}-{slug(name)[:80]}"))
+    return tuple(found)
+
+
+def _of_function(function: Any, name: str) -> CompositionPart:
+    plain = getattr(function, "__name__", None) or type(function).__name__
+    if plain == "<lambda>":
+        plain = "function"
+    title = name.strip() or plain.replace("_", " ").strip().capitalize()
+    takes, inputs = parameters_of(function, (Turn, BlockingTurn))
+    if _is_of_text(function):
+        takes, inputs = "text", None
+    if takes in ("text", "nothing") and inputs is None and not form_of(function).streams:
+        if takes == "nothing":
+            raise TypeError(
+                f"the function {plain!r} takes nothing, and a part gets a message: "
+                f"def {plain}(text: str)"
+            )
+        return CompositionPart(title, function=function)
+    agent = _AGENTS.get((function, title))
+    if agent is None:
+        agent = Agent(title, description=inspect.getdoc(function) or title)
+        agent.skill(function)
+        _AGENTS[function, title] = agent
+    return CompositionPart(title, target=agent)
+
+
+def _is_of_text(function: Any) -> bool:
+    """Return whether a function has one parameter, without a type, that is no turn by its name."""
+    parameters = [*signature_of(function).parameters.values()]
+    return len(parameters) == 1 and (
+        parameters[0].annotation is inspect.Parameter.empty and parameters[0].name != "turn"
+    )
+
+
+def _name_of(target: Any) -> str:
+    if isinstance(target, FoundAgent | AgentCard):
+        return target.name
+    if isinstance(target, Mapping):
+        return str(target.get("name") or "agent")[:100]
+    if isinstance(target, str) and "://" in target:
+        address = urlsplit(address_of(target))
+        path = address.path.strip("/").rpartition("/")[2]
+        return path or address.netloc
+    if isinstance(target, os.PathLike):
+        return os.path.splitext(os.path.basename(os.fspath(target)))[0] or "agent"
+    return "agent"

@@ -1,0 +1,1 @@
+"""PostgreSQL: connections with bounded waits, migrations, readers, and a writer of groups."""

@@ -1,0 +1,1 @@
+"""SQLite files: locked, checked, migrated, watched; one connection writes, others read."""

@@ -1,0 +1,145 @@
+"""What webhooks receive, and what was delivered (``docs/extensions/push-delivery.md``)."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from parley.model.errors import PushNotificationNotSupportedError
+from parley.model.extensions import PUSH_DELIVERY, Extension, method
+from parley.model.push import PushEvents, PushOptions
+from parley.model.service import A2AService, CallContext
+from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
+
+
+class SetPushOptionsRequest(A2AStruct, frozen=True, kw_only=True):
+    """The new options of a configuration of a task."""
+
+    tenant: str = ""
+    task_id: NonEmpty
+    id: NonEmpty
+    events: PushEvents
+
+
+class PushOptionsResponse(A2AStruct, frozen=True, kw_only=True):
+    """The options of a configuration."""
+
+    task_id: str
+    id: str
+    events: PushEvents
+
+
+class GetPushHistoryRequest(A2AStruct, frozen=True, kw_only=True):
+    """A request for what was delivered to one configuration of a task, or to all without an id."""
+
+    tenant: str = ""
+    task_id: NonEmpty
+    id: str = ""
+
+
+class PushAttempt(A2AStruct, frozen=True, kw_only=True):
+    """An attempt to deliver. ``duration`` is in ms, ``status`` 0 without an answer.
+
+    ``error`` is empty for a success, ``next`` is when it is tried again.
+    """
+
+    number: int
+    at: Timestamp
+    duration: int = 0
+    status: int = 0
+    error: str = ""
+    next: Timestamp | None = None
+    delivery_id: str = ""
+
+
+class PushHistory(A2AStruct, frozen=True, kw_only=True):
+    """What was delivered to a configuration: its state, and its last attempts, the newest first.
+
+    ``state`` is ``active``, ``suspended`` or ``done``; ``note`` says why it is suspended, or what
+    it waits for. ``delivered`` is the number of the last event that was delivered.
+    """
+
+    id: str
+    state: str
+    note: str = ""
+    events: PushEvents
+    delivered: int = 0
+    attempts: tuple[PushAttempt, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze(self, "attempts")
+
+
+class GetPushHistoryResponse(A2AStruct, frozen=True, kw_only=True):
+    """The histories of configurations, by id."""
+
+    webhooks: tuple[PushHistory, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze(self, "webhooks")
+
+
+@runtime_checkable
+class PushDeliveryService(Protocol):
+    """What the service of an agent with push notifications does for this extension."""
+
+    async def set_push_options(
+        self, request: SetPushOptionsRequest, context: CallContext
+    ) -> PushOptionsResponse:
+        """Set the options of a configuration."""
+        ...
+
+    async def get_push_history(
+        self, request: GetPushHistoryRequest, context: CallContext
+    ) -> GetPushHistoryResponse:
+        """Return what was delivered."""
+        ...
+
+
+async def _set_options(
+    service: A2AService, request: SetPushOptionsRequest, context: CallContext
+) -> PushOptionsResponse:
+    return await _serving(service).set_push_options(request, context)
+
+
+async def _get_history(
+    service: A2AService, request: GetPushHistoryRequest, context: CallContext
+) -> GetPushHistoryResponse:
+    return await _serving(service).get_push_history(request, context)
+
+
+def _serving(service: A2AService) -> PushDeliveryService:
+    if not isinstance(service, PushDeliveryService):
+        raise PushNotificationNotSupportedError
+    return service
+
+
+SET_PUSH_OPTIONS = method(
+    PUSH_DELIVERY,
+    "push/options/set",
+    SetPushOptionsRequest,
+    PushOptionsResponse,
+    _set_options,
+    path="/push:setOptions",
+)
+
+PUSH_HISTORY = method(
+    PUSH_DELIVERY,
+    "push/history",
+    GetPushHistoryRequest,
+    GetPushHistoryResponse,
+    _get_history,
+    path="/push:history",
+    safe=True,
+)
+
+
+class PushDelivery(Extension):
+    """What a webhook receives, and its delivery history. Of every agent with push notifications.
+
+    In the metadata of a request: ``PushDelivery.says(PushOptions(events="significant"))``.
+    """
+
+    uri = PUSH_DELIVERY
+    description = "Which events a webhook receives (push/options/set), and what it got."
+    methods = (SET_PUSH_OPTIONS, PUSH_HISTORY)
+    data = PushOptions

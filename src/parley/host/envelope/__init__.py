@@ -1,0 +1,1 @@
+"""Other agents of the envelope protocol: hosted, connected, registered; and registration."""

@@ -1,0 +1,260 @@
+"""What an author declares about an agent for the envelope protocol: ``Agent(envelope=...)``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from datetime import time
+from typing import Any, Literal, get_args
+
+from parley.model.struct import A2AStruct, Timestamp, freeze
+
+DataClassification = Literal["public", "internal", "confidential", "restricted"]
+"""Who may see a card and results: all, authenticated callers, those with the permissions, and the
+latter only with a signature on each message."""
+
+CLASSIFICATIONS: tuple[str, ...] = get_args(DataClassification)
+
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+DAILY = "daily"
+
+KEYS_VARIABLE = "PARLEY_ENVELOPE_KEYS"
+"""The environment variable that names the file with the keys of those who sign messages."""
+
+MAX_WINDOWS = 64
+MAX_TEXT = 1000
+
+_CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00")
+_SCOPE = re.compile(r"[!#-\[\]-~]{1,200}")  # RFC 6749, section 3.3
+
+
+class MaintenanceWindow(A2AStruct, frozen=True, kw_only=True):
+    """A time in which new work is refused, from ``start`` until before ``end``.
+
+    Once: ``start`` and ``end`` are times such as ``2026-12-24T22:00:00Z`` (RFC 3339). Every week on
+    a ``day`` (``"sunday"``), or ``"daily"``: they are ``"HH:MM"`` in ``time_zone``, and an ``end``
+    that is not after ``start`` is on the next day.
+    """
+
+    start: str
+    end: str
+    day: str = ""
+    time_zone: str = "UTC"
+    description: str = ""
+
+
+class DeclaredPerformance(A2AStruct, frozen=True, kw_only=True):
+    """What an author says about a skill. Cards show it beside what was measured.
+
+    ``average_response_time`` is in ms; more than ``max_concurrent_requests`` at once are refused by
+    each process; ``reliability`` is from 0 to 1.
+    """
+
+    average_response_time: int | None = None
+    max_concurrent_requests: int | None = None
+    reliability: float | None = None
+
+
+class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
+    """What the envelope card of an agent says, and what is enforced of it.
+
+    ``required_permissions`` are scopes that every caller needs. ``requests_per_minute`` is for each
+    caller, as ``concurrent_connections`` (WebSockets to one process) is. ``schedule`` is text for
+    people. ``performance`` is by the id of a skill. ``signed``: every message must be signed.
+    ``signature_window`` is how many seconds the time of a signature may differ from the server's.
+    """
+
+    agent_type: str = "agent"
+    vendor: str = ""
+    license: str = ""
+    tags: tuple[str, ...] = ()
+    required_permissions: tuple[str, ...] = ()
+    data_classification: DataClassification = "public"
+    requests_per_minute: int | None = None
+    concurrent_connections: int = 16
+    schedule: str = "24/7"
+    maintenance_windows: tuple[MaintenanceWindow, ...] = ()
+    performance: dict[str, DeclaredPerformance] = {}
+    signed: bool = False
+    signature_window: float = 300.0
+
+    def __post_init__(self) -> None:
+        freeze(self, "tags", "required_permissions", "maintenance_windows")
+
+    @property
+    def needs_signatures(self) -> bool:
+        """Whether every message must be signed."""
+        return self.signed or self.data_classification == "restricted"
+
+    @property
+    def needs_identity(self) -> bool:
+        """Whether callers have to prove who they are."""
+        return self.data_classification != "public" or bool(self.required_permissions)
+
+
+def checked_settings(given: EnvelopeSettings | bool) -> EnvelopeSettings | None:
+    """Return the settings of an agent, ``None`` for one that does not speak the protocol.
+
+    Raises ``TypeError`` and ``ValueError`` that say what would be right.
+    """
+    if isinstance(given, bool):
+        return EnvelopeSettings() if given else None
+    if not isinstance(given, EnvelopeSettings):
+        raise TypeError(
+            "envelope is True, False, or parley.EnvelopeSettings(...), not "
+            f"{type(given).__name__} {given!r:.100}"
+        )
+    for name in ("agent_type", "vendor", "license", "schedule"):
+        _check_text(name, getattr(given, name))
+    if not given.agent_type:
+        raise ValueError("agent_type of envelope is not empty: it is 'agent' by default")
+    _check_texts("tags", given.tags)
+    _check_texts("required_permissions", given.required_permissions)
+    for scope in given.required_permissions:
+        if not _SCOPE.fullmatch(scope):
+            raise ValueError(
+                "required_permissions of envelope are scopes of 1 to 200 characters without "
+                f"spaces, quotes and backslashes, not {scope!r}"
+            )
+    if given.data_classification not in CLASSIFICATIONS:
+        raise ValueError(
+            f"data_classification of envelope is one of {', '.join(CLASSIFICATIONS)}, not "
+            f"{given.data_classification!r}"
+        )
+    if given.data_classification == "confidential" and not given.required_permissions:
+        raise ValueError(
+            "data_classification 'confidential' is for callers with the required permissions: give "
+            "required_permissions=(...), or 'internal' for all authenticated callers"
+        )
+    if given.requests_per_minute is not None:
+        _check_number("requests_per_minute", given.requests_per_minute, least=1)
+    _check_number("concurrent_connections", given.concurrent_connections, least=1)
+    window: Any = given.signature_window
+    if isinstance(window, bool) or not isinstance(window, int | float) or not 1 <= window <= 3600:
+        raise ValueError(
+            f"signature_window of envelope is 1 to 3600 seconds (300 by default), not {window!r}"
+        )
+    if not isinstance(given.signed, bool):
+        raise TypeError(f"signed of envelope is True or False, not {given.signed!r}")
+    _check_windows(given.maintenance_windows)
+    if not isinstance(given.performance, dict):
+        raise TypeError("performance of envelope is a dict of skill ids to DeclaredPerformance")
+    for skill, performance in given.performance.items():
+        _check_performance(skill, performance)
+    return given
+
+
+def checked_for(
+    settings: EnvelopeSettings | None, skills: Collection[str]
+) -> EnvelopeSettings | None:
+    """Return the settings of an agent with these skills.
+
+    Raises ``ValueError`` for performance of a skill that is not there.
+    """
+    if settings is None:
+        return None
+    if unknown := [name for name in settings.performance if name not in skills]:
+        raise ValueError(
+            f"performance of envelope names the skill {unknown[0]!r}, which the agent does not "
+            f"have; its skills are {', '.join(skills)}"
+        )
+    return settings
+
+
+def clock_of(text: str) -> time | None:
+    """Return the time of ``HH:MM``, ``None`` for ``24:00``. Raises ``ValueError``."""
+    if not isinstance(text, str) or not (match := _CLOCK.fullmatch(text)):
+        raise ValueError(f"a time of day is HH:MM, such as 02:30, not {text!r:.60}")
+    return None if text == "24:00" else time(int(match[1]), int(match[2]))
+
+
+def moment_of(text: str) -> Timestamp:
+    """Return the moment of a text of RFC 3339. Raises ``ValueError``."""
+    try:
+        return Timestamp.parse(text)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "a moment is one of RFC 3339, with its offset, such as 2026-12-24T22:00:00Z, not "
+            f"{text!r:.60}"
+        ) from None
+
+
+def _check_windows(windows: tuple[Any, ...]) -> None:
+    if len(windows) > MAX_WINDOWS:
+        raise ValueError(
+            f"maintenance_windows of envelope are at most {MAX_WINDOWS}, not {len(windows)}"
+        )
+    for window in windows:
+        if not isinstance(window, MaintenanceWindow):
+            raise TypeError(
+                f"maintenance_windows of envelope are MaintenanceWindow, not {window!r:.100}"
+            )
+        try:
+            _check_window(window)
+        except ValueError as error:
+            raise ValueError(f"the maintenance window {window!r} is wrong: {error}") from None
+
+
+def _check_window(window: MaintenanceWindow) -> None:
+    from zoneinfo import ZoneInfo
+
+    _check_text("description of a maintenance window", window.description)
+    try:
+        ZoneInfo(window.time_zone)
+    except (KeyError, ValueError, TypeError, OSError):  # KeyError: ZoneInfoNotFoundError
+        raise ValueError(
+            f"time_zone is a name of the tz database, such as Europe/Berlin, not "
+            f"{window.time_zone!r:.60}"
+        ) from None
+    if not window.day:
+        if window.time_zone != "UTC":
+            raise ValueError(
+                "start and end of a single window have their own offset: leave time_zone out"
+            )
+        if moment_of(window.end) <= moment_of(window.start):
+            raise ValueError("its end is after its start")
+        return
+    if window.day not in (*DAYS, DAILY):
+        raise ValueError(f"day is {', '.join(DAYS)} or {DAILY}, not {window.day!r:.60}")
+    start = clock_of(window.start)
+    if start is None or window.start == window.end:
+        raise ValueError("start is 00:00 to 23:59, and end is another time (24:00 for midnight)")
+    clock_of(window.end)
+
+
+def _check_performance(skill: str, performance: DeclaredPerformance) -> None:
+    what = f"performance of {skill!r}"
+    if not isinstance(performance, DeclaredPerformance):
+        raise TypeError(f"{what} is a DeclaredPerformance, not {performance!r:.100}")
+    if performance.average_response_time is not None:
+        _check_number(
+            f"average_response_time (ms) in the {what}", performance.average_response_time, least=0
+        )
+    if performance.max_concurrent_requests is not None:
+        _check_number(
+            f"max_concurrent_requests in the {what}", performance.max_concurrent_requests, least=1
+        )
+    share: Any = performance.reliability
+    if share is None:
+        return
+    is_number = isinstance(share, int | float) and not isinstance(share, bool)
+    if not is_number or math.isnan(share) or not 0 <= share <= 1:
+        raise ValueError(f"reliability in the {what} is a number from 0 to 1, not {share!r}")
+
+
+def _check_number(name: str, value: Any, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise ValueError(f"{name} of envelope is a whole number from {least} on, not {value!r}")
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"{name} of envelope is text of at most {MAX_TEXT} characters")
+
+
+def _check_texts(name: str, values: tuple[Any, ...]) -> None:
+    if len(values) > 100:
+        raise ValueError(f"{name} of envelope are at most 100 texts, not {len(values)}")
+    for value in values:
+        _check_text(name, value)

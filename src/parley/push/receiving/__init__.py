@@ -1,0 +1,1 @@
+"""Receivers of push notifications: verified, once, in order, for Starlette and FastAPI."""

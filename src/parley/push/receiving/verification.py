@@ -1,0 +1,317 @@
+"""How a receiver verifies who sent a delivery, and that nobody changed or repeated it.
+
+Each ``Verify...`` is one scheme of ``docs/extensions/push-proofs.md``. Secrets are compared in
+constant time, and are in no log, error or repr.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from parley.push.receiving.request import (
+    ID,
+    SIGNATURE,
+    TIMESTAMP,
+    TOKENS,
+    DeliveredRequest,
+    NotificationRefused,
+    Verified,
+)
+
+MIN_SECRET_BYTES = 24
+MAX_SIGNATURES = 10
+_UNAUTHORIZED = 401
+
+
+class WebhookVerification(Protocol):
+    """Verifies deliveries. Users may write their own."""
+
+    async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
+        """Return what a delivery proves. Raises ``NotificationRefused``.
+
+        ``max_age`` is how far the time that it proves may be from ``request.now``, in seconds.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class VerifyHmac:
+    """``HMAC-SHA256``: a signature over id, time and body, as Standard Webhooks defines it.
+
+    Several secrets are for rotation: each is accepted. ``whsec_<base64>`` stands for the decoded
+    bytes, any other text for itself.
+    """
+
+    def __init__(self, *secrets: str) -> None:
+        self._secrets = [_hmac_key(each) for each in _texts("VerifyHmac", "a secret", secrets)]
+
+    def __repr__(self) -> str:
+        return "VerifyHmac(...)"
+
+    async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
+        """Verify the signature and the time that it covers."""
+        id, timestamp = request.header(ID), request.header(TIMESTAMP)
+        given = request.header(SIGNATURE)
+        if not id or not timestamp or not given:
+            raise NotificationRefused(_UNAUTHORIZED, "there is no signature, with an id and a time")
+        signed = b".".join((id.encode("latin-1"), timestamp.encode("latin-1"), request.body))
+        offered = [
+            text.removeprefix("v1,").encode("latin-1")
+            for text in given.split(" ", MAX_SIGNATURES)[:MAX_SIGNATURES]
+            if text.startswith("v1,")
+        ]
+        is_right = False
+        for secret in self._secrets:
+            digest = hmac.digest(secret, signed, hashlib.sha256)
+            expected = binascii.b2a_base64(digest, newline=False)
+            for each in offered:
+                is_right |= hmac.compare_digest(each, expected)
+        if not is_right:
+            raise NotificationRefused(_UNAUTHORIZED, "the signature is wrong")
+        moment = request.timestamp
+        assert moment is not None
+        check_age(moment, request.now, max_age)
+        return Verified("HMAC-SHA256", id=id)
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class _VerifySecret:
+    """A secret that is sent as it is, in one header, which may have several names."""
+
+    scheme = ""
+
+    def __init__(self, headers: Sequence[str], secrets: Sequence[bytes]) -> None:
+        self._headers = tuple(headers)
+        self._secrets = tuple(secrets)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+    async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
+        """Verify the secret. It proves no time and no body."""
+        values = [value for name in self._headers if (value := request.header(name))]
+        if len(values) > 1:
+            raise NotificationRefused(400, f"both {' and '.join(self._headers)} are there")
+        given = self._given(values[0] if values else "")
+        header = self._headers[0]
+        if given is None:
+            raise NotificationRefused(_UNAUTHORIZED, f"the header {header} has no secret")
+        is_right = False
+        for secret in self._secrets:
+            is_right |= hmac.compare_digest(given, secret)
+        if not is_right:
+            raise NotificationRefused(_UNAUTHORIZED, f"the secret in {header} is wrong")
+        return Verified(self.scheme)
+
+    def _given(self, value: str) -> bytes | None:
+        """Return the secret in a header's value, ``None`` without one."""
+        return value.encode("latin-1") if value else None
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class VerifyToken(_VerifySecret):
+    """The ``token`` of the configuration, in ``X-A2A-Notification-Token``.
+
+    Several tokens are for rotation; the first one answers challenges.
+    """
+
+    scheme = "token"
+
+    def __init__(self, *tokens: str) -> None:
+        given = _texts("VerifyToken", "a token", tokens)
+        super().__init__(TOKENS, [each.encode() for each in given])
+        self.challenge_token = given[0]
+
+
+class VerifyApiKey(_VerifySecret):
+    """``ApiKey``: a key in a header of its own. Several keys are for rotation."""
+
+    scheme = "ApiKey"
+
+    def __init__(self, header: str, *keys: str) -> None:
+        if not header or not header.isascii() or not header.replace("-", "").isalnum():
+            raise ValueError(f"VerifyApiKey takes the name of a header first, not {header!r}")
+        given = _texts("VerifyApiKey", "a key", keys)
+        super().__init__([header.lower()], [each.encode() for each in given])
+
+
+class VerifyBearer(_VerifySecret):
+    """``Bearer``: a token in ``Authorization``. Several tokens are for rotation."""
+
+    scheme = "Bearer"
+
+    def __init__(self, *tokens: str) -> None:
+        given = _texts("VerifyBearer", "a token", tokens)
+        super().__init__(["authorization"], [each.encode() for each in given])
+
+    def _given(self, value: str) -> bytes | None:
+        return credentials_of(value, "bearer")
+
+
+class VerifyBasic(_VerifySecret):
+    """``Basic``: a user and a password. Several passwords are for rotation."""
+
+    scheme = "Basic"
+
+    def __init__(self, user: str, *passwords: str) -> None:
+        if ":" in user or not user:
+            raise ValueError("VerifyBasic takes a user, without a colon, and a password")
+        given = _texts("VerifyBasic", "a password", passwords)
+        super().__init__(["authorization"], [f"{user}:{each}".encode() for each in given])
+
+    def _given(self, value: str) -> bytes | None:
+        encoded = credentials_of(value, "basic")
+        try:
+            return None if encoded is None else base64.b64decode(encoded, validate=True)
+        except ValueError:
+            return None
+
+
+class VerifyAny:
+    """One of several verifications is enough: each is another agent's.
+
+    What one agent sends is told apart from what another sends, whatever ids they choose, by the
+    place of its verification: append new ones.
+    """
+
+    def __init__(self, *alternatives: WebhookVerification) -> None:
+        if not alternatives:
+            raise ValueError("VerifyAny takes the verifications of which one is enough")
+        self._alternatives = tuple(map(checked_verification, alternatives))
+
+    def __repr__(self) -> str:
+        return f"VerifyAny({', '.join(map(repr, self._alternatives))})"
+
+    async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
+        """Return what the first one says that accepts."""
+        refusals: list[NotificationRefused] = []
+        for place, each in enumerate(self._alternatives):
+            try:
+                verified = await each.verify(request, max_age)
+                return replace(verified, sender=f"{place}/{verified.sender}")
+            except NotificationRefused as refused:
+                refusals.append(refused)
+        # Keys that cannot be had are a reason to come again; a right proof, too late, says most.
+        for status in (503, 403, 400):
+            for refusal in refusals:
+                if refusal.status == status:
+                    raise refusal
+        raise NotificationRefused(_UNAUTHORIZED, "; ".join(each.reason for each in refusals))
+
+    @property
+    def challenge_token(self) -> str:
+        """The token that answers a challenge."""
+        return challenge_token(self._alternatives)
+
+    async def close(self) -> None:
+        """Close all."""
+        for each in self._alternatives:
+            await each.close()
+
+
+class VerifyAll:
+    """Every one of several verifications must accept: what a list for ``verify=`` stands for."""
+
+    def __init__(self, *parts: WebhookVerification) -> None:
+        if not parts:
+            raise ValueError("VerifyAll takes verifications; verify=False accepts everyone")
+        self._parts = tuple(map(checked_verification, parts))
+
+    def __repr__(self) -> str:
+        return f"VerifyAll({', '.join(map(repr, self._parts))})"
+
+    async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
+        """Return what all say together."""
+        found = [await each.verify(request, max_age) for each in self._parts]
+        tasks = [each.task_id for each in found if each.task_id is not None]
+        return Verified(
+            " + ".join(each.scheme for each in found),
+            id=next((each.id for each in found if each.id), ""),
+            task_id=tasks[0] if tasks else None,
+            sender=" ".join(each.sender for each in found if each.sender),
+        )
+
+    @property
+    def challenge_token(self) -> str:
+        """The token that answers a challenge."""
+        return challenge_token(self._parts)
+
+    async def close(self) -> None:
+        """Close all."""
+        for each in self._parts:
+            await each.close()
+
+
+def challenge_token(verifications: Sequence[object]) -> str:
+    """Return the first token that answers a challenge of ownership, empty without one."""
+    found = (getattr(each, "challenge_token", "") for each in verifications)
+    return next((token for token in found if isinstance(token, str) and token), "")
+
+
+def checked_verification(given: Any) -> WebhookVerification:
+    """Return a verification. Raises ``TypeError``."""
+    if isinstance(given, type) or not callable(getattr(given, "verify", None)):
+        raise TypeError(
+            f"verify= takes VerifyHmac(secret), VerifyJwt(issuer=..., audience=...) and the like, "
+            f"not {'a text' if isinstance(given, str) else repr(given)}"
+        )
+    checked: WebhookVerification = given
+    return checked
+
+
+def check_age(moment: float, now: float, max_age: float) -> None:
+    """Raise ``NotificationRefused`` for a time that is too far from now."""
+    if abs(now - moment) > max_age:
+        what = "old" if moment < now else "far ahead"
+        raise NotificationRefused(403, f"the delivery is {abs(now - moment):.0f} s {what}")
+
+
+def credentials_of(value: str, scheme: str) -> bytes | None:
+    """Return the credentials of an ``Authorization`` of a scheme."""
+    name, _, credentials = value.partition(" ")
+    credentials = credentials.strip(" ")
+    if name.lower() != scheme or not credentials:
+        return None
+    return credentials.encode("latin-1")
+
+
+def _texts(where: str, what: str, given: Sequence[Any]) -> Sequence[str]:
+    """Return secrets. Raises ``ValueError`` and ``TypeError``, without any of them."""
+    if not given:
+        raise ValueError(f"{where} takes {what}")
+    for each in given:
+        if not isinstance(each, str):
+            raise TypeError(f"{where} takes {what} as a text, not {type(each).__name__}")
+        if not each:
+            raise ValueError(f"{where} takes {what}, and one is empty")
+    return given
+
+
+def _hmac_key(secret: str) -> bytes:
+    """Return the bytes that a secret stands for. Raises ``ValueError``, without the secret."""
+    if secret.startswith("whsec_"):
+        try:
+            key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            raise ValueError("a secret that begins with whsec_ goes on in base64") from None
+    elif secret.isascii() and secret.isprintable() and " " not in secret:
+        key = secret.encode()
+    else:
+        raise ValueError("a secret is whsec_ and base64, or ASCII without spaces")
+    if len(key) < MIN_SECRET_BYTES:
+        raise ValueError(f"a secret has {MIN_SECRET_BYTES} bytes or more, not {len(key)}")
+    return key

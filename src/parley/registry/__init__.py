@@ -1,0 +1,1 @@
+"""The registry: a catalogue of agents, found by need (Agentic Resource Discovery)."""

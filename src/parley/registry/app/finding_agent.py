@@ -1,0 +1,114 @@
+"""The registry as an A2A agent: a need in words is answered with catalog entries (ARD §7.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.model.catalog.searching import MAX_PAGE, FederationMode, QueryModel, SearchRequest
+from parley.model.parts import Part
+from parley.registry.app.operations import RestError
+from parley.registry.app.searching import SearchOperations
+from parley.registry.app.viewers import viewer_of
+
+PATH = "/a2a"
+KEY = "find-agents"
+SHOWN = 5
+SECONDS = 15.0
+"""How long a search may take before its answer becomes a task."""
+
+
+class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The data part that a caller may send beside its words, or in their place."""
+
+    query: dict[str, Any] = {}
+    federation: FederationMode = FederationMode.AUTO
+    page_size: int = SHOWN
+    page_token: str = ""
+
+
+def finding_agent(
+    name: str,
+    searching: SearchOperations,
+    running: Callable[[Agent], AbstractAsyncContextManager[Any]],
+) -> Agent:
+    """Return the agent. ``running`` is entered when it starts, and left when it stops."""
+    agent = Agent(
+        name,
+        description="Finds agents by what they can do. Say what you need; the answer has a data "
+        "part for each agent found, an entry of a catalog with the address of its card.",
+        version="1.0.0",
+        key=KEY,
+        input_modes=("text/plain", "application/json"),
+        output_modes=("application/json", "text/plain"),
+        direct_reply_timeout=SECONDS,
+        lifespan=running,
+    )
+
+    @agent.skill(
+        id=KEY,
+        name="Find agents",
+        description="Finds agents by what they can do: say what you need. A data part may have "
+        "the filter of a search by REST.",
+        tags=["registry", "discovery", "search"],
+        examples=["find me an agent that converts currencies", "which agents can book a flight?"],
+    )
+    async def find_agents(turn: Turn) -> list[Part]:
+        asked = _asked(turn)
+        base = turn.base_url.removesuffix(PATH)
+        try:
+            found = await searching.found(asked, viewer_of(turn.caller), base)
+        except RestError as error:
+            turn.reject(error.message)
+        results = found.pop("results")
+        said = {0: "No agent matches.", 1: "One agent matches."}
+        words = said.get(len(results), f"{len(results)} agents match, the best first.")
+        parts = [Part(text=words)]
+        parts += [Part(data=each, media_type="application/json") for each in results]
+        if found:
+            parts.append(Part(data=found, media_type="application/json"))
+        return parts
+
+    return agent
+
+
+def _asked(turn: Turn) -> SearchRequest:
+    """Return the search that a message asks for."""
+    given = _Asked()
+    for part in turn.parts:
+        if part.data is not msgspec.UNSET:
+            try:
+                given = msgspec.convert(part.data, _Asked)
+            except msgspec.ValidationError as error:
+                turn.reject(f"the data part is no search: {error}")
+    text = given.query.get("text", "")
+    filter = given.query.get("filter", {})
+    if (
+        not isinstance(text, str)
+        or not isinstance(filter, dict)
+        or set(given.query) - {"text", "filter"}
+    ):
+        turn.reject("the query of a search has a text and a filter")
+    words = " ".join(each for each in (turn.text.strip(), text.strip()) if each)
+    if not words:
+        turn.reject("say what you need, such as: find me an agent that converts currencies")
+    if not 1 <= given.page_size <= MAX_PAGE:
+        turn.reject(f"pageSize is between 1 and {MAX_PAGE}")
+    return SearchRequest(
+        query=QueryModel(
+            text=words, filter={path: _values(values) for path, values in filter.items()}
+        ),
+        federation=given.federation,
+        page_size=given.page_size,
+        page_token=given.page_token,
+    )
+
+
+def _values(given: Any) -> tuple[str, ...]:
+    listed = given if isinstance(given, list) else [given]
+    return tuple(str(each) for each in listed)

@@ -1,0 +1,423 @@
+"""``Registry``: what a registry keeps, reads, ranks and answers, put together as an app."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from uuid import uuid4
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parley.agent.agent import Agent
+from parley.database.errors import StoreUnavailable
+from parley.host.app import asgi
+from parley.host.egress import is_of_this_machine, read_egress
+from parley.host.envelope.assembly import EnvelopeOptions
+from parley.host.publishing import read_publication
+from parley.host.store_urls import open_store
+from parley.model.catalog.entries import CATALOG_PATH
+from parley.model.catalog.urn import AirUrn
+from parley.registry.app.care import RegistryCare
+from parley.registry.app.entries import EntryOperations
+from parley.registry.app.finding_agent import PATH as AGENT_PATH
+from parley.registry.app.finding_agent import finding_agent
+from parley.registry.app.openapi import openapi_document
+from parley.registry.app.operations import Operation, RestAnswer, RestRequest
+from parley.registry.app.operator_routes import OperatorRoutes
+from parley.registry.app.pages import RegistryItem, RegistryPage
+from parley.registry.app.publishing_routes import PublishingRoutes
+from parley.registry.app.routes import RestRoutes, Rules
+from parley.registry.app.searching import SearchOperations
+from parley.registry.app.socket_registrar import IndexRegistrar
+from parley.registry.app.sources import places_of_this_machine, source_of
+from parley.registry.federation.federated import Federated
+from parley.registry.federation.upstream import Upstream
+from parley.registry.health.settings import HealthSettings
+from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.urls import open_index
+from parley.registry.ingest.authority import AUDIENCE
+from parley.registry.ingest.crawler import Crawler
+from parley.registry.ingest.examiner import Examiner
+from parley.registry.ingest.fetching import WebFetcher
+from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.names import DnsNames
+from parley.registry.publishing.decisions import OperatorDecisions, file_source
+from parley.registry.publishing.proofs import DomainProofs
+from parley.registry.publishing.pushing import EntryPublishing
+from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.records import SourceState
+from parley.registry.search.searcher import Searcher
+from parley.security.egress import Egress
+from parley.security.rates.limit import Rate, parse_limits
+from parley.security.schemes.scheme import Scheme, Security, anonymous
+from parley.security.signing.keys import SigningKeys
+from parley.security.signing.trust_manifests import ManifestSigner
+from parley.server.app import App, Settings
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.catalog import CatalogItem, CatalogPage
+from parley.server.cards.catalog_links import LinkedToCatalog, catalog_reference
+from parley.server.http.responses import NO_STORE, reply
+from parley.server.limits.counters import LocalCounters, StoreCounters
+from parley.server.limits.rates import AgentLimits, OpenStreams
+from parley.store.task_store import TaskStore
+
+log = logging.getLogger("parley.registry")
+
+INDEX = "sqlite:///registry.db"
+NAME = "Registry of agents"
+NAMESPACE = "registry"
+DRAIN_SECONDS = 5.0
+
+FIRST_SECONDS = 3.0
+"""How long a start waits for the first visits of sources that are new."""
+
+FIRST_POLL = 0.05
+MAX_NAMED = 1_000
+
+OPENAPI_PATH = "/openapi.json"
+READY_PATH = "/health/ready"
+
+
+class Registry:
+    """A registry. ``app`` is its ASGI app, which starts it and stops it.
+
+    ``index`` is where it keeps what it knows: ``sqlite:///registry.db``, ``postgresql://...`` (for
+    many processes at a time), ``memory:``. ``tasks`` is the store of its A2A agent, which has the
+    API keys too (``parley keys create``): by default beside the index.
+
+    ``url`` is its public address; without one, ``address`` is where other registries reach it.
+    ``publisher`` is the domain of who runs it: with that it publishes a catalog of itself.
+
+    ``sources`` are sites and catalogs to read, ``entries`` catalogs in files, for which the
+    operator vouches, ``upstreams`` other registries to ask too. With ``meaning`` it searches by
+    meaning too.
+
+    ``auth`` is what callers prove themselves with; without it everyone may search, and nobody may
+    publish or operate. With ``public_search`` everyone may search beside it. Operators have the
+    scope ``registry:operate``.
+
+    ``egress`` is where requests to addresses of others may go, to which ``allow_private`` adds
+    networks and hosts. Sources on this machine are read if the registry serves this machine alone.
+    ``limits`` are how much callers may take: ``["60/minute per caller on searchAgents"]``; REST and
+    the A2A agent count apart, and limits on operations are for REST. ``operations`` are further
+    rows of the REST interface.
+
+    Raises ``ValueError`` for what cannot be served.
+    """
+
+    def __init__(
+        self,
+        index: str | RegistryIndex = INDEX,
+        *,
+        url: str | None = None,
+        publisher: str | None = None,
+        name: str = NAME,
+        sources: Iterable[str] = (),
+        entries: Iterable[str | Path] = (),
+        upstreams: Iterable[str | Upstream] = (),
+        meaning: bool = False,
+        address: str | None = None,
+        auth: Scheme | Security | None = None,
+        public_search: bool = False,
+        egress: Egress | None = None,
+        allow_private: Iterable[str] = (),
+        limits: Iterable[str] = (),
+        ingest: IngestLimits | None = None,
+        nameservers: Iterable[str] = (),
+        settings: Settings | None = None,
+        tasks: str | TaskStore | None = None,
+        signing_keys: SigningKeys | str | Path | None = None,
+        audit: str | Iterable[str] = (),
+        migrate: bool = True,
+        publishing: PublishingLimits | None = None,
+        health: HealthSettings | None = None,
+        operations: Callable[[Registry], Iterable[Operation]] | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        if public_search and auth is None:
+            raise ValueError(
+                "public_search= lets everyone search beside those with credentials (auth=); "
+                "without auth= everyone may search anyway"
+            )
+        named, private = list(sources), list(allow_private)
+        policy = (egress or read_egress()).adding(private, option="allow_private")
+        if is_of_this_machine(settings, url):
+            policy = policy.adding(places_of_this_machine(named), option="sources")
+        self.name = name
+        self.index = open_index(index, migrate=migrate) if isinstance(index, str) else index
+        known = url or address
+        # Without an address, results have the one that their caller asked at.
+        self.source = f"urn:uuid:{uuid4()}" if known is None else f"{known.rstrip('/')}/"
+        self.names = DnsNames(nameservers)
+        self.fetcher = WebFetcher(policy, limits=ingest, plain_http=private)
+        self.examiner = Examiner(self.fetcher)
+        self.crawler = Crawler(self.index, self.examiner, self.fetcher, names=self.names)
+        self._meaning = None
+        if meaning:
+            from parley.registry.search.meaning import Meaning
+
+            self._meaning = Meaning.load(self.index)
+        self.searcher = Searcher(self.index, source=self.source, meaning=self._meaning)
+        self.federated = Federated(
+            self.searcher,
+            [each if isinstance(each, Upstream) else Upstream(url=each) for each in upstreams],
+            index=self.index,
+            source=self.source,
+            egress=policy,
+        )
+        limits_of_publishing = publishing or PublishingLimits()
+        rates = CallerRates(limits_of_publishing)
+        self.proofs = DomainProofs(
+            self.index,
+            self.fetcher,
+            self.names,
+            registry=urlsplit(known or "").hostname or "localhost",
+            limits=limits_of_publishing,
+            rates=rates,
+        )
+        self.publishing = EntryPublishing(
+            self.index, self.examiner, self.proofs, ingest=ingest, rates=rates
+        )
+        self.care = RegistryCare(self.index, rates, egress=self.fetcher.egress, settings=health)
+        self.decisions = OperatorDecisions(self.index, plain=self.fetcher.plain)
+        self._sources = [source_of(each, self.fetcher) for each in named]
+        self._files = [file_source(each) for each in entries]
+        self._closes: list[Callable[[], Awaitable[None]]] = []
+        self._security = None if auth is None else auth.security
+        self._rules = Rules(self._security, is_public=public_search)
+        self.searching = SearchOperations(self.federated, self.searcher, source=self.source)
+        store = open_store(tasks_url(index) if tasks is None else tasks, None, migrate=migrate)
+        self._agent = finding_agent(name, self.searching, self._running)
+        rest = [
+            *self.searching.operations,
+            *EntryOperations(self.index).operations,
+            *PublishingRoutes(self.publishing, self.proofs).operations,
+            *OperatorRoutes(self.decisions, self.publishing).operations,
+            *self.care.operations,
+            *(operations(self) if operations is not None else ()),
+        ]
+        rest += [self._document_operation(), RegistryPage(name, self.searching).operation]
+        self._rest = rest
+        counted = parse_limits(limits, operations=[each.name for each in rest])
+        publication = read_publication(publisher)
+        keys = SigningKeys.load(signing_keys)
+        self.app: App = asgi(
+            {AGENT_PATH: self._agent},
+            store=store,
+            url=url,
+            auth=self._agent_auth(public_search),
+            settings=settings,
+            drain=DRAIN_SECONDS,
+            signing_keys=keys,
+            audit=audit,
+            limits=[each.text for each in counted if not _is_on(each, rest)],
+            publisher="" if publication is None else publication.publisher,
+            envelope_options=EnvelopeOptions(
+                registrar=IndexRegistrar(self.publishing, self.care.heartbeats)
+            ),
+        )
+        routes = RestRoutes(
+            rest, lambda: self.app, self._rules, limits=self._limits(counted, store)
+        )
+        for path in routes.paths:
+            self.app.serve_at(path, routes, restrict="docs" if path == OPENAPI_PATH else "")
+        for path in routes.roots:
+            self.app.serve_at(path, routes, below=True)
+        if publication is not None:
+            self._publish(publication.publisher, keys, settings, url, routes)
+        self.app.serve_at(READY_PATH, _Ready(self.app.handler_at(READY_PATH), self.index))
+
+    # -- its life -------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _running(self, agent: Agent) -> AsyncIterator[Registry]:
+        async with AsyncExitStack() as stack:
+            await self.index.open()
+            stack.push_async_callback(self.index.close)
+            stack.push_async_callback(self.fetcher.close)
+            stack.push_async_callback(self.names.close)
+            for close in (self.federated.aclose, *self._closes):
+                stack.push_async_callback(close)
+            if self._meaning is not None:
+                stack.push_async_callback(self._meaning.stop)
+                await self._meaning.start()
+            is_new = await self._add_sources()
+            stack.push_async_callback(self.proofs.stop)
+            await self.proofs.start()
+            stack.push_async_callback(self.crawler.stop)
+            await self.crawler.start()
+            if is_new:
+                await self._first_visits()
+            stack.push_async_callback(self.care.stop)
+            await self.care.start()
+            log.info("the registry keeps what it knows in %s", self.index.name)
+            yield self
+
+    async def _add_sources(self) -> bool:
+        """Add the sources that were named; return whether one is new.
+
+        Files are read again, because they may have changed. A source that another site named first
+        is the operator's from now on.
+        """
+        named = [*self._sources, *self._files]
+        added = await self.index.add_sources(named)
+        if added < len(named) or self._files:
+            for each in self._sources:
+                before = await self.index.source(each.url)
+                if before is not None and before.found_by:
+                    kept = {n: v for n, v in before.settings.items() if n == AUDIENCE}
+                    await self.index.change_source(msgspec.structs.replace(each, settings=kept))
+            for each in self._files:
+                before = await self.index.source(each.url)
+                if before is not None and before.fetched_at is not None:
+                    due = msgspec.structs.replace(before, due_at=0, settings=each.settings)
+                    await self.index.end_visit(due)
+        return added > 0
+
+    async def _first_visits(self) -> None:
+        """Wait a moment for the sources that were named, so that the first search finds them."""
+        named = {each.url for each in (*self._sources, *self._files)}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SECONDS):
+                while any(  # noqa: ASYNC110 - other processes may visit them
+                    each.state is SourceState.NEW and (each.url in named or each.found_by in named)
+                    for each in await self.index.sources(limit=MAX_NAMED)
+                    if each.fetched_at is None
+                ):
+                    await asyncio.sleep(FIRST_POLL)
+
+    # -- its parts ------------------------------------------------------------------------------
+
+    def _agent_auth(self, public_search: bool) -> Security | None:
+        if self._security is None or not public_search:
+            return self._security
+        return self._security | anonymous
+
+    def _limits(self, counted: Iterable[Any], store: TaskStore) -> AgentLimits | None:
+        rates = [each for each in counted if isinstance(each, Rate)]
+        if not rates:
+            return None
+        counters: LocalCounters | StoreCounters = LocalCounters(store.now)
+        if store.is_shared:
+            counters = StoreCounters(store, store.now)
+            self._closes.append(counters.close)
+        return AgentLimits(
+            NAMESPACE,
+            server=rates,
+            own=(),
+            counters=counters,
+            daily=counters,
+            streams=OpenStreams(),
+            usage=None,
+            now=store.now,
+        )
+
+    def _document_operation(self) -> Operation:
+        return Operation(
+            name="showDocument",
+            method="GET",
+            path=OPENAPI_PATH,
+            handler=self._document,
+            summary="The OpenAPI document",
+            is_documented=False,
+        )
+
+    async def _document(self, request: RestRequest) -> RestAnswer:
+        document = openapi_document(
+            self._rest,
+            title=self.name,
+            base=request.base,
+            security=self._security,
+            public=self._rules.is_public,
+        )
+        return RestAnswer(body=document, max_age=300)
+
+    def _publish(
+        self,
+        publisher: str,
+        keys: SigningKeys | None,
+        settings: Settings,
+        url: str | None,
+        routes: RestRoutes,
+    ) -> None:
+        """Serve the catalog of the registry: itself, and its agent."""
+
+        def advertised(prefix: str) -> AdvertisedInterfaces:
+            return AdvertisedInterfaces(
+                prefix, url=url, trust_proxy=settings.trust_proxy, hosts=self.app.hosts
+            )
+
+        def card() -> Any:
+            return self._agent.describe().card_at(())
+
+        items = [
+            RegistryItem(
+                str(AirUrn(publisher, (NAMESPACE,), "search")), card, advertised(""), name=self.name
+            ),
+            CatalogItem(
+                str(AirUrn(publisher, (NAMESPACE,), "agent")), card, advertised(AGENT_PATH)
+            ),
+        ]
+        signer = None if keys is None else ManifestSigner(keys, url)
+        page = CatalogPage(
+            items, advertised(""), publisher=publisher, settings=settings, signer=signer
+        )
+        self.app.serve_at(CATALOG_PATH, page, restrict="card")
+        self.app.serve_at("/", LinkedToCatalog(routes, catalog_reference("/", url)))
+
+
+class _Ready:
+    """Readiness: that of the server, and then whether the index can be read."""
+
+    def __init__(self, inner: ASGIApp, index: RegistryIndex) -> None:
+        self._inner = inner
+        self._index = index
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        is_unavailable = False
+
+        async def checked(message: Message) -> None:
+            nonlocal is_unavailable
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                try:
+                    await self._index.sources(limit=1)
+                except StoreUnavailable as error:
+                    log.warning("the registry is not ready: %s", error)
+                    is_unavailable = True
+            if not is_unavailable:
+                await send(message)
+
+        await self._inner(scope, receive, checked)
+        if is_unavailable:
+            body = {"status": "unavailable", "reason": "the index cannot be reached"}
+            await reply(send, 503, msgspec.json.encode(body), [NO_STORE])
+
+
+def tasks_url(index: str | RegistryIndex) -> str:
+    """Return where the tasks and API keys of a registry are, beside its index."""
+    if not isinstance(index, str) or index in ("memory:", "memory://"):
+        return "memory:"
+    if index.startswith("sqlite:///"):
+        path = Path(index.removeprefix("sqlite:///"))
+        return f"sqlite:///{path.with_name(f'{path.stem}-tasks{path.suffix}').as_posix()}"
+    # Without a schema in the URL, each has its own; a schema has the tables of one of them.
+    parts = urlsplit(index)
+    query = [
+        (name, f"{value}_tasks" if name == "schema" else value)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+    ]
+    return urlunsplit(parts._replace(query=urlencode(query)))
+
+
+def _is_on(limit: Any, operations: Iterable[Operation]) -> bool:
+    """Return whether a limit names operations of REST, which the agent does not have."""
+    applies = getattr(limit, "applies", None)
+    named: tuple[str, ...] = () if applies is None else applies.operations
+    return bool({each.name for each in operations} & set(named))

@@ -1,0 +1,408 @@
+"""``Federated``: searches of this registry's own index and of others, as one (ARD §8)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from parley.client.bindings.http import HttpTransport
+from parley.model.catalog.entries import REGISTRY_TYPES
+from parley.model.catalog.searching import (
+    MAX_PAGE,
+    ExploreRequest,
+    Facet,
+    FederationMode,
+    ListRequest,
+    ListResponse,
+    RegistryReferral,
+    SearchRequest,
+    SearchResponse,
+    SearchResult,
+)
+from parley.registry.federation.checking import (
+    CheckedResult,
+    IndexKnowledge,
+    LocalKnowledge,
+    ResultChecks,
+    not_ours,
+)
+from parley.registry.federation.hops import MAX_HOPS, Hops, registry_id
+from parley.registry.federation.merging import (
+    OWN,
+    PREFIX,
+    Cursor,
+    MergedPlace,
+    SourcePage,
+    merged,
+    read_token,
+    write_token,
+)
+from parley.registry.federation.queries import PATIENCE, RunningQueries, SharedSearch
+from parley.registry.federation.upstream import (
+    MAX_UPSTREAMS,
+    Upstream,
+    UpstreamPage,
+    UpstreamRegistry,
+    UpstreamState,
+)
+from parley.registry.index.protocol import Constraint, EntryIndex, EntrySelection, Viewer
+from parley.registry.search.errors import InvalidSearch
+from parley.registry.search.filters import constraints_of
+from parley.registry.search.pages import asked_digest
+from parley.registry.search.scores import need_words
+from parley.security.egress import Egress
+
+SECONDS = 2.0
+"""The time limit of a search that asks others; what has not come by then is left out."""
+
+CONNECT_SECONDS = 1.5
+ROUNDS = 2
+"""How often registries are asked for one page: again where it is short, and they have more."""
+
+FAIR = 0.5
+"""The part of the time limit that a registry must have had, before being late is its failure."""
+
+LEAST_SECONDS = 0.05
+"""With less time left, nobody else is asked."""
+
+MAX_REFERRALS = 50
+_START = Cursor()
+PUBLIC_VIEWER = Viewer()
+
+
+class OwnSearches(Protocol):
+    """The searches of one registry alone: ``search.Searcher`` has them."""
+
+    async def search(self, request: SearchRequest, viewer: Viewer) -> SearchResponse:
+        """Return a page of results."""
+        ...
+
+    async def explore(self, request: ExploreRequest, viewer: Viewer) -> Mapping[str, Facet]:
+        """Return the values of fields with their counts."""
+        ...
+
+    async def browse(self, request: ListRequest, viewer: Viewer) -> ListResponse:
+        """Return a page of entries."""
+        ...
+
+
+class Federated:
+    """Searches of an index and of other registries. ``source`` is the address of this registry.
+
+    ``seconds`` bounds a search, ``hops`` how often it may be passed on. Addresses of entries that
+    others list are judged by ``egress``: public ones over https, and what it allows by name. Close
+    it in its event loop.
+    """
+
+    def __init__(
+        self,
+        searcher: OwnSearches,
+        upstreams: Sequence[Upstream] = (),
+        *,
+        index: EntryIndex,
+        source: str,
+        seconds: float = SECONDS,
+        hops: int = 2,
+        egress: Egress | None = None,
+        knowledge: LocalKnowledge | None = None,
+        http: HttpTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if len(upstreams) > MAX_UPSTREAMS:
+            raise ValueError(
+                f"a registry asks at most {MAX_UPSTREAMS} others, not {len(upstreams)}"
+            )
+        if not 0 <= hops <= MAX_HOPS:
+            raise ValueError(f"hops is a number from 0 to {MAX_HOPS}, not {hops}")
+        if not 0 < seconds <= 10:
+            raise ValueError(f"seconds is above 0 and at most 10, not {seconds}")
+        # Without an address of its own it is known by none; the ids of searches show loops then.
+        self.id = registry_id(source) if source else secrets.token_hex(6)
+        self._searcher = searcher
+        self._index = index
+        self._source = source
+        self._seconds = seconds
+        self._hops = hops
+        self._egress = egress or Egress()
+        self._knowledge = knowledge or IndexKnowledge(index)
+        self._owns_http = http is None
+        self._http = http or HttpTransport(
+            connect_timeout=CONNECT_SECONDS, max_connections=256, bound_to_turns=False
+        )
+        made = [UpstreamRegistry(each, self._http, clock) for each in upstreams]
+        self._upstreams = tuple({each.id: each for each in made if each.id != self.id}.values())
+        if len(self._upstreams) < len(made):
+            raise ValueError(
+                "an upstream registry is named twice, or is this one: "
+                + ", ".join(each.url for each in made)
+            )
+        self._queries = RunningQueries(clock)
+        self._clock = clock
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent."""
+        for each in self._upstreams:
+            await each.aclose()
+        if self._owns_http:
+            await self._http.close()
+
+    @property
+    def states(self) -> tuple[UpstreamState, ...]:
+        """What the operator sees of the other registries."""
+        return tuple(each.state for each in self._upstreams)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    async def search(
+        self, request: SearchRequest, viewer: Viewer = PUBLIC_VIEWER, hops: Hops | None = None
+    ) -> SearchResponse:
+        """Return a page of the entries that match a need, the best first.
+
+        ``hops`` is how the search came here, from a header; ``None`` for one of a client. One that
+        was here before gets nothing: its results are on their way already. A registry that does not
+        answer, or answers wrongly, is left out. Raises ``InvalidSearch`` and ``StoreUnavailable``.
+        """
+        if hops is not None:  # anybody may send the header: it can only ask for less
+            hops = msgspec.structs.replace(hops, left=min(hops.left, self._hops))
+        if hops is not None and (self.id in hops.path or not self._queries.is_new(hops.query)):
+            return SearchResponse()
+        if request.federation is FederationMode.REFERRALS:
+            found = await self._searcher.search(request, viewer)
+            return msgspec.structs.replace(found, referrals=await self._referrals(viewer))
+        if request.federation is FederationMode.NONE:
+            return await self._searcher.search(request, viewer)
+        is_merged = request.page_token.startswith(PREFIX)
+        if hops is None:
+            hops = Hops.begin(self._hops, self._seconds)
+            self._queries.is_new(hops.query)
+        if not is_merged and (request.page_token or not self._asked(hops)):
+            return await self._searcher.search(request, viewer)
+        return await self._search_all(request, viewer, hops)
+
+    async def explore(
+        self, request: ExploreRequest, viewer: Viewer = PUBLIC_VIEWER
+    ) -> Mapping[str, Facet]:
+        """Return the values of fields with their counts, of this registry alone (ARD §7.3)."""
+        return await self._searcher.explore(request, viewer)
+
+    async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> ListResponse:
+        """Return a page of entries in an order, of this registry alone."""
+        return await self._searcher.browse(request, viewer)
+
+    async def _referrals(self, viewer: Viewer) -> tuple[RegistryReferral, ...]:
+        """Return the registries to ask: those that are asked here, and those in the index."""
+        found = {each.base: each.referral for each in self._upstreams}
+        of_type = Constraint(field="type", values=REGISTRY_TYPES)
+        selection = EntrySelection(viewer=viewer, constraints=(of_type,))
+        for each in await self._index.browse(selection, (), MAX_REFERRALS, 0):
+            url, name = each.entry.get("url"), each.entry.get("displayName")
+            if isinstance(url, str) and url:
+                referral = RegistryReferral(
+                    identifier=each.identifier,
+                    display_name=name if isinstance(name, str) else each.identifier,
+                    type=each.type or REGISTRY_TYPES[0],
+                    url=url,
+                )
+                found.setdefault(url, referral)
+        return tuple(found.values())[:MAX_REFERRALS]
+
+    # -- the search of all ---------------------------------------------------------------------
+
+    def _asked(self, hops: Hops) -> tuple[UpstreamRegistry, ...]:
+        """Return the registries that a search may be passed on to: none twice on its way."""
+        if hops.left < 1 or hops.seconds < LEAST_SECONDS:
+            return ()
+        return tuple(each for each in self._upstreams if each.id not in hops.path)
+
+    async def _search_all(
+        self, request: SearchRequest, viewer: Viewer, hops: Hops
+    ) -> SearchResponse:
+        if not 1 <= request.page_size <= MAX_PAGE:
+            raise InvalidSearch(f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}")
+        query = request.query
+        constraints = constraints_of(query.filter)
+        asked = asked_digest("federated", " ".join(query.text.split()).casefold(), constraints)
+        if request.page_token:
+            place = read_token(request.page_token, asked)
+        else:
+            size = min(MAX_PAGE, 2 * request.page_size)
+            place = MergedPlace(
+                size, {each.id: Cursor() for each in self._asked(hops)} | {OWN: Cursor()}
+            )
+        deadline = self._clock() + min(self._seconds, hops.seconds)
+        checks = ResultChecks(
+            need_words(query.text),
+            constraints,
+            own_source=self._source,
+            others=frozenset(each.base for each in self._upstreams),
+            egress=self._egress,
+        )
+        found: list[CheckedResult] = []
+        for _ in range(ROUNDS):
+            sources = await self._sources(request, viewer, place, hops, deadline, checks)
+            added, place = self._merged(place, sources, request.page_size - len(found))
+            found += added
+            if len(found) == request.page_size or not place.cursors:
+                break
+            hops = msgspec.structs.replace(hops, query=Hops.begin(0, 0).query)
+        results = await asyncio.to_thread(_answered, found)
+        return SearchResponse(results=results, page_token=write_token(asked, place))
+
+    async def _sources(
+        self,
+        request: SearchRequest,
+        viewer: Viewer,
+        place: MergedPlace,
+        hops: Hops,
+        deadline: float,
+        checks: ResultChecks,
+    ) -> list[SourcePage]:
+        """Return a page of each registry that answers in time, with the results that count."""
+        asking = asyncio.create_task(self._ask_all(request, place, hops, deadline))
+        try:
+            own = await self._own_page(request, viewer, place)
+            pages = await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        every: list[CheckedResult] = []
+        for number, each in enumerate(self._upstreams, 1):
+            if each.id in pages:
+                checked = await asyncio.to_thread(checks.check, pages[each.id], each, number)
+                each.count(checked.refused, is_rescored=checked.is_rescored)
+                every += checked.results
+        kept = await not_ours(every, self._upstreams, self._knowledge)
+        by_place: dict[int, list[CheckedResult]] = {}
+        for result in kept:
+            by_place.setdefault(result.place, []).append(result)
+        sources = [] if own is None else [own]
+        for number, upstream in enumerate(self._upstreams, 1):
+            if upstream.id in pages:
+                cursor, page = place.cursors[upstream.id], pages[upstream.id]
+                more = page.token if page.results else ""  # an empty page is the last
+                sources.append(SourcePage(upstream.id, by_place.get(number, ()), cursor, more))
+        return sources
+
+    def _merged(
+        self, place: MergedPlace, sources: list[SourcePage], size: int
+    ) -> tuple[list[CheckedResult], MergedPlace]:
+        """Return the best results of some pages, and where to go on."""
+        ranks = {
+            f"{each.place}:{each.publisher}": 0
+            for source in sources
+            for each in source.results
+            if each.place and self._upstreams[each.place - 1].may_speak_for(each.publisher)
+        }
+        found, seen = merged(sources, size, place.seen, ranks)
+        cursors = {each.name: each.cursor for each in sources}
+        left = {name: cursor for name, cursor in cursors.items() if cursor is not None}
+        if found:  # one that did not answer this time goes on where it was
+            unheard = place.cursors.keys() - cursors.keys()
+            left |= {name: place.cursors[name] for name in unheard if place.cursors[name] != _START}
+        return found, MergedPlace(place.size, left, seen)
+
+    async def _own_page(
+        self, request: SearchRequest, viewer: Viewer, place: MergedPlace
+    ) -> SourcePage | None:
+        cursor = place.cursors.get(OWN)
+        if cursor is None:
+            return None
+        own = msgspec.structs.replace(request, page_size=place.size, page_token=cursor.token)
+        found = await self._searcher.search(own, viewer)
+        results = [
+            CheckedResult(
+                identifier=str(each.entry.get("identifier", "")),
+                publisher="",
+                entry=each.entry,
+                score=each.score,
+                source=each.source,
+                place=0,
+            )
+            for each in found.results
+        ]
+        return SourcePage(OWN, results, cursor, found.page_token)
+
+    async def _ask_all(
+        self, request: SearchRequest, place: MergedPlace, hops: Hops, deadline: float
+    ) -> Mapping[str, UpstreamPage]:
+        """Return the pages of the registries that answered in time, by their ids."""
+        asking = [each for each in self._asked(hops) if each.id in place.cursors]
+        query = request.query
+        words = " ".join(query.text.split()).casefold()
+        key = asked_digest("running", words, query.filter, place.cursors, hops.left)
+        left = deadline - self._clock()
+        shared = self._queries.running(key)
+        if shared is not None:
+            await shared.wait(PATIENCE * max(left, 0.0))
+            return _for_size(shared, place)
+        if left < LEAST_SECONDS:
+            return {}
+        # A caller that gives little time must neither shut a registry out nor answer for others.
+        is_fair = left >= FAIR * self._seconds
+        asking = [each for each in asking if each.take()]
+        if not asking:
+            return {}
+        shared = self._queries.begin(key) if is_fair else SharedSearch()
+        ids = (self.id, *(each.id for each in asking))
+        tasks = {
+            each: asyncio.create_task(
+                self._ask(each, request, place, hops.onward(_but(ids, each.id), left), shared)
+            )
+            for each in asking
+        }
+        late: set[asyncio.Task[None]] = set()
+        try:
+            _, late = await asyncio.wait(tasks.values(), timeout=max(left, 0.0))
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            ended = await asyncio.gather(*tasks.values(), return_exceptions=True)
+            if is_fair:
+                self._queries.end(key)
+            for each, task in tasks.items():
+                counts = is_fair and not place.cursors[each.id].token
+                each.release(is_late=counts and task in late)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+        return shared.pages
+
+    async def _ask(
+        self,
+        upstream: UpstreamRegistry,
+        request: SearchRequest,
+        place: MergedPlace,
+        onward: Hops,
+        shared: SharedSearch,
+    ) -> None:
+        """Ask one registry for a page; it may ask others itself as long as hops are left."""
+        mode = FederationMode.AUTO if onward.left else FederationMode.NONE
+        asked = msgspec.structs.replace(
+            request,
+            federation=mode,
+            page_size=place.size,
+            page_token=place.cursors[upstream.id].token,
+        )
+        page = await upstream.ask(asked, onward)
+        if page is not None:
+            shared.pages[upstream.id] = page
+
+
+def _answered(found: Sequence[CheckedResult]) -> tuple[SearchResult, ...]:
+    return tuple(
+        SearchResult(entry=each.answered, score=each.score, source=each.source) for each in found
+    )
+
+
+def _but(ids: tuple[str, ...], one: str) -> tuple[str, ...]:
+    return tuple(each for each in ids if each != one)
+
+
+def _for_size(shared: SharedSearch, place: MergedPlace) -> Mapping[str, UpstreamPage]:
+    """Return the pages of another search that is the same, as far as this one asks for them."""
+    return {name: page for name, page in shared.pages.items() if name in place.cursors}

@@ -1,0 +1,1 @@
+"""How a registry looks after agents: probes, what they measure, and heartbeats."""

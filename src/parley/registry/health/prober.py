@@ -1,0 +1,214 @@
+"""Probes agents as they become due. One that is slow keeps nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from parley.model.backoff import Backoff, uniform
+from parley.registry.health.judging import ProbeFinding, ProbeOutcome, failures_in_a_row, observe
+from parley.registry.health.probing import AgentProbe, host_of_agent
+from parley.registry.health.settings import HealthSettings
+from parley.registry.health.turns import ProbePostponed
+from parley.registry.index.protocol import HealthIndex
+from parley.registry.records import AgentHealth, IndexedEntry, Observed
+from parley.store.protocols.errors import StoreUnavailable
+
+log = logging.getLogger("parley.registry")
+
+MAX_HOSTS = 10_000
+POSTPONED_SECONDS = 5.0
+ROUNDS = 8
+"""How often in a row probes are claimed before others get a turn."""
+
+
+class ProbeIndex(HealthIndex, Protocol):
+    """What probes need of an index."""
+
+    def now(self) -> int:
+        """Return the time in ms, by the clock that all processes share."""
+        ...
+
+
+class Prober:
+    """Probes the agents of an index, ``settings.at_once`` of them at a time.
+
+    A probe is claimed: of several processes one makes it, and another one if that is killed. An
+    agent whose host is probed already is put off, so that a host that does not answer holds up its
+    own agents alone. ``changed`` is called with an agent whose health is another one now.
+    """
+
+    def __init__(
+        self,
+        index: ProbeIndex,
+        probe: AgentProbe,
+        settings: HealthSettings | None = None,
+        *,
+        changed: Callable[[IndexedEntry, Observed], None] | None = None,
+    ) -> None:
+        self._index = index
+        self._probe = probe
+        self._settings = settings or HealthSettings()
+        self._changed = changed
+        self._running: set[asyncio.Task[None]] = set()
+        self._hosts: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._begun: OrderedDict[str, float] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.probes = 0
+
+    async def start(self) -> None:
+        """Begin to probe. Idempotent."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="parley-prober")
+
+    async def stop(self) -> None:
+        """End all probes; their claims expire. Idempotent."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        running = [task, *self._running]
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._probe.close()
+
+    def wake(self) -> None:
+        """Look for probes that are due at once."""
+        self._wake.set()
+
+    async def probe(self, entry: IndexedEntry) -> Observed:
+        """Probe an agent now, and store what was found; return it.
+
+        Raises ``StoreUnavailable``, ``ProbePostponed``.
+        """
+        before = entry.observed
+        now = self._index.now()
+        wait = round(self._settings.message_seconds * 1000)
+        may_message = before.messaged_at is None or now - before.messaged_at >= wait
+        self.probes += 1
+        try:
+            found = await self._probe.probe(entry, may_message=may_message)
+        except ProbePostponed:
+            raise
+        except Exception as error:
+            log.exception("the probe of %.200s failed", entry.identifier)
+            words = f"its probe failed here: {type(error).__name__}, see the log"
+            found = ProbeFinding(outcome=ProbeOutcome.ERRORS, reason=words)
+        now = self._index.now()
+        observed = observe(before, found, now, self._settings)
+        await self._index.end_probe(entry.key, observed, now + self._wait(observed, found))
+        if observed.health is not before.health:
+            level = logging.INFO if observed.health is AgentHealth.HEALTHY else logging.WARNING
+            log.log(
+                level,
+                "%.200s is %s%s",
+                entry.identifier,
+                observed.health.value,
+                f": {observed.reason}" if observed.reason else "",
+            )
+            if self._changed is not None:
+                self._changed(entry, observed)
+        return observed
+
+    def _wait(self, observed: Observed, found: ProbeFinding) -> int:
+        """Return in how many ms an agent is probed again."""
+        settings = self._settings
+        failures = failures_in_a_row(observed.samples)
+        if failures:
+            seconds = Backoff(settings.retry, settings.longest).delay(failures)
+        elif observed.health is AgentHealth.DEGRADED:
+            seconds = min(settings.interval, settings.retry * 2)
+        else:
+            seconds = settings.interval
+        seconds = max(seconds, min(found.retry_after or 0.0, settings.longest))
+        return round(seconds * uniform(*settings.jitter) * 1000)
+
+    async def _run(self) -> None:
+        rounds = 0
+        while True:
+            self._wake.clear()
+            has_more = False
+            try:
+                has_more = await self._begin()
+            except StoreUnavailable as error:
+                log.warning("the index of the registry is unavailable: %s", error)
+            except Exception:
+                log.exception("looking for probes that are due failed")
+            rounds = rounds + 1 if has_more else 0
+            if 0 < rounds < ROUNDS:
+                continue
+            rounds = 0
+            woken = asyncio.create_task(self._wake.wait())
+            waits: set[asyncio.Task[object]] = {woken, *self._running}
+            is_full = len(self._running) >= self._settings.at_once
+            try:
+                await asyncio.wait(
+                    waits if is_full else {woken},
+                    timeout=None if is_full else self._settings.poll,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                woken.cancel()
+
+    async def _begin(self) -> bool:
+        """Begin the probes of agents that are due; return whether there may be more."""
+        free = self._settings.at_once - len(self._running)
+        if free <= 0:
+            return False
+        claimed = await self._index.claim_probes(free, self._settings.lease)
+        for entry in claimed:
+            host = host_of_agent(entry)
+            begins = self._turn(host)
+            if begins:
+                await self._index.postpone_probe(entry.key, self._index.now() + begins)
+                continue
+            self._hosts[host] += 1
+            task = asyncio.create_task(self._one(entry, host), name=f"parley-probe {host[:80]}")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return len(claimed) == free and len(self._running) < self._settings.at_once
+
+    def _turn(self, host: str) -> int:
+        """Return in how many ms a host may be probed again, 0 for now.
+
+        The more agents of a host are waiting, the later each of them asks again.
+        """
+        now = asyncio.get_running_loop().time()
+        is_full = self._hosts[host] >= self._settings.per_host
+        begun = self._begun.get(host)
+        if is_full or (begun is not None and now < begun + self._settings.per_host_seconds):
+            self._waiting[host] += 1
+            seconds = POSTPONED_SECONDS * (1 + self._waiting[host] / 20)
+            return round(uniform(0.5, 1.5) * min(seconds, self._settings.interval / 2) * 1000)
+        self._begun[host] = now
+        self._begun.move_to_end(host)
+        self._waiting[host] -= 1
+        if self._waiting[host] <= 0:
+            del self._waiting[host]
+        if len(self._begun) > MAX_HOSTS:
+            self._waiting.pop(self._begun.popitem(last=False)[0], None)
+        return 0
+
+    async def _probe_or_postpone(self, entry: IndexedEntry) -> None:
+        try:
+            await self.probe(entry)
+        except ProbePostponed:
+            seconds = min(POSTPONED_SECONDS, self._settings.interval / 2) * uniform(0.5, 1.5)
+            await self._index.postpone_probe(entry.key, self._index.now() + round(seconds * 1000))
+
+    async def _one(self, entry: IndexedEntry, host: str) -> None:
+        try:
+            await self._probe_or_postpone(entry)
+        except StoreUnavailable as error:
+            log.warning("the probe of %.200s could not be stored: %s", entry.identifier, error)
+        except Exception:
+            log.exception("storing the probe of %.200s failed", entry.identifier)
+        finally:
+            self._hosts[host] -= 1
+            if not self._hosts[host]:
+                del self._hosts[host]

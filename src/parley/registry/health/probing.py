@@ -1,0 +1,304 @@
+"""One probe of an agent: its card, and a task that it cannot know, at each of its interfaces.
+
+``GetTask`` of an unknown id changes nothing, costs nothing, and only an agent answers it as the
+protocol says. Credentials are never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import msgspec
+
+from parley.client.bindings.http import HttpTransport
+from parley.client.card.interface import Candidate, choose
+from parley.client.card.resolver import CardResolver, ResolvedCard, read_card
+from parley.client.connection import connect
+from parley.client.errors import (
+    AddressNotAllowed,
+    AuthenticationRequired,
+    CardInvalid,
+    ClientError,
+    Disconnected,
+    NoCommonInterface,
+    Timeout,
+    UnexpectedStatus,
+    Unreachable,
+)
+from parley.client.retry import Retry
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    InvalidAgentResponseError,
+    JSONParseError,
+    MethodNotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    TaskNotFoundError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+    VersionNotSupportedError,
+)
+from parley.registry.health.judging import ProbeFinding, ProbeOutcome
+from parley.registry.health.messages import failure_of, probe_text
+from parley.registry.health.settings import HealthSettings
+from parley.registry.health.turns import HostTurns
+from parley.registry.records import IndexedEntry
+from parley.security.egress import Egress
+
+_NO_RETRY = Retry(calls=0, streams=0)
+_VERSION_HEADERS = {"A2A-Version": "1.0"}
+_WANTS_CREDENTIALS = (UnauthenticatedError, PermissionDeniedError, AuthenticationRequired)
+_FAILS = (
+    InternalError,
+    OverloadedError,
+    TooManyRequestsError,
+    MethodNotFoundError,
+    VersionNotSupportedError,
+    JSONParseError,
+)
+"""Refusals that say that something is wrong there."""
+
+
+class InterfaceFinding(msgspec.Struct, frozen=True):
+    """What came of the call of one interface."""
+
+    outcome: ProbeOutcome
+    reason: str = ""
+    latency: float = 0.0
+    retry_after: float | None = None
+
+
+class AgentProbe:
+    """Probes agents with the client of this house. Every address is judged by ``egress``.
+
+    Close it in its event loop.
+    """
+
+    def __init__(
+        self,
+        egress: Egress,
+        settings: HealthSettings | None = None,
+        *,
+        http: HttpTransport | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._settings = settings or HealthSettings()
+        self._http = http or HttpTransport(
+            egress=egress,
+            connect_timeout=min(5.0, self._settings.request_seconds),
+            max_response=self._settings.answer_bytes,
+            bound_to_turns=False,
+        )
+        self._clock = clock
+        self._turns = HostTurns(self._settings.per_host, self._settings.per_host_seconds)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._http.close()
+
+    async def probe(self, entry: IndexedEntry, *, may_message: bool = False) -> ProbeFinding:
+        """Probe the agent of an entry. With ``may_message`` it is sent the message that its owner
+        asked for, if there is one.
+
+        Whatever is wrong is in the finding. Raises ``ProbePostponed`` if it would call a host that
+        is not that of its card, and that other probes call already.
+        """
+        try:
+            async with asyncio.timeout(self._settings.probe_seconds):
+                return await self._probe(entry, may_message)
+        except TimeoutError:
+            seconds = self._settings.probe_seconds
+            return ProbeFinding(
+                outcome=ProbeOutcome.FAILED, reason=f"its probe took longer than {seconds:g} s"
+            )
+
+    async def _probe(self, entry: IndexedEntry, may_message: bool) -> ProbeFinding:
+        notes: list[str] = []
+        resolved, problem = await self._card(entry)
+        if problem:
+            notes.append(problem)
+        if resolved is None:
+            return ProbeFinding(outcome=ProbeOutcome.FAILED, reason="; ".join(notes))
+        try:
+            choice = choose(resolved.card, card_url=resolved.url, http=self._http)
+        except NoCommonInterface:
+            words = "none of its interfaces is of a binding and version that is spoken here"
+            return ProbeFinding(outcome=ProbeOutcome.ERRORS, reason="; ".join([*notes, words]))
+        except (CardInvalid, ClientError) as error:
+            return ProbeFinding(
+                outcome=ProbeOutcome.FAILED, reason="; ".join([*notes, _line(error)])
+            )
+        candidates = choice.candidates[: self._settings.interfaces]
+        # A card names whom it likes: many of them must not lead many probes to one host.
+        own = _host(host_of_agent(entry))
+        hosts = [_host(each.interface.url) for each in candidates]
+        with self._turns.at([each for each in hosts if each != own]):
+            found = await asyncio.gather(*(self._call(resolved, each) for each in candidates))
+        answering = [each for each in found if each.outcome is not ProbeOutcome.FAILED]
+        notes += [
+            f"{_name(candidate)}: {each.reason}"
+            for candidate, each in zip(candidates, found, strict=True)
+            if each.reason
+        ]
+        reason = "; ".join(notes)
+        waits = [each.retry_after for each in found if each.retry_after is not None]
+        retry_after = max(waits, default=None)
+        if not answering:
+            return ProbeFinding(outcome=ProbeOutcome.FAILED, reason=reason, retry_after=retry_after)
+        latency = min(each.latency for each in answering)
+        outcome = min(each.outcome for each in found)
+        if outcome is ProbeOutcome.FAILED or problem:
+            outcome = ProbeOutcome.ERRORS
+        messaged = False
+        text = probe_text(entry, candidates[0]) if may_message else ""
+        if text and outcome is ProbeOutcome.FINE:
+            messaged = True
+            if failure := await self._message(resolved, candidates[0], text):
+                outcome, reason = ProbeOutcome.ERRORS, failure
+        return ProbeFinding(
+            outcome=outcome,
+            reason=reason,
+            latency=latency,
+            retry_after=retry_after,
+            messaged=messaged,
+        )
+
+    async def _card(self, entry: IndexedEntry) -> tuple[ResolvedCard | None, str]:
+        """Return the card as it is now, else as it was; and what is wrong with it now."""
+        data: Any = entry.entry.get("data")
+        try:
+            if isinstance(data, Mapping):
+                raw = msgspec.json.encode(data)
+                return ResolvedCard(read_card(raw, "the inline card"), raw), ""
+            resolver = CardResolver(
+                self._http,
+                headers=_VERSION_HEADERS,
+                timeout=self._settings.request_seconds,
+                retry=_NO_RETRY,
+                max_size=self._settings.card_bytes,
+            )
+            return await resolver.resolve(entry.url), ""
+        except AuthenticationRequired:
+            problem = "its card is for callers with credentials"
+            known = self._known(entry)
+            return known, "" if known is not None else problem
+        except (ClientError, A2AError) as error:
+            return self._known(entry), f"its card cannot be had: {_line(error)}"
+
+    def _known(self, entry: IndexedEntry) -> ResolvedCard | None:
+        if entry.card is None:
+            return None
+        try:
+            return ResolvedCard(read_card(entry.card, "the known card"), entry.card, url=entry.url)
+        except CardInvalid:
+            return None
+
+    async def _call(self, resolved: ResolvedCard, candidate: Candidate) -> InterfaceFinding:
+        """Ask one interface for a task that it cannot know."""
+        task_id = f"parley-probe-{uuid4().hex}"
+        begun = self._clock()
+        try:
+            async with (
+                asyncio.timeout(self._settings.request_seconds),
+                self._connected(resolved, candidate) as agent,
+            ):
+                begun = self._clock()
+                await agent.get(task_id, history_length=0)
+        except TimeoutError:
+            seconds = self._settings.request_seconds
+            return InterfaceFinding(ProbeOutcome.FAILED, f"no answer within {seconds:g} s")
+        except (A2AError, ClientError) as error:
+            latency = max(0.0, (self._clock() - begun) * 1000)
+            return finding_of(error, latency)
+        latency = (self._clock() - begun) * 1000
+        words = "it has a task for an id that nobody made"
+        return InterfaceFinding(ProbeOutcome.FINE, words, latency)
+
+    async def _message(self, resolved: ResolvedCard, candidate: Candidate, text: str) -> str:
+        """Send a message that the owner asked for; return what is wrong with the answer."""
+        try:
+            async with (
+                asyncio.timeout(self._settings.request_seconds),
+                self._connected(resolved, candidate) as agent,
+            ):
+                return failure_of(await agent.send(text))
+        except TimeoutError:
+            seconds = self._settings.request_seconds
+            return f"no answer to the message of its owner within {seconds:g} s"
+        except (A2AError, ClientError) as error:
+            return f"the message of its owner is answered with an error: {_line(error)}"
+
+    def _connected(self, resolved: ResolvedCard, candidate: Candidate) -> Any:
+        """Return a connection to one interface of a card, without any credentials."""
+        card = msgspec.structs.replace(resolved.card, supported_interfaces=(candidate.interface,))
+        return connect(
+            card,
+            auth=False,
+            http=self._http,
+            timeout=self._settings.request_seconds,
+            retries=_NO_RETRY,
+            idempotent=False,
+        )
+
+
+def host_of_agent(entry: IndexedEntry) -> str:
+    """Return the host, with its port, that the probe of an entry asks first."""
+    url = entry.url
+    if not url:
+        interfaces = entry.entry.get("data")
+        listed = interfaces.get("supportedInterfaces") if isinstance(interfaces, dict) else None
+        first = listed[0] if isinstance(listed, list) and listed else {}
+        url = str(first.get("url", "")) if isinstance(first, dict) else ""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _host(text: str) -> str:
+    """Return the host of an address, or of a host with its port; empty for neither."""
+    try:
+        return urlsplit(text if "//" in text else f"//{text}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def finding_of(error: A2AError | ClientError, latency: float) -> InterfaceFinding:
+    """Return what an error says of who answered."""
+    if isinstance(error, _WANTS_CREDENTIALS):
+        return InterfaceFinding(ProbeOutcome.GUARDED, "it wants credentials", latency)
+    if isinstance(error, TaskNotFoundError):
+        return InterfaceFinding(ProbeOutcome.FINE, "", latency)
+    if isinstance(error, InvalidAgentResponseError) or (
+        isinstance(error, A2AError) and not error.is_remote
+    ):
+        return InterfaceFinding(ProbeOutcome.FAILED, f"what answers is no A2A: {_line(error)}")
+    if isinstance(error, A2AError):
+        if isinstance(error, _FAILS) or error.http_status >= 500:
+            return InterfaceFinding(
+                ProbeOutcome.ERRORS, _line(error), latency, retry_after=error.retry_after
+            )
+        return InterfaceFinding(ProbeOutcome.FINE, f"it answered: {_line(error)}", latency)
+    if isinstance(error, UnexpectedStatus):
+        return InterfaceFinding(ProbeOutcome.FAILED, f"what answers is no A2A: {_line(error)}")
+    if isinstance(error, AddressNotAllowed):
+        return InterfaceFinding(ProbeOutcome.FAILED, f"it is not called: {_line(error)}")
+    if isinstance(error, Timeout | Unreachable | Disconnected):
+        return InterfaceFinding(ProbeOutcome.FAILED, _line(error))
+    return InterfaceFinding(ProbeOutcome.FAILED, _line(error))
+
+
+def _name(candidate: Candidate) -> str:
+    return f"{candidate.binding} {candidate.version}"
+
+
+def _line(error: Exception) -> str:
+    """Return an error on one line, bounded: peers choose some of its words."""
+    text = str(error) or type(error).__name__
+    return "".join(char if char.isprintable() else " " for char in text)[:200]

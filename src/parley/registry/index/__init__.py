@@ -1,0 +1,1 @@
+"""Where a registry keeps what it knows: entries, sources, health, claims of publishers."""

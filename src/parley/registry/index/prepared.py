@@ -1,0 +1,179 @@
+"""Drafts made ready to be stored: encoded, digested, split into words and values.
+
+This takes longer than the writing, and needs no transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b, sha256
+
+import msgspec
+
+from parley.model.catalog.entries import A2A_CARD_TYPES
+from parley.model.catalog.urn import MAX_URN
+from parley.registry.index.values import MAX_VALUES, Term, clean, cleaned, normalized, term
+from parley.registry.index.words import words_of
+from parley.registry.records import AUTHORITIES, EntryDraft, EntryStanding, Trust
+
+MAX_SOURCE_BYTES = 2_000
+MAX_AUDIENCE = 1_000
+MAX_TOKEN = 500
+ORDERED_BY = 200
+"""How many characters of a value decide on its place in a list."""
+
+WEIGHTS = ("A", "B", "C", "D")
+
+_FOUND_OUT = ("registry.", "observed.")
+"""Beginnings of the paths of what the registry finds out: a publisher cannot say it of itself."""
+
+_ENCODER = msgspec.json.Encoder()
+_CANONICAL = msgspec.json.Encoder(order="deterministic")
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A draft as its rows need it."""
+
+    draft: EntryDraft
+    place: bytes
+    digest: bytes
+    document: bytes
+    standing: EntryStanding
+    reason: str
+    card_digest: str
+    terms: Mapping[int, Term]
+    words: Mapping[str, Sequence[str]]
+
+    @property
+    def different_words(self) -> set[str]:
+        """The words of all weights, each once."""
+        return {word for words in self.words.values() for word in words}
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether it is an agent that can be probed."""
+        return self.draft.type in A2A_CARD_TYPES
+
+    def columns(self) -> dict[str, object]:
+        """Return the columns that only the draft decides."""
+        draft = self.draft
+        return {
+            "place": self.place,
+            "identifier": draft.identifier,
+            "source": draft.source,
+            "publisher": draft.publisher[:300],
+            "name": normalized(str(draft.entry.get("displayName", "")))[:ORDERED_BY],
+            "type": draft.type[:ORDERED_BY],
+            "version": draft.version[:ORDERED_BY],
+            "authority": AUTHORITIES.index(draft.authority),
+            "trust": draft.trust.value,
+            "owner": draft.owner,
+            "is_public": not draft.audience,
+            "is_probed": self.is_probed,
+            "digest": self.digest,
+            "card_digest": self.card_digest,
+        }
+
+
+def prepare(draft: EntryDraft) -> Prepared:
+    """Make a draft ready. Raises ``ValueError`` for one that no index can hold."""
+    _check(draft)
+    card, standing, reason = draft.card, draft.standing, draft.reason
+    draft = _cleaned(msgspec.structs.replace(draft, card=None))
+    if standing is EntryStanding.SHADOWED:
+        standing = EntryStanding.LISTED
+    if standing is EntryStanding.LISTED and draft.trust is Trust.FAILED:
+        standing = EntryStanding.REJECTED
+        reason = draft.trust_reason or "a signature does not hold"
+    document = _ENCODER.encode(draft)
+    digest = blake2b(_CANONICAL.encode(draft), digest_size=16)
+    digest.update(card or b"")
+    return Prepared(
+        draft=draft,
+        place=place_of(draft.identifier, draft.source),
+        digest=digest.digest(),
+        document=document,
+        standing=standing,
+        reason=clean(reason),
+        card_digest=_card_digest(draft, card),
+        terms=_terms(draft),
+        words={weight: _words(draft.texts, weight) for weight in WEIGHTS},
+    )
+
+
+def _card_digest(draft: EntryDraft, card: bytes | None) -> str:
+    if card is None:
+        return ""
+    return draft.card_digest or f"sha256:{sha256(card).hexdigest()}"
+
+
+def place_of(identifier: str, source: str) -> bytes:
+    """Return the digest of an identifier and a source: an index of any database can hold it."""
+    return blake2b(f"{identifier}\n{source}".encode(), digest_size=16).digest()
+
+
+def _check(draft: EntryDraft) -> None:
+    if not draft.identifier or len(draft.identifier) > MAX_URN:
+        raise ValueError(
+            f"{draft.identifier[:80]!r}: an identifier has 1 to {MAX_URN} characters, not "
+            f"{len(draft.identifier)}"
+        )
+    size = len(draft.source.encode("utf-8", "replace"))
+    if not 0 < size <= MAX_SOURCE_BYTES:
+        raise ValueError(
+            f"{draft.identifier}: the address of a source has 1 to {MAX_SOURCE_BYTES} bytes, not "
+            f"{size}"
+        )
+    tokens = draft.audience
+    if len(tokens) > MAX_AUDIENCE or any(len(token) > MAX_TOKEN for token in tokens):
+        raise ValueError(
+            f"{draft.identifier}: an audience has up to {MAX_AUDIENCE} tokens of up to {MAX_TOKEN} "
+            "characters"
+        )
+
+
+def _cleaned(draft: EntryDraft) -> EntryDraft:
+    """Return a draft whose texts every database can hold."""
+    changed = {
+        name: clean(value)
+        for name in draft.__struct_fields__
+        if type(value := getattr(draft, name)) is str and clean(value) != value
+    }
+    audience = tuple(clean(token) for token in draft.audience)
+    if changed or audience != draft.audience:
+        draft = msgspec.structs.replace(draft, **changed, audience=audience)
+    try:
+        _ENCODER.encode(draft)
+    except UnicodeEncodeError:
+        draft = msgspec.structs.replace(
+            draft,
+            entry=cleaned(dict(draft.entry)),
+            fields=cleaned(dict(draft.fields)),
+            texts=cleaned(dict(draft.texts)),
+            marks=tuple(clean(mark) for mark in draft.marks),
+        )
+    return draft
+
+
+def _terms(draft: EntryDraft) -> dict[int, Term]:
+    fields: dict[str, Sequence[str]] = {
+        "identifier": (draft.identifier,),
+        "displayName": (str(draft.entry.get("displayName", "")),),
+        "publisher": (draft.publisher,),
+        "type": (draft.type,),
+        "version": (draft.version,),
+        "registry.trust": (draft.trust.value,),
+        "registry.marks": draft.marks,
+        **{path: draft.fields[path] for path in draft.fields if not path.startswith(_FOUND_OUT)},
+    }
+    terms: dict[int, Term] = {}
+    for field, values in fields.items():
+        for value in values:
+            if value and len(terms) < MAX_VALUES:
+                found = term(field, value)
+                terms.setdefault(found.id, found)
+    return terms
+
+
+def _words(texts: Mapping[str, str], weight: str) -> list[str]:
+    return words_of(texts.get(weight, ""), all_words=weight in "AB")

@@ -1,0 +1,503 @@
+"""Changes of entries. Each function is called inside a transaction that it has to itself.
+
+An identifier is listed once. Whoever changes the standing of an entry looks at all entries of its
+identifier, and lists the strongest, then oldest, of those that may be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from parley.registry.index.differences import card_difference
+from parley.registry.index.prepared import Prepared
+from parley.registry.index.session import Session
+from parley.registry.index.values import OBSERVED_TERMS, Term
+from parley.registry.records import AUTHORITIES, Authority, EntryStanding, Trust
+
+CARDS_KEPT = 50
+"""How many versions of a card are kept."""
+
+LISTED, SHADOWED = EntryStanding.LISTED.value, EntryStanding.SHADOWED.value
+IMPORTED = AUTHORITIES.index(Authority.OPERATOR)
+HELD, REJECTED = EntryStanding.HELD.value, EntryStanding.REJECTED.value
+WITHDRAWN, PENDING = EntryStanding.WITHDRAWN.value, EntryStanding.PENDING.value
+
+
+class EntryState(msgspec.Struct):
+    """What decides on the standing of an entry. The fields are those of ``state_columns``."""
+
+    key: int
+    place: bytes
+    identifier: str
+    source: str
+    authority: int
+    standing: str
+    reason: str
+    trust: str
+    is_public: bool
+    is_probed: bool
+    decided: str
+    decided_reason: str
+    decided_card: str
+    digest: bytes
+    card_digest: str
+    card_number: int
+    created_at: int
+    revision: int
+
+
+class _Put(msgspec.Struct):
+    """An entry that is new or changed. It is stored as ``session.WordsOfEntry`` too."""
+
+    prepared: Prepared
+    state: EntryState
+    card: bytes | None
+    is_new: bool
+
+    @property
+    def key(self) -> int:
+        return self.state.key
+
+    @property
+    def standing(self) -> str:
+        return self.state.standing
+
+    @property
+    def is_public(self) -> bool:
+        return self.state.is_public
+
+    @property
+    def words(self) -> Mapping[str, Sequence[str]]:
+        return self.prepared.words
+
+
+def put(
+    session: Session, drafts: Sequence[tuple[Prepared, bytes | None]], now: int
+) -> dict[bytes, int]:
+    """Put drafts with their cards; return their keys by place. The last of a place counts."""
+    [(change,)] = session.rows("lock_changes")
+    by_place = {prepared.place: (prepared, card) for prepared, card in drafts}
+    identifiers = {prepared.draft.identifier for prepared, _ in by_place.values()}
+    states = _states(
+        session.rows("states_of_identifiers", {"identifiers": session.texts(sorted(identifiers))})
+    )
+    before = {state.key: state.standing for state in states.values()}
+    [(last_key,)] = session.rows("counter", {"name": "key"})
+    first_key = last_key
+    seen: list[int] = []
+    puts: list[_Put] = []
+    for place, (prepared, card) in by_place.items():
+        state = states.get(place)
+        if state is not None and state.digest == prepared.digest:
+            seen.append(state.key)
+            continue
+        is_new = state is None
+        if state is None:
+            last_key += 1
+            state = states[place] = _new_state(last_key, prepared, now)
+        _apply(state, prepared)
+        puts.append(_Put(prepared, state, card, is_new))
+    if last_key != first_key:
+        session.change("set_counter", {"name": "key", "value": last_key})
+    _choose_listed(states.values())
+    put_keys = {each.key for each in puts}
+    moved = [s for s in states.values() if s.key not in put_keys and s.standing != before[s.key]]
+    if seen:
+        session.change("see_entries", {"keys": session.keys(seen), "now": now})
+    if not puts and not moved:
+        return {place: states[place].key for place in by_place}
+    # The index of listed identifiers must hold after each row: first those that go, then the rest.
+    change = _move(session, [s for s in moved if s.standing != LISTED], change, now)
+    change = _write(session, puts, change, now)
+    change = _move(session, [s for s in moved if s.standing == LISTED], change, now)
+    session.change("set_counter", {"name": "change", "value": change})
+    return {place: states[place].key for place in by_place}
+
+
+def withdraw(session: Session, source: str, keep: Sequence[str], reason: str, now: int) -> int:
+    """Withdraw the entries of a source but those of some identifiers; return how many."""
+    session.rows("lock_changes")
+    gone = _states(
+        session.rows("states_of_source", {"source": source, "keep": session.texts(list(keep))})
+    )
+    _stand(session, {state.key: state for state in gone.values()}, WITHDRAWN, reason, now)
+    return len(gone)
+
+
+def withdraw_entries(session: Session, keys: Sequence[int], reason: str, now: int) -> int:
+    """Withdraw some entries; return how many. What an operator decided of them stays."""
+    session.rows("lock_changes")
+    gone: dict[int, EntryState] = {}
+    for key in keys:
+        for state in _states(session.rows("state", {"key": key})).values():
+            if state.standing != WITHDRAWN:
+                gone[state.key] = state
+    _stand(session, gone, WITHDRAWN, reason, now)
+    return len(gone)
+
+
+def decide(
+    session: Session, key: int, standing: EntryStanding, reason: str, by: str, now: int
+) -> bool | str:
+    """Set the standing that an operator chose. Return whether there is the entry, or why it cannot
+    have the standing.
+    """
+    session.rows("lock_changes")
+    rows = session.rows("state", {"key": key})
+    if not rows:
+        return False
+    [state] = _states(rows).values()
+    wanted = LISTED if standing is EntryStanding.SHADOWED else standing.value
+    if wanted == LISTED and state.trust == Trust.FAILED.value:
+        return (
+            f"{state.identifier} has a signature that does not hold, and is never listed; its "
+            "publisher can sign it again"
+        )
+    _stand(session, {key: state}, wanted, reason, now)
+    kept = wanted if wanted in (LISTED, HELD, REJECTED) else ""
+    session.change("decide", {"key": key, "decided": kept, "reason": reason, "by": by, "now": now})
+    return True
+
+
+def forget(session: Session, before: int, limit: int) -> int:
+    """Remove entries that were withdrawn before a time; return how many."""
+    session.rows("lock_changes")
+    found = [key for (key,) in session.rows("forgettable", {"before": before, "limit": limit})]
+    if not found:
+        return 0
+    keys = {"keys": session.keys(found)}
+    _count_words(session, [(set(), words) for words in session.words_of(found).values()])
+    old = terms_of(session, found)
+    change_terms(session, [(key, terms, {}) for key, terms in old.items()])
+    session.many("remove_words", [{"key": key} for key in found])
+    session.many("remove_probes", [{"key": key} for key in found])
+    for name in (
+        "remove_audiences",
+        "forget_visibility",
+        "forget_documents",
+        "forget_cards",
+        "forget_observations",
+        "forget_entries",
+    ):
+        session.change(name, keys)
+    _count_entries(session, -len(found))
+    return len(found)
+
+
+def _states(rows: Iterable[Sequence[object]]) -> dict[bytes, EntryState]:
+    states = [EntryState(*row) for row in rows]  # type: ignore[arg-type]
+    for state in states:
+        state.place = bytes(state.place)
+        state.digest = bytes(state.digest)
+    return {state.place: state for state in states}
+
+
+def _new_state(key: int, prepared: Prepared, now: int) -> EntryState:
+    return EntryState(
+        key=key,
+        place=prepared.place,
+        identifier=prepared.draft.identifier,
+        source=prepared.draft.source,
+        authority=0,
+        standing="",
+        reason="",
+        trust="",
+        is_public=True,
+        is_probed=False,
+        decided="",
+        decided_reason="",
+        decided_card="",
+        digest=b"",
+        card_digest="",
+        card_number=0,
+        created_at=now,
+        revision=0,
+    )
+
+
+def _apply(state: EntryState, prepared: Prepared) -> None:
+    """Make the state that of a draft, within what an operator decided before."""
+    state.authority = AUTHORITIES.index(prepared.draft.authority)
+    state.trust = prepared.draft.trust.value
+    state.is_public = not prepared.draft.audience
+    state.is_probed = prepared.is_probed
+    state.digest = prepared.digest
+    state.card_digest = prepared.card_digest
+    state.revision += 1
+    state.standing, state.reason = prepared.standing.value, prepared.reason
+    if state.decided in (REJECTED, HELD):
+        state.standing, state.reason = state.decided, state.decided_reason
+    elif state.decided == LISTED and state.standing == HELD and _is_as_decided(state):
+        state.standing, state.reason = LISTED, ""
+
+
+def _is_as_decided(state: EntryState) -> bool:
+    """Return whether an operator let this very card through."""
+    return state.card_digest == state.decided_card and state.trust != Trust.FAILED.value
+
+
+def _choose_listed(states: Iterable[EntryState]) -> None:
+    """List one entry of each identifier: of the strongest authority, then the oldest.
+
+    While one is held, only a verified one takes its place, or one that the operator imported:
+    an older one without the pinned keys does not.
+    """
+    states = list(states)
+    best: dict[str, EntryState] = {}
+    held = {state.identifier for state in states if state.standing == HELD}
+    able = [state for state in states if state.standing in (LISTED, SHADOWED)]
+    for state in sorted(able, key=lambda s: (s.authority, s.created_at, s.key)):
+        state.standing = SHADOWED
+        is_fit = state.trust == Trust.VERIFIED.value or state.authority == IMPORTED
+        if is_fit or state.identifier not in held:
+            chosen = best.setdefault(state.identifier, state)
+            state.standing = LISTED if chosen is state else SHADOWED
+
+
+def _stand(
+    session: Session, changed: Mapping[int, EntryState], standing: str, reason: str, now: int
+) -> None:
+    """Give entries a standing, and list others in their place. The caller has the lock."""
+    if not changed:
+        return
+    [(change,)] = session.rows("counter", {"name": "change"})
+    identifiers = sorted({state.identifier for state in changed.values()})
+    states = list(
+        _states(
+            session.rows("states_of_identifiers", {"identifiers": session.texts(identifiers)})
+        ).values()
+    )
+    before = {state.key: state.standing for state in states}
+    for state in states:
+        if state.key in changed:
+            state.standing, state.reason = standing, reason
+            if standing in (WITHDRAWN, PENDING):
+                state.digest = b""  # the next put counts, even if nothing else has changed
+    _choose_listed(states)
+    moved = [s for s in states if s.standing != before[s.key] or s.key in changed]
+    change = _move(session, [s for s in moved if s.standing != LISTED], change, now)
+    change = _move(session, [s for s in moved if s.standing == LISTED], change, now)
+    session.change("set_counter", {"name": "change", "value": change})
+
+
+def _move(session: Session, states: Sequence[EntryState], change: int, now: int) -> int:
+    """Store standings; return the number of the last change."""
+    if states:
+        rows = [
+            {
+                "key": state.key,
+                "standing": state.standing,
+                "reason": state.reason,
+                "digest": state.digest,
+                "change": change + count,
+                "now": now,
+            }
+            for count, state in enumerate(states, 1)
+        ]
+        session.many("set_standings", rows)
+        _put_visibility(session, states)
+        _schedule_probes(session, states, now)
+    return change + len(states)
+
+
+def _write(session: Session, puts: list[_Put], change: int, now: int) -> int:
+    """Store what was put; return the number of the last change."""
+    if not puts:
+        return change
+    puts.sort(key=lambda each: each.standing == LISTED)
+    _put_cards(session, puts, now)
+    rows = []
+    for count, each in enumerate(puts, 1):
+        state = each.state
+        rows.append(
+            {
+                **each.prepared.columns(),
+                "key": state.key,
+                "standing": state.standing,
+                "reason": state.reason,
+                "card_number": state.card_number,
+                "revision": state.revision,
+                "change": change + count,
+                "now": now,
+            }
+        )
+    session.many("put_entries", rows)
+    session.many(
+        "put_documents", [{"key": each.key, "document": each.prepared.document} for each in puts]
+    )
+    _put_visibility(session, [each.state for each in puts])
+    _put_audiences(session, puts)
+    _put_terms(session, puts)
+    _put_words(session, puts)
+    _schedule_probes(session, [each.state for each in puts], now)
+    if created := sum(each.is_new for each in puts):
+        _count_entries(session, created)
+    return change + len(puts)
+
+
+def _put_cards(session: Session, puts: Sequence[_Put], now: int) -> None:
+    """Store cards that changed, with the difference to the one before.
+
+    Versions are for those who could see them: what more viewers see now begins anew.
+    """
+    known = [each.key for each in puts if not each.is_new]
+    widened = _widened(session, puts)
+    last = {}
+    if known:
+        for key, number, digest, card in session.rows("last_cards", {"keys": session.keys(known)}):
+            last[key] = (number, digest, bytes(card))
+    rows = []
+    ends = []
+    for each in puts:
+        number, digest, card = last.get(each.key, (0, "", b""))
+        is_widened = each.key in widened
+        if is_widened:
+            ends.append({"key": each.key, "until": number})
+        if each.card is None:
+            each.state.card_number = 0
+            continue
+        if number and digest == each.prepared.card_digest and not is_widened:
+            each.state.card_number = number
+            continue
+        changes = card_difference(card, each.card) if number and not is_widened else ()
+        each.state.card_number = number + 1
+        if number + 1 > CARDS_KEPT and not is_widened:
+            ends.append({"key": each.key, "until": number + 1 - CARDS_KEPT})
+        rows.append(
+            {
+                "key": each.key,
+                "number": number + 1,
+                "digest": each.prepared.card_digest,
+                "version": each.prepared.draft.version,
+                "now": now,
+                "difference": msgspec.json.encode(changes),
+                "card": each.card,
+            }
+        )
+    if rows:
+        session.many("put_cards", rows)
+    if ends:
+        session.many("prune_cards", ends)
+
+
+def _widened(session: Session, puts: Sequence[_Put]) -> set[int]:
+    """Return the entries that somebody may see who could not before."""
+    before: dict[int, set[str]] = {}
+    if known := [each.key for each in puts if not each.is_new]:
+        for key, token in session.rows("audiences_of", {"keys": session.keys(known)}):
+            before.setdefault(key, set()).add(token)
+    return {
+        each.key
+        for each in puts
+        if each.key in before
+        and not (
+            each.prepared.draft.audience and before[each.key] >= {*each.prepared.draft.audience}
+        )
+    }
+
+
+def _put_visibility(session: Session, states: Sequence[EntryState]) -> None:
+    rows = [{"key": s.key, "standing": s.standing, "is_public": s.is_public} for s in states]
+    session.many("put_visibility", rows)
+
+
+def _put_audiences(session: Session, puts: Sequence[_Put]) -> None:
+    if known := [each.key for each in puts if not each.is_new]:
+        session.change("remove_audiences", {"keys": session.keys(known)})
+    rows = [
+        {"key": each.key, "token": token} for each in puts for token in each.prepared.draft.audience
+    ]
+    if rows:
+        session.many("put_audiences", rows)
+
+
+def _put_terms(session: Session, puts: Sequence[_Put]) -> None:
+    old = terms_of(session, [each.key for each in puts if not each.is_new])
+    change_terms(
+        session,
+        [
+            (each.key, old.get(each.key, set()) - OBSERVED_TERMS, each.prepared.terms)
+            for each in puts
+        ],
+    )
+
+
+def terms_of(session: Session, keys: Sequence[int]) -> dict[int, set[int]]:
+    """Return the ids of the values that entries have."""
+    found: dict[int, set[int]] = {}
+    if keys:
+        for key, term_id in session.rows("terms_of_entries", {"keys": session.keys(keys)}):
+            found.setdefault(key, set()).add(term_id)
+    return found
+
+
+def change_terms(
+    session: Session, changes: Sequence[tuple[int, set[int], Mapping[int, Term]]]
+) -> None:
+    """Store the values of entries in the place of others, and how many entries have each."""
+    counts: Counter[int] = Counter()
+    terms: dict[int, Term] = {}
+    added, removed = [], []
+    for key, old, new in changes:
+        for term_id in new.keys() - old:
+            added.append({"key": key, "term_id": term_id})
+            terms[term_id] = new[term_id]
+            counts[term_id] += 1
+        for term_id in old - new.keys():
+            removed.append({"key": key, "term_id": term_id})
+            counts[term_id] -= 1
+    if terms:
+        # In the order of the ids, as those of other writers.
+        rows = [
+            {**msgspec.structs.asdict(terms[id]), "entries": counts[id]} for id in sorted(terms)
+        ]
+        session.many("put_terms", rows)
+    if added:
+        added.sort(key=lambda row: (row["term_id"], row["key"]))
+        session.many("add_entry_terms", added)
+    if removed:
+        session.many("remove_entry_terms", removed)
+    if fewer := sorted(counts.keys() - terms.keys()):
+        session.many("count_terms", [{"id": id, "entries": counts[id]} for id in fewer])
+    if removed:
+        session.change("prune_terms", {"ids": session.keys(sorted(counts))})
+
+
+def _put_words(session: Session, puts: Sequence[_Put]) -> None:
+    known = [each.key for each in puts if not each.is_new]
+    old = session.words_of(known) if known else {}
+    _count_words(
+        session, [(each.prepared.different_words, old.get(each.key, set())) for each in puts]
+    )
+    session.replace_words(puts)
+
+
+def _count_words(session: Session, changes: Sequence[tuple[set[str], set[str]]]) -> None:
+    """Store in how many entries words are, after some have new words in the place of others."""
+    counts: Counter[str] = Counter()
+    for new, old in changes:
+        counts.update(new - old)
+        counts.subtract(old - new)
+    rows = [{"word": word, "entries": counts[word]} for word in sorted(counts) if counts[word]]
+    if rows:
+        session.many("count_words", rows)
+    if fewer := [word for word, count in counts.items() if count < 0]:
+        session.change("prune_words", {"words": session.texts(fewer)})
+
+
+def _schedule_probes(session: Session, states: Sequence[EntryState], now: int) -> None:
+    """Probe listed A2A entries from now on, and no others."""
+    probed = [s.key for s in states if s.is_probed and s.standing == LISTED]
+    others = [s.key for s in states if not (s.is_probed and s.standing == LISTED)]
+    if probed:
+        session.many("add_probes", [{"key": key, "now": now} for key in probed])
+    if others:
+        session.many("remove_probes", [{"key": key} for key in others])
+
+
+def _count_entries(session: Session, more: int) -> None:
+    [(count,)] = session.rows("counter", {"name": "entries"})
+    session.change("set_counter", {"name": "entries", "value": count + more})

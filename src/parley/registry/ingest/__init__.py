@@ -1,0 +1,1 @@
+"""What a registry reads: sites, catalogs, cards, signatures; each within limits."""

@@ -1,0 +1,496 @@
+"""Examines an entry: whose it is, what its card says, who signed it, and so whether it is listed.
+
+The order of judgements is that of what they cost: form, authority, identity, then what is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from parley.model.cards import AgentCard
+from parley.model.catalog.entries import (
+    A2A_CARD_TYPES,
+    CATALOG,
+    REGISTRY_TYPES,
+    CatalogEntry,
+    CatalogHost,
+)
+from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
+from parley.registry.ingest.addresses import UnfitAddress, checked_address, host_of
+from parley.registry.ingest.authority import any_speaks_for, domain_of, is_encrypted, speaks_for
+from parley.registry.ingest.cards import CardFinding, CardReader
+from parley.registry.ingest.fetching import WebFetcher
+from parley.registry.ingest.fields import CARD_SIGNERS, MANIFEST_SIGNERS, SOURCE, fields_of
+from parley.registry.ingest.key_sets import PublishedKeySets
+from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.manifests import ManifestVerifier, wrong_digest
+from parley.registry.ingest.signatures import CardSignatures, Signing
+from parley.registry.records import Authority, EntryDraft, EntryStanding, IndexedEntry, Trust
+from parley.registry.search.marks import marks_of
+from parley.registry.search.texts import texts_of
+from parley.wire.catalog.entries import write_entry
+
+MAX_REASON = 1_000
+MAX_TYPE = 200
+MAX_KEPT = 320 * 1024
+"""The bytes of an entry that is kept whole before it is examined, those of its card included."""
+
+_FOUND = (EntryStanding.LISTED, EntryStanding.SHADOWED)
+"""The standings of entries that nothing is wrong with."""
+
+
+class Rejection(Exception):
+    """An entry is wrong, or claims what is not its own. The message says why.
+
+    ``is_too_large``: nothing but what identifies it is kept.
+    """
+
+    def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.is_too_large = is_too_large
+
+
+class Examiner:
+    """Examines entries. Every document that it needs is fetched by ``fetcher``.
+
+    With ``attestations``, attestations that have a digest are fetched and compared with it.
+    ``texts`` and ``marks`` are what searches look at, and what is strange in it.
+    """
+
+    def __init__(
+        self,
+        fetcher: WebFetcher,
+        *,
+        limits: IngestLimits | None = None,
+        attestations: bool = False,
+        texts: Callable[[CatalogEntry, AgentCard | None], Mapping[str, str]] = texts_of,
+        marks: Callable[[Mapping[str, str]], tuple[str, ...]] = marks_of,
+    ) -> None:
+        self._fetcher = fetcher
+        self._limits = limits or fetcher.limits
+        self._cards = CardReader(fetcher)
+        keys = PublishedKeySets(fetcher)
+        self._signatures = CardSignatures(fetcher, keys)
+        self._manifests = ManifestVerifier(fetcher, keys, attestations=attestations)
+        self._texts = texts
+        self._marks = marks
+
+    async def examine(
+        self,
+        entry: CatalogEntry,
+        *,
+        source: str,
+        authority: Authority,
+        owner: str = "",
+        audience: Iterable[str] = (),
+        before: IndexedEntry | None = None,
+        elsewhere: Iterable[IndexedEntry] = (),
+        domains: Iterable[str] | None = None,
+        host: CatalogHost | None = None,
+    ) -> EntryDraft:
+        """Return the entry as the index keeps it, with its standing and why.
+
+        ``authority`` is what the source has: ``OPERATOR`` and ``PROVED`` are taken as they are;
+        with ``DOMAIN`` one of ``domains`` has to speak for the publisher. Without ``domains`` it is
+        that of ``source``. ``before`` is the entry as this source had it: its keys stay pinned.
+        ``elsewhere`` has the entries of other sources with its identifier: their keys are those of
+        an entry that is new here. ``host`` is that of the catalog.
+        """
+        kind = media_type(entry.type)
+        pinned = pinned_keys(before, elsewhere)
+        draft = EntryDraft(
+            identifier=entry.identifier,
+            source=source,
+            publisher="",
+            entry=write_entry(entry),
+            version=entry.version,
+            type=kind,
+            url=entry.url,
+            owner=owner,
+            audience=tuple(audience),
+        )
+        if domains is None:
+            domains = (domain_of(source),) if is_encrypted(source) else ()
+        try:
+            draft = self._checked_form(draft, entry)
+            draft = self._authorized(draft, authority, tuple(domains))
+        except Rejection as error:
+            return _rejected(draft, error, pinned)
+        manifest = await self._manifests.check(entry, draft.publisher, source)
+        finding = CardFinding()
+        if kind in A2A_CARD_TYPES:
+            finding = await self._cards.read(entry, before.card if before else None)
+        signing = Signing()
+        if finding.is_passing and before is not None and before.card and before.url == entry.url:
+            # What is known of the card stays: that it cannot be had now proves nothing against it.
+            if before.standing not in _FOUND:
+                return _draft_of(before)
+            finding = _as_before(finding, before.card)
+            signing = _signing_before(before)
+        elif finding.card is not None:
+            signing = await self._signatures.check(
+                finding.raw, finding.url, draft.publisher, source
+            )
+            if finding.url and (wrong := wrong_digest(entry, finding.raw)):
+                manifest = Signing(trust=Trust.FAILED, reason=wrong, is_signed=manifest.is_signed)
+            finding = _signed_part(finding, signing)
+        pins = _Pins(before, pinned)
+        return self._judged(draft, entry, manifest, finding, signing, pins, host)
+
+    def _checked_form(self, draft: EntryDraft, entry: CatalogEntry) -> EntryDraft:
+        """Return a draft with its identifier in one form. Raises ``Rejection``."""
+        try:
+            size = len(msgspec.json.encode(draft.entry))
+        except (RecursionError, TypeError, ValueError):
+            raise Rejection("it is nested too deeply", is_too_large=True) from None
+        limit = self._limits.entry_bytes
+        # An inline card has a limit of its own.
+        if media_type(entry.type) in A2A_CARD_TYPES and entry.data is not None:
+            limit += self._limits.card_bytes
+        if size > limit:
+            words = f"it has {size:,} bytes; an entry has at most {limit:,}"
+            raise Rejection(words, is_too_large=True)
+        if len(draft.type) > MAX_TYPE or "/" not in draft.type:
+            raise Rejection(f"its type, {draft.type[:80]!r}, is no media type")
+        try:
+            urn = AirUrn.parse(entry.identifier)
+        except InvalidUrn as error:
+            raise Rejection(f"its identifier is wrong: {error}") from None
+        draft = msgspec.structs.replace(draft, identifier=str(urn), publisher=urn.publisher)
+        if entry.url:
+            try:
+                checked_address(entry.url, plain=self._fetcher.plain)
+            except UnfitAddress as error:
+                raise Rejection(f"its address is wrong: {error}") from None
+        return draft
+
+    def _authorized(
+        self, draft: EntryDraft, authority: Authority, domains: tuple[str, ...]
+    ) -> EntryDraft:
+        """Return a draft with its authority. Raises ``Rejection``."""
+        publisher = draft.publisher
+        is_by_domain = authority is Authority.DOMAIN and any_speaks_for(domains, publisher)
+        if is_by_domain or authority in (Authority.OPERATOR, Authority.PROVED):
+            return msgspec.structs.replace(draft, authority=authority)
+        if domains:
+            whose = f"its catalog is of {', '.join(domains)}"
+        elif not is_encrypted(draft.source):
+            whose = "its catalog was not fetched over https"
+        else:
+            whose = f"its catalog was named by another site, and {host_of(draft.source)} does not "
+            whose += "announce it"
+        raise Rejection(f"it claims to be of {publisher}, and {whose}")
+
+    def _judged(
+        self,
+        draft: EntryDraft,
+        entry: CatalogEntry,
+        manifest: Signing,
+        finding: CardFinding,
+        signing: Signing,
+        pins: _Pins,
+        host: CatalogHost | None,
+    ) -> EntryDraft:
+        """Return a draft with all that was found out, and its standing."""
+        fields = fields_of(
+            entry, publisher=draft.publisher, source=draft.source, card=finding.card, host=host
+        )
+        texts = self._texts(entry, finding.card)
+        trust = _trust(manifest, signing)
+        draft = msgspec.structs.replace(
+            draft,
+            trust=trust,
+            trust_reason=_trust_reason(trust, manifest, signing),
+            card=finding.raw or None,
+            card_digest=finding.digest,
+            texts=texts,
+            marks=self._marks(texts),
+        )
+        standing, reason = self._standing(draft, manifest, finding, signing)
+        if draft.card is not None or draft.type not in A2A_CARD_TYPES:
+            held = pins.broken(draft, manifest, signing)
+            if held:
+                standing, reason = EntryStanding.HELD, held
+        is_held = standing is EntryStanding.HELD
+        pins.write(fields, manifest, signing, is_held=is_held, has_card=finding.card is not None)
+        return msgspec.structs.replace(
+            draft, standing=standing, reason=_bounded(reason), fields=fields
+        )
+
+    def _standing(
+        self, draft: EntryDraft, manifest: Signing, finding: CardFinding, signing: Signing
+    ) -> tuple[EntryStanding, str]:
+        for each in (manifest, signing):
+            if each.trust is Trust.FAILED:
+                return EntryStanding.REJECTED, each.reason
+        if draft.type not in A2A_CARD_TYPES:
+            return EntryStanding.LISTED, _referral(draft)
+        if finding.card is None:
+            waits = EntryStanding.PENDING if finding.is_passing else EntryStanding.REJECTED
+            return waits, finding.problem
+        notes = [finding.problem] if finding.problem else []
+        notes += _elsewhere(finding.card, draft.publisher)
+        return EntryStanding.LISTED, "; ".join(notes)
+
+
+class _Pins:
+    """The keys that an entry is pinned to: those that signed it when it was first seen.
+
+    An entry that comes without them waits for the operator. Once it was listed again as it is, its
+    keys are pinned in their place.
+    """
+
+    def __init__(self, before: IndexedEntry | None, pinned: Mapping[str, tuple[str, ...]]) -> None:
+        self._before = before
+        self._card = pinned.get(CARD_SIGNERS, ())
+        self._manifest = pinned.get(MANIFEST_SIGNERS, ())
+
+    def broken(self, draft: EntryDraft, manifest: Signing, signing: Signing) -> str:
+        """Return how an entry differs from what its keys signed; empty if it does not."""
+        before = self._before
+        is_decided = (
+            before is not None
+            and before.standing in _FOUND
+            and before.card_digest == draft.card_digest
+            and _same_manifest(before.entry, draft.entry)
+        )
+        if is_decided and Trust.FAILED not in (manifest.trust, signing.trust):
+            return ""
+        return _broken("card", self._card, signing) or _broken(
+            "trust manifest", self._manifest, manifest
+        )
+
+    def write(
+        self,
+        fields: dict[str, tuple[str, ...]],
+        manifest: Signing,
+        signing: Signing,
+        *,
+        is_held: bool,
+        has_card: bool,
+    ) -> None:
+        """Set the pins: the old ones while an entry is held, or its signatures cannot be checked.
+
+        A signature by an old key and a new one pins both: so keys are rotated.
+        """
+        for path, old, found, is_there in (
+            (CARD_SIGNERS, self._card, signing, has_card),
+            (MANIFEST_SIGNERS, self._manifest, manifest, True),
+        ):
+            keeps = is_held or found.is_open or not is_there or found.trust is Trust.FAILED
+            new = old if keeps else found.signers
+            fields.pop(path, None)
+            if new:
+                fields[path] = new
+
+
+def pinned_keys(
+    before: IndexedEntry | None, elsewhere: Iterable[IndexedEntry] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return the keys that an entry is pinned to, by their paths.
+
+    An entry that its source did not list yet has those of its identifier in other sources: moving
+    it to another catalog gets around no key.
+    """
+    others = tuple(elsewhere)
+    is_own = before is not None and before.standing in (*_FOUND, EntryStanding.HELD)
+    pinned: dict[str, tuple[str, ...]] = {}
+    for path in (CARD_SIGNERS, MANIFEST_SIGNERS):
+        keys = before.fields.get(path, ()) if before is not None else ()
+        if not keys and not is_own:
+            keys = tuple(sorted({key for each in others for key in each.fields.get(path, ())}))
+        if keys:
+            pinned[path] = tuple(keys)
+    return pinned
+
+
+def _broken(what: str, pinned: tuple[str, ...], found: Signing) -> str:
+    if not pinned or set(pinned) & set(found.signers):
+        return ""
+    key = pinned[0][:16]
+    if found.trust is Trust.FAILED:
+        return f"its {what} was signed by the key {key}..., and now: {found.reason}"
+    if found.is_open:
+        return f"its {what} changed, and was signed by the key {key}... before: {found.reason}"
+    if found.signers:
+        new = found.signers[0][:16]
+        return f"its {what} was signed by the key {key}..., and is by another now: {new}..."
+    return f"its {what} was signed by the key {key}..., and is not any more"
+
+
+def _same_manifest(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(one.get("trustManifest") == other.get("trustManifest"))
+
+
+def _draft_of(before: IndexedEntry) -> EntryDraft:
+    return EntryDraft(**{name: getattr(before, name) for name in EntryDraft.__struct_fields__})
+
+
+def _signing_before(before: IndexedEntry) -> Signing:
+    """Return what the signatures of a card proved when it was read."""
+    signers = before.fields.get(CARD_SIGNERS, ())
+    trust = Trust.VERIFIED if signers else Trust.UNPROVED
+    return Signing(trust=trust, signers=signers, is_signed=bool(signers))
+
+
+def _as_before(finding: CardFinding, card: bytes) -> CardFinding:
+    """Return the card that an entry had, with what keeps the new one from being read."""
+    from parley.client.card.resolver import read_card
+    from parley.client.errors import CardInvalid
+
+    try:
+        return msgspec.structs.replace(finding, card=read_card(card, "the known card"), raw=card)
+    except CardInvalid:
+        return finding
+
+
+def _signed_part(finding: CardFinding, signing: Signing) -> CardFinding:
+    """Return a card with its signed members alone: others may have been added on the way."""
+    from parley.client.card.resolver import read_card
+    from parley.client.errors import CardInvalid
+
+    if signing.members is None or signing.trust is not Trust.VERIFIED:
+        return finding
+    try:
+        signed = read_card(msgspec.json.encode(signing.members), "what is signed of the card")
+    except CardInvalid as error:
+        return msgspec.structs.replace(finding, card=None, problem=str(error), is_passing=False)
+    return msgspec.structs.replace(finding, card=signed)
+
+
+def _trust(manifest: Signing, signing: Signing) -> Trust:
+    found = {manifest.trust, signing.trust}
+    return next(each for each in (Trust.FAILED, Trust.VERIFIED, Trust.UNPROVED) if each in found)
+
+
+def _trust_reason(trust: Trust, manifest: Signing, signing: Signing) -> str:
+    """Return what was found out of signatures: what holds first, then what does not."""
+    words = []
+    if trust is Trust.VERIFIED:
+        if signing.trust is trust:
+            words.append("its card is signed by its publisher")
+        if manifest.trust is trust:
+            words.append("its trust manifest is signed by its publisher")
+    words += [each.reason for each in (manifest, signing) if each.reason]
+    return _bounded("; ".join(words))
+
+
+def _elsewhere(card: AgentCard, publisher: str) -> list[str]:
+    """Return what a card has outside of the domain of its publisher: for the operator to see."""
+    notes = []
+    if card.provider is not None and card.provider.url:
+        host = host_of(card.provider.url)
+        if host and not _is_near(host, publisher):
+            notes.append(f"its card names a provider at {host[:100]}, outside of {publisher}")
+    hosts = dict.fromkeys(host_of(each.url) for each in card.supported_interfaces[:32])
+    away = [each[:100] for each in hosts if each and not _is_near(each, publisher)]
+    if away:
+        notes.append(f"it is called at {', '.join(away[:4])}, outside of {publisher}")
+    return notes
+
+
+def _is_near(host: str, publisher: str) -> bool:
+    return is_within(host, publisher) or speaks_for(domain_of(f"https://{host}/"), publisher)
+
+
+def _referral(draft: EntryDraft) -> str:
+    return "a registry, which searches may be referred to" if is_referral(draft.type) else ""
+
+
+def is_referral(kind: str) -> bool:
+    """Return whether a type is that of another registry."""
+    return kind in REGISTRY_TYPES
+
+
+def is_catalog(kind: str) -> bool:
+    """Return whether a type is that of a nested catalog."""
+    return media_type(kind) == CATALOG
+
+
+def media_type(text: str) -> str:
+    """Return a media type in lower case, without parameters."""
+    return text.partition(";")[0].strip().lower()
+
+
+def rejected(
+    entry: CatalogEntry,
+    source: str,
+    reason: str,
+    before: IndexedEntry | None = None,
+    elsewhere: Iterable[IndexedEntry] = (),
+) -> EntryDraft:
+    """Return an entry that is wrong for where it stands (in a loop, too deep), or not examined.
+
+    It is whole, so that it can be examined later, unless it is too large.
+    """
+    written = write_entry(entry)
+    draft = EntryDraft(
+        identifier=one_form(entry.identifier),
+        source=source,
+        publisher=_publisher(entry.identifier),
+        entry=_cut(written) if _is_too_large(written) else written,
+        version=entry.version,
+        type=media_type(entry.type),
+        url=entry.url,
+    )
+    return _rejected(draft, Rejection(reason), pinned_keys(before, elsewhere))
+
+
+def _rejected(
+    draft: EntryDraft, error: Rejection, pinned: Mapping[str, tuple[str, ...]]
+) -> EntryDraft:
+    """Return a draft with its reason; keys that it was pinned to stay."""
+    fields: dict[str, tuple[str, ...]] = {SOURCE: (draft.source,)}
+    if draft.publisher:
+        fields["publisher"] = (draft.publisher,)
+    fields.update(pinned)
+    return msgspec.structs.replace(
+        draft,
+        identifier=one_form(draft.identifier),
+        type=draft.type[:MAX_TYPE],
+        entry=_cut(draft.entry) if error.is_too_large else draft.entry,
+        standing=EntryStanding.REJECTED,
+        reason=_bounded(str(error)),
+        fields=fields,
+    )
+
+
+def _publisher(identifier: str) -> str:
+    try:
+        return AirUrn.parse(identifier).publisher
+    except InvalidUrn:
+        return ""
+
+
+def one_form(identifier: str) -> str:
+    """Return an identifier in one form; one that is none is bounded, on one line."""
+    try:
+        return str(AirUrn.parse(identifier))
+    except InvalidUrn:
+        cut = identifier[:MAX_URN]
+        return "".join(char if char.isprintable() else "\ufffd" for char in cut)
+
+
+def _is_too_large(entry: Mapping[str, Any]) -> bool:
+    try:
+        return len(msgspec.json.encode(entry)) > MAX_KEPT
+    except (RecursionError, TypeError, ValueError):
+        return True
+
+
+def _cut(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what identifies an entry that is too large.
+
+    Without an address, the rest is not examined as if it were the whole.
+    """
+    names = ("identifier", "displayName", "type")
+    return {name: entry[name] for name in names if name in entry}
+
+
+def _bounded(text: str) -> str:
+    """Return a reason on one line, bounded: documents of others choose some of its words."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."

@@ -1,0 +1,196 @@
+"""What operators decide: of entries that are held or wrong, and of the sources that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from parley.model.service import Caller
+from parley.registry.index.protocol import ActIndex, EntryIndex, EntrySelection, Order, SourceIndex
+from parley.registry.index.protocol import Viewer as IndexViewer
+from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
+from parley.registry.ingest.authority import AUTHORITY
+from parley.registry.ingest.examiner import one_form
+from parley.registry.ingest.site_sources import remove_source
+from parley.registry.publishing.audit import RegistryAudit
+from parley.registry.publishing.refusals import InTheWay, NotThere, Refused
+from parley.registry.records import Authority, EntryStanding, IndexedEntry, Source, SourceKind
+from parley.store.protocols.audit import AuditLine
+
+DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
+"""The standings that an operator gives an entry."""
+
+MAX_REASON = 500
+READ_KINDS = (SourceKind.SITE, SourceKind.CATALOG)
+
+
+class DecisionIndex(EntryIndex, SourceIndex, ActIndex, Protocol):
+    """What decisions need of an index."""
+
+
+class OperatorDecisions:
+    """Decides as an operator, and records who decided what, before it is done."""
+
+    def __init__(self, index: DecisionIndex, *, plain: PlainHosts | None = None) -> None:
+        self._index = index
+        self._audit = RegistryAudit(index)
+        self._plain = plain
+
+    async def entries(
+        self, standings: Sequence[EntryStanding], limit: int, offset: int = 0
+    ) -> list[IndexedEntry]:
+        """Return entries with some standings, those that changed last first."""
+        selection = EntrySelection(viewer=IndexViewer(sees_all=True), standings=tuple(standings))
+        order = (Order(field="updatedAt", descending=True),)
+        return await self._index.browse(selection, order, limit, offset)
+
+    async def decide(
+        self,
+        caller: Caller,
+        identifier: str,
+        standing: EntryStanding,
+        reason: str = "",
+        *,
+        source: str = "",
+        address: str = "",
+    ) -> IndexedEntry:
+        """Give an entry a standing; return it. ``source`` says which, if several have it.
+
+        Raises ``Refused``, ``StoreUnavailable``.
+        """
+        if standing not in DECIDED:
+            raise Refused(f"an operator decides on {', '.join(DECIDED)}, not on {standing}")
+        reason = " ".join(reason.split())
+        if len(reason) > MAX_REASON or not reason.isprintable():
+            raise Refused(f"a reason has at most {MAX_REASON} characters on one line")
+        if standing is EntryStanding.REJECTED and not reason:
+            raise Refused("say why: the owner of the entry reads it")
+        name = one_form(identifier)
+        there = [
+            each
+            for each in await self._index.entries_of(name)
+            if (not source or each.source == source)
+            and (source or each.standing is not EntryStanding.WITHDRAWN)
+        ]
+        if not there:
+            raise NotThere(
+                f"there is no entry {name[:200]!r}" + f" of {source[:200]}" * bool(source)
+            )
+        if len(there) > 1:
+            sources = ", ".join(each.source[:200] for each in there)
+            raise InTheWay(f"several sources have {name[:200]}: name one of {sources}")
+        [entry] = there
+        await self._audit.record(
+            caller,
+            "entry.decided",
+            name,
+            address=address,
+            source=entry.source,
+            standing=standing.value,
+            before=entry.standing.value,
+            reason=reason,
+        )
+        try:
+            await self._index.decide(entry.key, standing, reason, caller.id)
+        except ValueError as error:
+            raise InTheWay(str(error)) from None
+        found = await self._index.entries_of(name)
+        return next((each for each in found if each.key == entry.key), entry)
+
+    async def add_source(
+        self,
+        caller: Caller,
+        url: str,
+        *,
+        vouches: bool = False,
+        audience: tuple[str, ...] = (),
+        address: str = "",
+    ) -> Source:
+        """Add a site or a catalog that is read from now on; return it.
+
+        With ``vouches`` the operator answers for the publishers of its entries, whatever their
+        domains. Raises ``Refused``, ``StoreUnavailable``.
+        """
+        try:
+            checked = checked_address(url, plain=self._plain)
+        except UnfitAddress as error:
+            raise Refused(str(error)) from None
+        is_file = checked.partition("?")[0].endswith(".json")
+        if vouches and not is_file:
+            raise Refused("vouching is for one catalog: name the address of its .json document")
+        settings: dict[str, object] = {}
+        if vouches:
+            settings[AUTHORITY] = Authority.OPERATOR.value
+        if audience:
+            settings["audience"] = list(audience)
+        source = Source(
+            url=checked, kind=SourceKind.CATALOG if is_file else SourceKind.SITE, settings=settings
+        )
+        await self._audit.record(
+            caller, "source.added", checked[:500], address=address, vouches=vouches
+        )
+        if not await self._index.add_sources([source]):
+            before = await self._index.source(checked)
+            if before is not None and not before.found_by:
+                raise InTheWay(f"{checked[:200]} is read already")
+            if before is not None and "audience" in before.settings and not audience:
+                kept = {**settings, "audience": before.settings["audience"]}
+                source = msgspec.structs.replace(source, settings=kept)
+            await self._index.change_source(source)  # another site had named it
+        return source
+
+    async def remove_source(self, caller: Caller, url: str, *, address: str = "") -> None:
+        """Remove a source and those that it alone led to, and withdraw their entries.
+
+        Raises ``Refused``, ``StoreUnavailable``.
+        """
+        await self._audit.record(caller, "source.removed", url[:500], address=address)
+        if not await remove_source(self._index, url):
+            raise NotThere(f"there is no source {url[:200]!r}")
+
+    async def sources(self, limit: int) -> Sequence[Source]:
+        """Return the sources, with what their last visits found."""
+        return await self._index.sources(limit=limit)
+
+    async def acts(
+        self, *, after: int, limit: int, kind: str, actor: str, subject: str, newest: bool
+    ) -> Sequence[AuditLine]:
+        """Return lines of the audit."""
+        return await self._index.acts(
+            after=after, limit=limit, kind=kind, actor=actor, subject=subject, newest=newest
+        )
+
+
+def file_source(path: str | Path) -> Source:
+    """Return the source of a catalog in a file, which the operator of the registry vouches for.
+
+    It is read again when it has changed. Raises ``ValueError`` for a file without a catalog.
+    """
+    from parley.registry.ingest.limits import IngestLimits
+    from parley.registry.ingest.reading import read_whole
+    from parley.wire.catalog.entries import InvalidCatalog
+
+    found = Path(path).expanduser().absolute()
+    limits = IngestLimits()
+    try:
+        with found.open("rb") as file:
+            body = file.read(limits.catalog_bytes + 1)
+    except OSError as error:
+        raise ValueError(f"the entries of {found} cannot be read: {error.strerror}") from None
+    if len(body) > limits.catalog_bytes:
+        raise ValueError(f"{found} has more than {limits.catalog_bytes:,} bytes")
+    try:
+        reading = read_whole(body, limits, depth=0, at_most=limits.entries_per_catalog)
+    except InvalidCatalog as error:
+        raise ValueError(
+            f'{found} is no catalog: {error}; it looks like {{"entries": [...]}}, as '
+            "/.well-known/ai-catalog.json does"
+        ) from None
+    if reading.rejected:
+        first = reading.rejected[0]
+        name = first.identifier[:200] or "an entry"
+        raise ValueError(f"{found}: {name} cannot be read: {first.reason}")
+    return Source(url=found.as_uri(), kind=SourceKind.FILE)

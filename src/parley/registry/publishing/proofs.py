@@ -1,0 +1,378 @@
+"""Proofs that a domain is a caller's: a token that it shows in DNS, or at a well-known path.
+
+The token is of one caller, one domain and one registry, and so is the text that is shown: whoever
+sets it can see for which registry it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from hmac import compare_digest
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley.model.catalog.urn import InvalidUrn
+from parley.model.catalog.urn import domain as read_domain
+from parley.model.service import Caller, caller_of
+from parley.registry.index.protocol import ActIndex, ClaimIndex
+from parley.registry.ingest.addresses import host_of, is_this_machine
+from parley.registry.ingest.authority import is_public_suffix
+from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
+from parley.registry.ingest.names import DnsNames, DnsUnavailable
+from parley.registry.publishing.audit import SYSTEM, RegistryAudit
+from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
+from parley.registry.records import DomainClaim
+from parley.store.protocols.errors import StoreUnavailable
+
+log = logging.getLogger("parley.registry")
+
+LABEL = "_parley-registry"
+PROOF_PATH = "/.well-known/parley-registry.json"
+DNS, WELL_KNOWN = "dns", "well-known"
+METHODS = (DNS, WELL_KNOWN)
+RELEASED = "released"
+"""The method of a claim that its owner gives up, until no entry rests on it."""
+
+MAX_DOCUMENT = 64 * 1024
+LEASE = 120.0
+POLL_SECONDS = 60.0
+AT_ONCE = 8
+FORGOTTEN_MS = 30 * 24 * 3600 * 1000
+"""How long after its end a claim is still looked for, and comes back when it is shown again."""
+
+_DOCUMENT = msgspec.json.Decoder(dict[str, Any])
+
+
+class ProofIndex(ClaimIndex, ActIndex, Protocol):
+    """What proofs need of an index."""
+
+    def now(self) -> int:
+        """Return the time in ms, by the clock that all processes share."""
+        ...
+
+
+class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
+    """What a caller has to show: ``text`` as a TXT record, or in a document at an address."""
+
+    domain: str
+    text: str
+    expires_at: int
+    record: str
+    url: str
+    document: dict[str, list[str]]
+
+
+class ProvedDomain(msgspec.Struct, frozen=True, rename="camel"):
+    """A domain that a caller has proved, and until when (ms)."""
+
+    domain: str
+    method: str
+    expires_at: int
+
+
+class DomainProofs:
+    """Challenges, proofs, and their renewal.
+
+    ``registry`` is the name that the shown texts have. Without ``names`` no DNS is asked. ``ended``
+    and ``came_back`` are called when the proof of a claim has ended, or is shown again after that.
+    """
+
+    def __init__(
+        self,
+        index: ProofIndex,
+        fetcher: WebFetcher,
+        names: DnsNames | None = None,
+        *,
+        registry: str,
+        limits: PublishingLimits | None = None,
+        rates: CallerRates | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        if not registry or any(char in registry for char in " ;\"'") or not registry.isprintable():
+            raise ValueError(f"{registry!r} is no name of a registry: give its host")
+        self._index = index
+        self._fetcher = fetcher
+        self._names = names
+        self.registry = registry
+        self.limits = limits or PublishingLimits()
+        self._rates = rates or CallerRates(self.limits)
+        self._audit = RegistryAudit(index)
+        self._poll_seconds = poll_seconds
+        self._task: asyncio.Task[None] | None = None
+        self.ended: Callable[[DomainClaim], Awaitable[object]] | None = None
+        self.came_back: Callable[[DomainClaim], Awaitable[object]] | None = None
+
+    async def start(self) -> None:
+        """Begin to look for proofs again before they end. Idempotent."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="parley-domain-proofs")
+
+    async def stop(self) -> None:
+        """Stop it. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def challenge(
+        self, caller: Caller, domain: str, *, origin: str = "", address: str = ""
+    ) -> DomainChallenge:
+        """Return a new token for a domain. One that was given before does not count any more.
+
+        Raises ``Refused``, ``StoreUnavailable``.
+        """
+        owner = owner_of(caller)
+        name = checked_domain(domain)
+        self._rates.take(owner, "challenge")
+        await self._check_room(owner, name)
+        text = f"parley-registry={secrets.token_urlsafe(32)}; registry={self.registry}"
+        expires_at = self._index.now() + round(self.limits.challenge_seconds * 1000)
+        url = self._address(name, origin)
+        await self._audit.record(caller, "domain.challenged", name, address=address)
+        await self._index.put_challenge(name, owner, text, expires_at)
+        return DomainChallenge(
+            domain=name,
+            text=text,
+            expires_at=expires_at,
+            record=f'{LABEL}.{name}. 300 IN TXT "{text}"',
+            url=url,
+            document={"proofs": [text]},
+        )
+
+    async def prove(
+        self, caller: Caller, domain: str, method: str = "", *, origin: str = "", address: str = ""
+    ) -> ProvedDomain:
+        """Look for the token of a challenge, in DNS and at the well-known path, or at one of them.
+
+        Raises ``Refused`` with what was found there, ``StoreUnavailable``.
+        """
+        owner = owner_of(caller)
+        name = checked_domain(domain)
+        if method not in ("", *METHODS):
+            raise Refused(f"there is no method {method[:40]!r}; there are {' and '.join(METHODS)}")
+        self._rates.take(owner, "prove")
+        given = await self._index.challenge(name, owner)
+        if given is None:
+            raise NotThere(f"there is no challenge for {name}: ask for one first")
+        text, expires_at = given
+        await self._check_room(owner, name)
+        now = self._index.now()
+        if now >= expires_at:
+            raise InTheWay(f"the challenge for {name} has ended: ask for a new one, and show that")
+        found = ""
+        notes: list[str] = []
+        for each in (method,) if method else METHODS:
+            note = await self._look(each, name, text, origin)
+            if not note:
+                found = each
+                break
+            notes.append(note)
+        if not found:
+            words = "; ".join(notes)
+            await self._audit.record(
+                caller, "domain.proved", name, outcome="refused", address=address, reason=words
+            )
+            raise NotYours(f"{name} is not proved: {words}")
+        kept = f"{found} {origin}" if found == WELL_KNOWN and origin else found
+        until = now + round(self.limits.claim_seconds * 1000)
+        claim = DomainClaim(name, owner, kept, text, until)
+        await self._audit.record(
+            caller, "domain.proved", name, address=address, method=found, until=claim.expires_at
+        )
+        await self._put(claim)
+        if self.came_back is not None:
+            await self.came_back(claim)
+        # Last: after a crash before it, the same proof brings back what waits.
+        await self._index.remove_challenge(name, owner)
+        return ProvedDomain(name, found, claim.expires_at)
+
+    async def release(self, caller: Caller, domain: str, *, address: str = "") -> None:
+        """Give a claim up. The entries that rest on it are not listed any more.
+
+        Raises ``Refused``, ``StoreUnavailable``.
+        """
+        owner = owner_of(caller)
+        name = checked_domain(domain)
+        held = await self._index.claims(owner)
+        if name not in held:
+            raise NotThere(f"{name} is not proved by this caller")
+        await self._audit.record(caller, "domain.released", name, address=address)
+        now = self._index.now()
+        claim = DomainClaim(name, owner, RELEASED, "", now)
+        # It ends first, so that whoever continues after a crash finds what has to follow.
+        due_at = now + round(LEASE * 1000)
+        await self._index.put_claim(name, owner, RELEASED, now, due_at=due_at)
+        await self._end(claim)
+
+    async def _end(self, claim: DomainClaim) -> None:
+        if self.ended is not None:
+            await self.ended(claim)
+        await self._index.remove_claim(claim.domain, claim.owner)
+
+    async def _check_room(self, owner: str, name: str) -> None:
+        held = await self._index.claims(owner)
+        if name not in held and len(held) >= self.limits.domains:
+            raise TooMuch(
+                f"a caller has at most {self.limits.domains} domains here: give one up first"
+            )
+
+    async def domains(self, caller: Caller) -> dict[str, int]:
+        """Return the domains of a caller, and until when they are proved (ms)."""
+        now = self._index.now()
+        held = await self._index.claims(owner_of(caller))
+        return {name: until for name, until in held.items() if until > now}
+
+    async def held(self, owner: str) -> Mapping[str, int]:
+        """Return the domains of an owner, those whose proof has ended too, and until when (ms)."""
+        return await self._index.claims(owner)
+
+    async def renew(self) -> int:
+        """Look for the proofs that are due; return how many there were."""
+        due = await self._index.claim_proofs(AT_ONCE, LEASE)
+        if due:
+            await asyncio.gather(*(self._renew(each) for each in due))
+        return len(due)
+
+    async def _renew(self, claim: DomainClaim) -> None:
+        if claim.method == RELEASED:
+            await self._end(claim)
+            return
+        now = self._index.now()
+        note = "it has no token to look for: prove it again"
+        if claim.token:
+            method, _, origin = claim.method.partition(" ")
+            note = await self._look(method, claim.domain, claim.token, origin)
+        caller = caller_of(claim.owner)
+        if not note:
+            was_over = claim.expires_at <= now
+            expires_at = now + round(self.limits.claim_seconds * 1000)
+            renewed = msgspec.structs.replace(claim, expires_at=expires_at)
+            await self._put(renewed)
+            if was_over and self.came_back is not None:
+                await self._audit.record(SYSTEM, "domain.renewed", claim.domain, owner=caller.id)
+                await self.came_back(renewed)
+            return
+        retry = now + round(self.limits.renewal_seconds * 1000 / 4)
+        if claim.expires_at > now:
+            await self._index.schedule_proof(
+                claim.domain, claim.owner, min(retry, claim.expires_at)
+            )
+            return
+        if now - claim.expires_at < round(self.limits.renewal_seconds * 1000):
+            log.warning("the proof of %s by %.80r has ended: %s", claim.domain, caller.id, note)
+            await self._audit.record(
+                SYSTEM, "domain.ended", claim.domain, owner=caller.id, reason=note
+            )
+        if self.ended is not None:
+            await self.ended(claim)
+        if now - claim.expires_at > FORGOTTEN_MS:
+            await self._index.remove_claim(claim.domain, claim.owner)
+        else:
+            await self._index.schedule_proof(claim.domain, claim.owner, retry)
+
+    async def _put(self, claim: DomainClaim) -> None:
+        due_at = self._index.now() + round(self.limits.renewal_seconds * 1000)
+        await self._index.put_claim(
+            claim.domain,
+            claim.owner,
+            claim.method,
+            claim.expires_at,
+            token=claim.token,
+            due_at=min(due_at, claim.expires_at),
+        )
+
+    async def _look(self, method: str, domain: str, text: str, origin: str) -> str:
+        """Return why a text is not shown; empty if it is."""
+        if method == DNS:
+            return await self._in_dns(domain, text)
+        return await self._in_document(domain, text, origin)
+
+    async def _in_dns(self, domain: str, text: str) -> str:
+        name = f"{LABEL}.{domain}"
+        if self._names is None:
+            return "this registry asks no DNS"
+        try:
+            shown = await self._names.texts(name, fresh=True)
+        except DnsUnavailable as error:
+            return str(error)
+        if any(_is_same(each, text) for each in shown):
+            return ""
+        if not shown:
+            return f"{name} has no TXT record"
+        return f"no TXT record of {name} is the text of this caller's challenge"
+
+    async def _in_document(self, domain: str, text: str, origin: str) -> str:
+        url = self._address(domain, origin)
+        try:
+            answer = await self._fetcher.get(url, limit=MAX_DOCUMENT)
+        except PageUnavailable as error:
+            return str(error)
+        if urlsplit(answer.url).netloc != urlsplit(url).netloc:
+            return f"{url} leads to {host_of(answer.url)}, and another host proves nothing"
+        if answer.status != 200:
+            return f"{url} answered {answer.status}"
+        try:
+            shown = _DOCUMENT.decode(answer.body).get("proofs")
+        except (msgspec.DecodeError, RecursionError):
+            shown = None
+        if not isinstance(shown, list):
+            return f'{url} has no list "proofs"'
+        if any(isinstance(each, str) and _is_same(each, text) for each in shown[:1000]):
+            return ""
+        return f"{url} has not the text of this caller's challenge"
+
+    def _address(self, domain: str, origin: str) -> str:
+        """Return where the document of a domain is. Raises ``Refused``.
+
+        Only a domain of this machine (``*.localhost``) may be at another port, and unencrypted.
+        """
+        if not origin:
+            return f"https://{domain}{PROOF_PATH}"
+        parts = urlsplit(origin)
+        is_local = domain.endswith(".localhost") and is_this_machine(host_of(origin))
+        if not is_local or parts.path not in ("", "/") or parts.query or parts.scheme != "http":
+            raise Refused(
+                f"the document of {domain} is at https://{domain}{PROOF_PATH}; an origin can be "
+                "named for domains of this machine alone, such as http://127.0.0.1:8080 for "
+                "agents.localhost"
+            )
+        return f"http://{parts.netloc}{PROOF_PATH}"
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if await self.renew():
+                    continue
+            except StoreUnavailable as error:
+                log.warning("the proofs of domains cannot be looked for: %s", error)
+            except Exception:
+                log.exception("looking for proofs of domains failed")
+            await asyncio.sleep(self._poll_seconds)
+
+
+def owner_of(caller: Caller) -> str:
+    """Return the owner that a caller is. Raises ``NotYours`` for one that proved nothing."""
+    if not caller.authenticated or not caller.owner:
+        raise NotYours("publishing needs a caller that proved who it is: send credentials")
+    return caller.owner
+
+
+def checked_domain(text: str) -> str:
+    """Return a domain that a caller may prove. Raises ``Refused``."""
+    try:
+        name = read_domain(text)
+    except InvalidUrn as error:
+        raise Refused(str(error)) from None
+    if is_public_suffix(name):
+        raise Refused(f"{name} is for everybody to register names under: prove one of these names")
+    return name
+
+
+def _is_same(shown: str, text: str) -> bool:
+    return compare_digest(shown.strip().encode(), text.encode())

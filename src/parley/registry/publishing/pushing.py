@@ -1,0 +1,592 @@
+"""Pushed entries: whose they are, and what of them is listed.
+
+A caller pushes entries of publishers whose domains it has proved. They are its own: they are kept
+under a source of the caller, so that no other caller replaces or removes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
+from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
+from parley.model.service import Caller
+from parley.registry.index.protocol import (
+    ActIndex,
+    Constraint,
+    EntryIndex,
+    EntrySelection,
+    Order,
+    SourceIndex,
+    Viewer,
+)
+from parley.registry.ingest.examiner import Examiner, one_form, rejected
+from parley.registry.ingest.fields import SOURCE
+from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.reading import ListedEntry, read_whole
+from parley.registry.publishing.audience import InvalidAudience, read_audience
+from parley.registry.publishing.audit import SYSTEM, RegistryAudit
+from parley.registry.publishing.proofs import DomainProofs, owner_of
+from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
+from parley.registry.records import (
+    Authority,
+    DomainClaim,
+    EntryDraft,
+    EntryStanding,
+    IndexedEntry,
+    Source,
+    SourceKind,
+)
+from parley.wire.catalog.entries import InvalidCatalog
+
+PUSHED, IMPORTED = "push:", "import:"
+PROBE = "parley.probe"
+"""The member of an entry's metadata with the text of a message that its owner wants agents to be
+probed with. See ``registry/health/messages.py``.
+"""
+
+MAX_PROBE_TEXT = 200
+BATCH = 50
+AT_ONCE = 8
+SHOWN = 100
+"""How many identifiers a line of the audit names."""
+
+_NOT_YET = "its card has not been read yet"
+_ALL = tuple(EntryStanding)
+
+
+class PushIndex(EntryIndex, SourceIndex, ActIndex, Protocol):
+    """What pushing needs of an index."""
+
+    def now(self) -> int:
+        """Return the time in ms, by the clock that all processes share."""
+        ...
+
+
+class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How entries are published.
+
+    ``audience`` is who sees them (``None``: as before, everybody at first). ``probe`` is the text
+    of a message that the agents may be probed with. With ``replace`` all other entries of the
+    caller are withdrawn: what is pushed is all that it has.
+    """
+
+    audience: tuple[str | Mapping[str, Any], ...] | None = None
+    probe: str | None = None
+    replace: bool = False
+
+
+class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What became of an entry that was pushed. ``is_changed``: it is new, or not as it was."""
+
+    identifier: str
+    standing: str
+    reason: str = ""
+    trust: str = ""
+    revision: int = 0
+    is_changed: bool = msgspec.field(name="changed", default=False)
+
+
+class PublishReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What became of all of them. ``refused`` ones were not taken: nothing of them is kept."""
+
+    entries: tuple[PublishedEntry, ...] = ()
+    refused: tuple[PublishedEntry, ...] = ()
+    withdrawn: int = 0
+
+
+class EntryPublishing:
+    """Takes what callers push, and what the operator imports, through the examiner to the index."""
+
+    def __init__(
+        self,
+        index: PushIndex,
+        examiner: Examiner,
+        proofs: DomainProofs,
+        *,
+        ingest: IngestLimits | None = None,
+        rates: CallerRates | None = None,
+    ) -> None:
+        self._index = index
+        self._examiner = examiner
+        self._proofs = proofs
+        self.limits: PublishingLimits = proofs.limits
+        self._ingest = ingest or IngestLimits()
+        self._rates = rates or CallerRates(self.limits)
+        self._audit = RegistryAudit(index)
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._pushes: Counter[str] = Counter()
+        proofs.ended = self.suspend
+        proofs.came_back = self.restore
+
+    async def publish(
+        self,
+        caller: Caller,
+        document: bytes | Mapping[str, Any],
+        options: PublishOptions | None = None,
+        *,
+        address: str = "",
+    ) -> PublishReport:
+        """Publish the entries of a catalog, those of the catalogs in it too.
+
+        Doing it again with the same changes nothing. Raises ``Refused``, ``StoreUnavailable``.
+        """
+        options = options or PublishOptions()
+        owner = owner_of(caller)
+        self._rates.take(owner, "publish")
+        if self._pushes[owner] >= self.limits.publishes_at_once:
+            raise TooMuch(
+                f"{self.limits.publishes_at_once} catalogs of this caller are being read: wait for "
+                "their answers, then send the next",
+                retry_after=5.0,
+            )
+        self._pushes[owner] += 1
+        try:
+            return await self._publish(caller, owner, document, options, address)
+        finally:
+            self._pushes[owner] -= 1
+            if not self._pushes[owner]:
+                del self._pushes[owner]
+
+    async def _publish(
+        self,
+        caller: Caller,
+        owner: str,
+        document: bytes | Mapping[str, Any],
+        options: PublishOptions,
+        address: str,
+    ) -> PublishReport:
+        audience = _audience(options, caller)
+        listed, refused = self._read(document, options)
+        source = source_of(owner)
+        async with self._turn(owner):
+            domains = await self._proofs.domains(caller)
+            allowed: list[ListedEntry] = []
+            for each in listed:
+                if words := each.problem or _not_proved(each.entry.identifier, domains):
+                    refused.append(_refused(each.entry.identifier, words))
+                else:
+                    allowed.append(each)
+            every = {each.identifier: each async for each in self._kept(source, withdrawn=True)}
+            known = {
+                name: each
+                for name, each in every.items()
+                if each.standing is not EntryStanding.WITHDRAWN
+            }
+            names = {each.identifier for each in allowed}
+            present = names if options.replace else {*known, *names}
+            self._check_room(len(present), len({*every, *names}))
+            await self._record(caller, "entry.published", allowed, refused, address)
+            drafts = await self._examined(allowed, source, Authority.PROVED, owner, audience, known)
+            # Reading cards takes a while, in which a proof may end.
+            domains = await self._proofs.domains(caller)
+            proved: list[EntryDraft] = []
+            for draft in drafts:
+                if words := _not_proved(draft.identifier, domains):
+                    refused.append(_refused(draft.identifier, words))
+                else:
+                    proved.append(draft)
+            drafts = proved
+            await self._keep_source(source)
+            entries = await self._put(drafts, known)
+            withdrawn = 0
+            if options.replace:
+                keep = _named(listed, refused)
+                words = "its owner pushed a catalog without it"
+                withdrawn = await self._index.withdraw(source, keep, words)
+            await self._look_after(source, drafts)
+        return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
+
+    def _check_room(self, count: int, every: int) -> None:
+        """Raise ``TooMuch`` for more entries than a caller may have, with the withdrawn ones."""
+        if count > self.limits.entries:
+            raise TooMuch(
+                f"a caller has at most {self.limits.entries:,} entries here, and that would "
+                f"be {count:,}: withdraw some first"
+            )
+        most = self.limits.entries + self.limits.withdrawn
+        if every > most:
+            raise TooMuch(
+                f"a caller has at most {most:,} entries here with those that it withdrew, and that "
+                f"would be {every:,}: withdrawn ones are removed after a while"
+            )
+
+    async def bring_in(
+        self,
+        caller: Caller,
+        document: bytes | Mapping[str, Any],
+        name: str,
+        options: PublishOptions | None = None,
+        *,
+        address: str = "",
+    ) -> PublishReport:
+        """Import the entries of a catalog as the operator, who vouches for their publishers.
+
+        ``name`` says what was imported: with ``replace``, what is not in it any more is withdrawn.
+        Raises ``Refused``, ``StoreUnavailable``.
+        """
+        options = options or PublishOptions()
+        audience = _audience(options, caller)
+        listed, refused = self._read(document, options)
+        refused += [
+            _refused(each.entry.identifier, each.problem) for each in listed if each.problem
+        ]
+        taken = [each for each in listed if not each.problem]
+        source = imported(name)
+        async with self._turn(source):
+            known = {each.identifier: each async for each in self._kept(source)}
+            await self._record(caller, "entry.imported", taken, refused, address, source=source)
+            drafts = await self._examined(taken, source, Authority.OPERATOR, "", audience, known)
+            await self._keep_source(source)
+            entries = await self._put(drafts, known)
+            withdrawn = 0
+            if options.replace:
+                keep = _named(listed, refused)
+                words = "the operator imported a catalog without it"
+                withdrawn = await self._index.withdraw(source, keep, words)
+            await self._look_after(source, drafts)
+        return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
+
+    async def withdraw(
+        self, caller: Caller, identifier: str, *, is_operator: bool = False, address: str = ""
+    ) -> int:
+        """Withdraw the caller's entry; an operator withdraws those of all sources.
+
+        Doing it again changes nothing. Raises ``Refused``, ``StoreUnavailable``.
+        """
+        owner = owner_of(caller)
+        self._rates.take(owner, "withdraw")
+        name = one_form(identifier)
+        found = await self._index.entries_of(name)
+        own = [each for each in found if each.owner == owner]
+        if is_operator:
+            own = [each for each in found if each.source.startswith((PUSHED, IMPORTED))]
+            if found and not own:
+                raise InTheWay(
+                    f"{name[:200]} was found by crawling, and would be found again: reject it"
+                )
+        if not own:
+            if any(not each.audience and each.standing is EntryStanding.LISTED for each in found):
+                raise NotYours(f"{name[:200]} was not published by this caller")
+            raise NotThere(f"this caller has published no {name[:200]!r}")
+        there = [each.key for each in own if each.standing is not EntryStanding.WITHDRAWN]
+        if not there:
+            return 0
+        await self._audit.record(caller, "entry.withdrawn", name, address=address)
+        by = "the operator" if is_operator else "its owner"
+        return await self._index.withdraw_entries(there, f"{by} withdrew it")
+
+    async def own(self, caller: Caller) -> list[IndexedEntry]:
+        """Return the entries of a caller, with every standing."""
+        owner = owner_of(caller)
+        return [each async for each in self._kept(source_of(owner), withdrawn=True)]
+
+    async def suspend(self, claim: DomainClaim) -> int:
+        """Stop listing entries whose publisher's domain is not proved any more."""
+        source = source_of(claim.owner)
+        words = (
+            f"the proof that {claim.domain} belongs to who published it has ended: "
+            "prove the domain again"
+        )
+        count = 0
+        async with self._turn(claim.owner):
+            others = await self._proofs_of(claim)
+            drafts = []
+            async for each in self._kept(source):
+                if each.authority is not Authority.PROVED or not _rests_on(each, claim, others):
+                    continue
+                drafts.append(_draft(each, Authority.NONE, EntryStanding.PENDING, words))
+            for begin in range(0, len(drafts), BATCH):
+                count += len(await self._index.put(drafts[begin : begin + BATCH]))
+            if count:
+                await self._audit.record(
+                    SYSTEM, "entry.suspended", claim.domain, entries=count, owner=claim.owner
+                )
+        return count
+
+    async def restore(self, claim: DomainClaim) -> int:
+        """Examine the entries again that wait for a proof that is there now."""
+        source = source_of(claim.owner)
+        async with self._turn(claim.owner):
+            waiting: list[ListedEntry] = []
+            known: dict[str, IndexedEntry] = {}
+            async for each in self._kept(source):
+                is_waiting = each.authority is Authority.NONE
+                if is_waiting and _is_of(each.publisher, claim.domain):
+                    listed = _again(each)
+                    if listed is not None:
+                        known[each.identifier] = each
+                        waiting.append(listed)
+            drafts = await self._examined(
+                waiting, source, Authority.PROVED, claim.owner, None, known
+            )
+            await self._put(drafts, known)
+        return len(drafts)
+
+    # Steps
+
+    def _read(
+        self, document: bytes | Mapping[str, Any], options: PublishOptions
+    ) -> tuple[list[ListedEntry], list[PublishedEntry]]:
+        """Return the entries of a document, and those that cannot be read. Raises ``Refused``."""
+        body = document if isinstance(document, bytes) else msgspec.json.encode(document)
+        if len(body) > self.limits.document_bytes:
+            raise Refused(
+                f"a catalog that is pushed has at most {self.limits.document_bytes:,} bytes"
+            )
+        try:
+            reading = read_whole(body, self._ingest, depth=0, at_most=self.limits.entries_at_once)
+        except InvalidCatalog as error:
+            raise Refused(f"that is no catalog: {error}") from None
+        if reading.notes:
+            raise TooMuch(
+                f"at most {self.limits.entries_at_once:,} entries are pushed at once: push the "
+                "rest by itself"
+            )
+        refused = [_refused(each.identifier, each.reason) for each in reading.rejected]
+        return [_with_probe(each, options.probe) for each in reading.entries], refused
+
+    async def _examined(
+        self,
+        listed: Sequence[ListedEntry],
+        source: str,
+        authority: Authority,
+        owner: str,
+        audience: tuple[str, ...] | None,
+        known: Mapping[str, IndexedEntry],
+    ) -> list[EntryDraft]:
+        """Return drafts of entries. Those whose cards take too long are pending."""
+        turns = asyncio.Semaphore(AT_ONCE)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.limits.publish_seconds
+
+        async def one(each: ListedEntry) -> EntryDraft:
+            before = known.get(each.identifier)
+            seen_by = before.audience if audience is None and before else audience or ()
+            later = msgspec.structs.replace(
+                rejected(each.entry, source, _NOT_YET, before),
+                standing=EntryStanding.PENDING,
+                authority=authority,
+                owner=owner,
+                audience=seen_by,
+            )
+            async with turns:
+                left = until - loop.time()
+                if left <= 0:
+                    return later
+                try:
+                    async with asyncio.timeout(left):
+                        # What an operator imports is the operator's decision.
+                        is_decided = authority is Authority.OPERATOR
+                        entries = () if is_decided else await self._others(each, source)
+                        return await self._examiner.examine(
+                            each.entry,
+                            source=source,
+                            authority=authority,
+                            owner=owner,
+                            audience=seen_by,
+                            before=before,
+                            elsewhere=entries,
+                            host=each.host,
+                        )
+                except TimeoutError:
+                    return later
+
+        return list(await asyncio.gather(*(one(each) for each in listed)))
+
+    async def _others(self, listed: ListedEntry, source: str) -> list[IndexedEntry]:
+        """Return the entries of other sources with the identifier of one."""
+        known = await self._index.entries_of(listed.identifier)
+        return [each for each in known if each.source != source]
+
+    async def _put(
+        self, drafts: Sequence[EntryDraft], known: Mapping[str, IndexedEntry]
+    ) -> list[PublishedEntry]:
+        entries: list[PublishedEntry] = []
+        for begin in range(0, len(drafts), BATCH):
+            for each in await self._index.put(drafts[begin : begin + BATCH]):
+                before = known.get(each.identifier)
+                entries.append(
+                    PublishedEntry(
+                        identifier=each.identifier,
+                        standing=each.standing.value,
+                        reason=each.reason,
+                        trust=each.trust.value,
+                        revision=each.revision,
+                        is_changed=before is None or before.change != each.change,
+                    )
+                )
+        return entries
+
+    async def _look_after(self, source: str, drafts: Sequence[EntryDraft]) -> None:
+        """Let the crawler read the cards of a source again: soon if one is missing."""
+        if not drafts:
+            return
+        kept = self._push_source(source)
+        if any(each.standing is EntryStanding.PENDING for each in drafts):
+            kept = msgspec.structs.replace(kept, due_at=self._index.now() + 1_000)
+        await self._index.end_visit(kept)
+
+    async def _keep_source(self, source: str) -> None:
+        """Have the crawler know of a source before its entries are put: what is killed then is
+        read again all the same.
+        """
+        await self._index.add_sources([self._push_source(source)])
+
+    def _push_source(self, source: str) -> Source:
+        due_at = self._index.now() + round(self.limits.refresh_seconds * 1000)
+        return Source(url=source, kind=SourceKind.PUSH, due_at=due_at)
+
+    async def _kept(self, source: str, *, withdrawn: bool = False) -> AsyncIterator[IndexedEntry]:
+        """Yield the entries of a source in the index."""
+        standings = _ALL if withdrawn else tuple(set(_ALL) - {EntryStanding.WITHDRAWN})
+        selection = EntrySelection(
+            viewer=Viewer(sees_all=True),
+            constraints=(Constraint(field=SOURCE, values=(source,)),),
+            standings=standings,
+        )
+        offset = 0
+        while True:
+            page = await self._index.browse(selection, (Order(field="identifier"),), 500, offset)
+            for each in page:
+                if each.source == source:
+                    yield each
+            if len(page) < 500:
+                return
+            offset += len(page)
+
+    async def _record(
+        self,
+        caller: Caller,
+        kind: str,
+        taken: Sequence[ListedEntry],
+        refused: Sequence[PublishedEntry],
+        address: str,
+        **details: Any,
+    ) -> None:
+        names = [each.identifier for each in taken]
+        await self._audit.record(
+            caller,
+            kind,
+            names[0] if len(names) == 1 else "",
+            outcome="done" if names else "refused",
+            address=address,
+            entries=len(names),
+            identifiers=[each[:200] for each in names[:SHOWN]],
+            refused=[f"{each.identifier[:200]}: {each.reason[:200]}" for each in refused[:10]],
+            **details,
+        )
+
+    async def _proofs_of(self, claim: DomainClaim) -> list[str]:
+        """Return the domains that an owner has proved beside that of a claim."""
+        now = self._index.now()
+        held = await self._proofs.held(claim.owner)
+        return [name for name, until in held.items() if until > now and name != claim.domain]
+
+    def _turn(self, owner: str) -> asyncio.Lock:
+        """Return the lock of an owner: its pushes come one after the other."""
+        if len(self._turns) > 1_000:
+            for name in [each for each, lock in self._turns.items() if not lock.locked()]:
+                del self._turns[name]
+        return self._turns.setdefault(owner, asyncio.Lock())
+
+
+def source_of(owner: str) -> str:
+    """Return the source of what a caller pushes. It does not say who that is."""
+    return PUSHED + hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+def imported(name: str) -> str:
+    """Return the source of what an operator imports under a name. Raises ``Refused``."""
+    shown = name.strip()
+    if not shown or len(shown) > 500 or not shown.isprintable():
+        raise Refused("an import has a name of up to 500 characters, such as that of its file")
+    return IMPORTED + shown
+
+
+def _audience(options: PublishOptions, caller: Caller) -> tuple[str, ...] | None:
+    if options.audience is None:
+        return None
+    try:
+        return read_audience(options.audience, caller)
+    except InvalidAudience as error:
+        raise Refused(str(error)) from None
+
+
+def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> list[str]:
+    """Return the identifiers that a catalog names: what is refused of it is in it, too."""
+    names = [each.identifier for each in listed]
+    return [*names, *(one_form(each.identifier) for each in refused if each.identifier)]
+
+
+def _with_probe(listed: ListedEntry, text: str | None) -> ListedEntry:
+    """Return an entry with the text of a probe in its metadata. Raises ``Refused``."""
+    if text is None or listed.entry.type.partition(";")[0].strip().lower() not in A2A_CARD_TYPES:
+        return listed
+    if len(text) > MAX_PROBE_TEXT or not text.isprintable():
+        raise Refused(f"the text of a probe is one line of up to {MAX_PROBE_TEXT} characters")
+    metadata = {name: each for name, each in listed.entry.metadata.items() if name != PROBE}
+    if text:
+        metadata[PROBE] = text
+    return msgspec.structs.replace(
+        listed, entry=msgspec.structs.replace(listed.entry, metadata=metadata)
+    )
+
+
+def _not_proved(identifier: str, domains: Iterable[str]) -> str:
+    """Return why a caller may not publish an entry; empty if it may."""
+    try:
+        publisher = AirUrn.parse(identifier).publisher
+    except InvalidUrn as error:
+        return f"its identifier is wrong: {error}"
+    if any(_is_of(publisher, each) for each in domains):
+        return ""
+    return (
+        f"{publisher} is not proved to be this caller's: prove it first "
+        f"(parley agents prove {publisher})"
+    )
+
+
+def _is_of(publisher: str, domain: str) -> bool:
+    """Return whether who proved a domain may publish as a publisher: it, and those below it."""
+    return is_within(publisher, domain)
+
+
+def _rests_on(entry: IndexedEntry, claim: DomainClaim, others: Iterable[str]) -> bool:
+    is_its = _is_of(entry.publisher, claim.domain)
+    return is_its and not any(_is_of(entry.publisher, each) for each in others)
+
+
+def _draft(
+    entry: IndexedEntry, authority: Authority, standing: EntryStanding, reason: str
+) -> EntryDraft:
+    fields = {each.name: getattr(entry, each.name) for each in msgspec.structs.fields(EntryDraft)}
+    changed = {"authority": authority, "standing": standing, "reason": reason}
+    return EntryDraft(**{**fields, **changed})
+
+
+def _again(entry: IndexedEntry) -> ListedEntry | None:
+    """Return a kept entry as one to be examined again."""
+    from parley.wire.catalog.entries import InvalidEntry, read_entry
+
+    try:
+        return ListedEntry(read_entry(entry.entry), _host(entry), 0)
+    except InvalidEntry:
+        return None
+
+
+def _host(entry: IndexedEntry) -> CatalogHost | None:
+    name = entry.fields.get("host.displayName", ())
+    identifier = entry.fields.get("host.identifier", ("",))
+    return CatalogHost(display_name=name[0], identifier=identifier[0]) if name else None
+
+
+def _refused(identifier: str, reason: str) -> PublishedEntry:
+    return PublishedEntry(identifier=identifier[:MAX_URN], standing="refused", reason=reason[:1000])

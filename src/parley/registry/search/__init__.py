@@ -1,0 +1,1 @@
+"""How a registry finds and ranks: words, filters, facets, scores, meaning, marks."""

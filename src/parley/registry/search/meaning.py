@@ -1,0 +1,209 @@
+"""``Meaning``: finds entries by what they mean, without a common word (extra ``meaning``).
+
+Vectors of all listed entries are in memory, 1 KB each, and follow the index by its changes: an
+entry is found by meaning a little later than by words. Who sees an entry, and whether it fits a
+filter, the index decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parley.database.errors import StoreUnavailable
+from parley.registry.index.protocol import EntryIndex
+from parley.registry.index.words import ASKING_WORDS
+from parley.registry.records import EntryStanding, IndexedEntry
+from parley.registry.search.searcher import NearEntry
+
+if TYPE_CHECKING:
+    import numpy
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+"""How many changes are read at a time."""
+
+INTERVAL = 1.0
+"""How long after a change an entry is found by meaning, in seconds, at most."""
+
+LEAST = 0.2
+"""The cosine below which an entry is not near."""
+
+RELATIVE = 0.4
+"""The part of the best cosine below which an entry is not near."""
+
+NOTHING, FULL = 0.1, 0.8
+"""The cosines that mean no match, and a full one."""
+
+_WORD = re.compile(r"\w+")
+
+
+class Embedding(Protocol):
+    """Makes vectors of texts."""
+
+    name: str
+    dimensions: int
+
+    def of(self, texts: Sequence[str]) -> numpy.ndarray[Any, Any]:
+        """Return the vectors of texts, a row for each, of length 1 or 0."""
+        ...
+
+
+class Meaning:
+    """The vectors of an index's entries. ``start`` follows the index until ``stop``."""
+
+    def __init__(
+        self, index: EntryIndex, embedding: Embedding, *, interval: float = INTERVAL
+    ) -> None:
+        self._index = index
+        self._embedding = embedding
+        self._interval = interval
+        self._vectors = EntryVectors(embedding.dimensions)
+        self._change = 0
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def load(cls, index: EntryIndex, *, interval: float = INTERVAL) -> Meaning:
+        """Return one with the model of the extra. Raises ``ValueError`` without it."""
+        from parley.registry.search.embedding import WordVectors
+
+        return cls(index, WordVectors.load(), interval=interval)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    async def start(self) -> None:
+        """Follow the index from now on. Searches find what was read until then."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow(), name="registry meaning")
+            self._task.add_done_callback(_report)
+
+    async def stop(self) -> None:
+        """Stop following. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def catch_up(self) -> int:
+        """Read all changes until now; return how many."""
+        total = 0
+        async with self._turn:
+            while changed := await self._index.changes(self._change, BATCH):
+                await asyncio.to_thread(self._apply, changed)
+                self._change = changed[-1].change
+                total += len(changed)
+        return total
+
+    async def nearest(self, text: str, limit: int) -> list[NearEntry]:
+        """Return entries that are near a need, the nearest first, then by key."""
+        return await asyncio.to_thread(self._nearest, text, limit)
+
+    async def _follow(self) -> None:
+        is_reading = True
+        while True:
+            try:
+                await self.catch_up()
+                is_reading = True
+            except StoreUnavailable as error:
+                if is_reading:
+                    logger.warning("search by meaning does not follow the index: %s", error)
+                is_reading = False
+            await asyncio.sleep(self._interval)
+
+    def _apply(self, changed: Sequence[IndexedEntry]) -> None:
+        listed = [each for each in changed if each.standing is EntryStanding.LISTED]
+        gone = [each.key for each in changed if each.standing is not EntryStanding.LISTED]
+        vectors = self._embedding.of([text_of(each.texts) for each in listed])
+        self._vectors.put([each.key for each in listed], vectors)
+        self._vectors.remove(gone)
+
+    def _nearest(self, text: str, limit: int) -> list[NearEntry]:
+        vector = self._embedding.of([telling(text)])[0]
+        found = self._vectors.nearest(vector, limit)
+        least = max(LEAST, RELATIVE * found[0][1]) if found else LEAST
+        return [NearEntry(key, match_of(cosine)) for key, cosine in found if cosine >= least]
+
+
+class EntryVectors:
+    """Vectors by key. Threads may share it."""
+
+    def __init__(self, dimensions: int) -> None:
+        import numpy
+
+        self._numpy = numpy
+        self._lock = threading.Lock()
+        self._vectors = numpy.zeros((0, dimensions), dtype=numpy.float32)
+        self._keys = numpy.zeros(0, dtype=numpy.int64)
+        self._rows: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, keys: Sequence[int], vectors: numpy.ndarray[Any, Any]) -> None:
+        """Store vectors, each in the place of the one of its key."""
+        with self._lock:
+            self._grow(len(self._rows) + len(keys))
+            for key, vector in zip(keys, vectors, strict=True):
+                at = self._rows.setdefault(key, len(self._rows))
+                self._vectors[at], self._keys[at] = vector, key
+
+    def remove(self, keys: Sequence[int]) -> None:
+        """Remove vectors; the last ones take their places."""
+        with self._lock:
+            for key in keys:
+                at = self._rows.pop(key, None)
+                last = len(self._rows)
+                if at is None or at == last:
+                    continue
+                moved = int(self._keys[last])
+                self._vectors[at], self._keys[at] = self._vectors[last], moved
+                self._rows[moved] = at
+
+    def nearest(self, vector: numpy.ndarray[Any, Any], limit: int) -> list[tuple[int, float]]:
+        """Return keys with their cosines, the largest first, then by key."""
+        numpy = self._numpy
+        with self._lock:
+            count = len(self._rows)
+            cosines = self._vectors[:count] @ vector
+            keys = self._keys[:count].copy()
+        if limit < count:
+            chosen = numpy.argpartition(-cosines, limit)[:limit]
+            cosines, keys = cosines[chosen], keys[chosen]
+        order = numpy.lexsort((keys, -cosines))
+        return [(int(keys[at]), float(cosines[at])) for at in order]
+
+    def _grow(self, needed: int) -> None:
+        if needed > len(self._keys):
+            numpy = self._numpy
+            more = max(1_024, needed, 2 * len(self._keys)) - len(self._keys)
+            self._vectors = numpy.pad(self._vectors, ((0, more), (0, 0)))
+            self._keys = numpy.pad(self._keys, (0, more))
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Log why following ended, if nobody ended it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("search by meaning follows the index no more", exc_info=error)
+
+
+def text_of(texts: Mapping[str, str]) -> str:
+    """Return the text that an entry's vector is of."""
+    return telling("\n".join(texts[weight] for weight in "ABCD" if weight in texts))
+
+
+def telling(text: str) -> str:
+    """Return the words of a text but those that needs are asked with, if there are others."""
+    words = _WORD.findall(text.lower())
+    return " ".join([word for word in words if word not in ASKING_WORDS]) or " ".join(words)
+
+
+def match_of(cosine: float) -> float:
+    """Return how well an entry matches, between 0 and 1."""
+    return min(1.0, max(0.0, (cosine - NOTHING) / (FULL - NOTHING)))

@@ -1,0 +1,268 @@
+"""``Searcher``: searches, explorations and lists of one registry's own index (ARD §7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from parley.model.catalog.searching import (
+    MAX_PAGE,
+    MAX_QUERY_TEXT,
+    ExploreRequest,
+    Facet,
+    FacetBucket,
+    ListRequest,
+    ListResponse,
+    QueryModel,
+    SearchRequest,
+    SearchResponse,
+    SearchResult,
+)
+from parley.registry.index.protocol import EntryIndex, EntrySelection, Viewer
+from parley.registry.records import IndexedEntry, Match
+from parley.registry.search.errors import InvalidSearch
+from parley.registry.search.filters import (
+    constraints_of,
+    constraints_of_expression,
+    facets_of,
+    order_of,
+)
+from parley.registry.search.pages import PagePlace, asked_digest, page_token, place_in
+from parley.registry.search.results import answered
+from parley.registry.search.scores import as_score, coverage, need_words, word_score
+
+PUBLIC_VIEWER = Viewer()
+
+BY_WORDS = 100
+"""How many matches by words are ranked together with those by meaning."""
+
+COVERED = 20
+"""For how many of them it is read which words they have; the others have no more than these."""
+
+BY_MEANING = 100
+"""How many entries are matched by meaning at most."""
+
+CHUNK = 100
+CHUNKS = 10
+"""How many near entries are looked at, to find those that a filter leaves."""
+
+READ_AT_ONCE = 20_000
+"""How many characters of entries are read without a thread: it takes a few milliseconds."""
+
+AGREEMENT = 1 / 6
+"""How much of a match it counts that words and meaning agree."""
+
+
+class NearEntry(msgspec.Struct, frozen=True):
+    """An entry that is near a need in meaning; ``match`` is between 0 and 1."""
+
+    key: int
+    match: float
+
+
+class MeaningIndex(Protocol):
+    """Finds entries by meaning. ``meaning.Meaning`` is one."""
+
+    async def nearest(self, text: str, limit: int) -> Sequence[NearEntry]:
+        """Return the entries that are near enough, the nearest first."""
+        ...
+
+
+class _Ranked(msgspec.Struct, frozen=True):
+    """An entry with how well it matches: between 0 and 1."""
+
+    entry: IndexedEntry
+    match: float
+
+
+class Searcher:
+    """Searches an index. ``source`` is the address of the registry, which results have.
+
+    With ``meaning``, needs are matched by words and by meaning. Every method raises
+    ``InvalidSearch`` for a request that is wrong, and ``StoreUnavailable``.
+    """
+
+    def __init__(
+        self, index: EntryIndex, *, source: str, meaning: MeaningIndex | None = None
+    ) -> None:
+        self._index = index
+        self._source = source
+        self._meaning = meaning
+
+    async def search(
+        self, request: SearchRequest, viewer: Viewer = PUBLIC_VIEWER
+    ) -> SearchResponse:
+        """Return a page of the entries that match a need, the best first.
+
+        Who federates does it around this: ``federation`` is not looked at.
+        """
+        selection = _selection(request.query, viewer)
+        if not selection.words:
+            raise InvalidSearch(
+                "query.text is empty: say what is needed; entries are listed without words by "
+                "GET /agents, and counted by POST /explore"
+            )
+        size = _page_size(request.page_size)
+        asked = asked_digest("search", selection.words, _constraints(selection))
+        place = place_in(request.page_token, asked)
+        if self._meaning is None:
+            ranked, best, has_more = await self._by_words(selection, place, size)
+        else:
+            every = await self._by_both(selection, self._meaning)
+            ranked = every[place.offset : place.offset + size]
+            best, has_more = 0.0, len(every) > place.offset + size
+        results = []
+        score = place.score
+        for each in ranked:
+            score = as_score(each.match, score)
+            results.append(
+                SearchResult(entry=answered(each.entry), score=score, source=self._source)
+            )
+        after = PagePlace(place.offset + len(results), best, score)
+        token = page_token(asked, after) if results and has_more else ""
+        return SearchResponse(results=tuple(results), page_token=token)
+
+    async def explore(
+        self, request: ExploreRequest, viewer: Viewer = PUBLIC_VIEWER
+    ) -> Mapping[str, Facet]:
+        """Return the values of fields with their counts, over all entries that ``search`` has for
+        the same query; over the whole index without one.
+        """
+        facets = facets_of(request.facets)
+        selection = _selection(request.query, viewer)
+        if selection.words and self._meaning is not None:
+            every = await self._by_both(selection, self._meaning)
+            keys = tuple(each.entry.key for each in every)
+            selection = msgspec.structs.replace(selection, words="", keys=keys)
+        found = {}
+        for facet, field in facets:
+            buckets, others = await self._index.facet(
+                selection, field, facet.limit, facet.min_count
+            )
+            found[facet.field] = Facet(
+                buckets=tuple(FacetBucket(value=value, count=count) for value, count in buckets),
+                other_count=others,
+            )
+        return found
+
+    async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> ListResponse:
+        """Return a page of entries in an order, with the number of all."""
+        constraints = constraints_of_expression(request.filter)
+        order = order_of(request.order_by)
+        size = _page_size(request.page_size)
+        selection = EntrySelection(viewer=viewer, constraints=constraints)
+        asked = asked_digest(
+            "list", _constraints(selection), [(each.field, each.descending) for each in order]
+        )
+        place = place_in(request.page_token, asked)
+        total = await self._index.count(selection)
+        entries = await self._index.browse(selection, order, size, place.offset)
+        end = place.offset + len(entries)
+        token = page_token(asked, PagePlace(end)) if entries and end < total else ""
+        return ListResponse(
+            items=tuple(answered(entry) for entry in entries), total=total, page_token=token
+        )
+
+    async def _by_words(
+        self, selection: EntrySelection, place: PagePlace, size: int
+    ) -> tuple[list[_Ranked], float, bool]:
+        """Return a page by words, the relevance of the first of all, and whether more follow."""
+        matches = await self._index.search(selection, size + 1, place.offset)
+        page = matches[:size]
+        best = place.best
+        if page and not place.offset:
+            best = page[0].relevance
+        covered = await _covered(selection.words, page)
+        ranked = [
+            _Ranked(each.entry, word_score(covers, each.relevance, best))
+            for each, covers in zip(page, covered, strict=True)
+        ]
+        return ranked, best, len(matches) > size
+
+    async def _by_both(self, selection: EntrySelection, meaning: MeaningIndex) -> list[_Ranked]:
+        """Return what matches by words or by meaning, the best first."""
+        matches = await self._index.search(selection, BY_WORDS, 0)
+        best = matches[0].relevance if matches else 0.0
+        found = {each.entry.key: each.entry for each in matches}
+        covered = await _covered(selection.words, matches[:COVERED])
+        covered += [min(covered, default=0.0)] * (len(matches) - len(covered))
+        words = {
+            each.entry.key: word_score(covers, each.relevance, best)
+            for each, covers in zip(matches, covered, strict=True)
+        }
+        near = await meaning.nearest(selection.words, CHUNK * CHUNKS)
+        meanings = {each.key: each.match for each in near}
+        found.update(await self._visible(selection, [each.key for each in near], found))
+        ranked = [
+            _Ranked(entry, combined(words.get(key), meanings.get(key)))
+            for key, entry in found.items()
+        ]
+        ranked.sort(key=lambda each: (-each.match, each.entry.key))
+        return ranked
+
+    async def _visible(
+        self, selection: EntrySelection, keys: Sequence[int], known: Mapping[int, IndexedEntry]
+    ) -> dict[int, IndexedEntry]:
+        """Return the first of some entries that the filter and the viewer leave."""
+        unknown = [key for key in keys if key not in known]
+        found: dict[int, IndexedEntry] = {}
+        for at in range(0, len(unknown), CHUNK):
+            if len(found) >= BY_MEANING:
+                break
+            chunk = msgspec.structs.replace(
+                selection, words="", keys=tuple(unknown[at : at + CHUNK])
+            )
+            entries = {each.key: each for each in await self._index.browse(chunk, (), CHUNK, 0)}
+            for key in unknown[at : at + CHUNK]:
+                if key in entries and len(found) < BY_MEANING:
+                    found[key] = entries[key]
+        return found
+
+
+def combined(words: float | None, meaning: float | None) -> float:
+    """Return how well an entry matches, by words and by meaning, between 0 and 1: as well as by the
+    better of both, and a little better when the other agrees.
+    """
+    one, other = words or 0.0, meaning or 0.0
+    return (1 - AGREEMENT) * max(one, other) + AGREEMENT * min(one, other)
+
+
+async def _covered(need: str, matches: Sequence[Match]) -> list[float]:
+    """Return how much of a need's words each entry has. Long texts are read in a thread."""
+    asked = need_words(need)
+    texts = [each.entry.texts for each in matches]
+
+    def read() -> list[float]:
+        return [coverage(asked, each) for each in texts]
+
+    if sum(len(text) for each in texts for text in each.values()) <= READ_AT_ONCE:
+        return read()
+    return await asyncio.to_thread(read)
+
+
+def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
+    if len(query.text) > MAX_QUERY_TEXT:
+        raise InvalidSearch(
+            f"query.text has {len(query.text)} characters; at most {MAX_QUERY_TEXT} are read: say "
+            "in a sentence or two what is needed"
+        )
+    return EntrySelection(
+        viewer=viewer, constraints=constraints_of(query.filter), words=query.text.strip()
+    )
+
+
+def _page_size(size: int) -> int:
+    if not 1 <= size <= MAX_PAGE:
+        raise InvalidSearch(f"pageSize is between 1 and {MAX_PAGE}, not {size}")
+    return size
+
+
+def _constraints(selection: EntrySelection) -> list[str]:
+    """Return constraints in one order, for the digest of a token."""
+    return sorted(
+        f"{each.field} {each.operator} {each.negated} {sorted(each.values)}"
+        for each in selection.constraints
+    )

@@ -1,0 +1,152 @@
+"""Selective disclosure: who sees a skill or an interface on the cards of an agent."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal, Self
+
+import msgspec
+
+from parley.model.cards import AgentInterface
+from parley.model.envelope.messages import BINDING as ENVELOPE
+from parley.model.incident import log_incident
+from parley.model.service import Caller
+
+log = logging.getLogger("parley.security")
+
+Listed = bool | Literal["extended"] | Callable[[Caller], bool]
+"""Who sees something: all (``True``), the callers of the extended card (``"extended"``), those of
+them for whom a function returns ``True``, or nobody (``False``)."""
+
+BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC", ENVELOPE)
+
+
+def _everyone(caller: Caller) -> bool:
+    return True
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Who sees something.
+
+    What is public is on all cards. The rest is on the extended cards of those whom ``allows``
+    allows, and on none without it.
+    """
+
+    is_public: bool = True
+    allows: Callable[[Caller], bool] | None = None
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether extended cards may show more than the public card does."""
+        return not self.is_public and self.allows is not None
+
+    def is_shown_to(self, caller: Caller) -> bool:
+        """Return whether the extended card of a caller shows it. A function that fails hides it."""
+        if self.is_public or self.allows is None:
+            return self.is_public
+        try:
+            allowed: object = self.allows(caller)
+            if allowed is True or allowed is False:
+                return allowed is True
+            raise TypeError(f"listed= returns True or False, not a {type(allowed).__name__}")
+        except Exception:
+            log_incident(log, "a function of listed=, which hides what it was asked about")
+            return False
+
+
+PUBLIC = Listing()
+
+
+def listing_of(listed: Listed, what: str) -> Listing:
+    """Return the listing for what an author gives.
+
+    Raises ``TypeError`` and ``ValueError`` for anything else.
+    """
+    if isinstance(listed, bool):
+        return PUBLIC if listed else Listing(is_public=False)
+    if listed == "extended":
+        return Listing(is_public=False, allows=_everyone)
+    if isinstance(listed, str):
+        raise ValueError(
+            f"{what} is True (all see it), 'extended' (those who get the extended card), False "
+            f"(nobody), or a function of the caller; not {listed!r}"
+        )
+    call = listed if inspect.isroutine(listed) else getattr(listed, "__call__", None)  # noqa: B004
+    is_slow = inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+    if not callable(listed) or isinstance(listed, type) or is_slow:
+        raise TypeError(
+            f"{what} is True, 'extended', False, or a plain function (def) of the caller that "
+            f"returns a bool; not {listed!r}"
+        )
+    return Listing(is_public=False, allows=listed)
+
+
+class InterfaceListings:
+    """Who sees the interfaces of an agent, by binding, or by binding and version.
+
+    ``{"GRPC": "extended", "JSONRPC 0.3": False}``: the entry with a version takes precedence. It
+    hides addresses; it closes none. Raises ``TypeError`` and ``ValueError``.
+    """
+
+    @classmethod
+    def of(cls, given: Mapping[str, Listed] | None, versions: Iterable[str]) -> Self | None:
+        """Return the listings, ``None`` if there are none.
+
+        Raises ``ValueError`` if nobody would see an interface, and as the class does.
+        """
+        if not given:
+            return None
+        known = tuple(versions)
+        listings = cls(given, known)
+        for version in known:
+            if listings.is_public("JSONRPC", version) or listings.is_public("HTTP+JSON", version):
+                return listings
+        raise ValueError(
+            "listed_interfaces hides JSONRPC and HTTP+JSON from the public card, which has at "
+            "least one interface: leave one of them listed, in one version"
+        )
+
+    def __init__(self, given: Mapping[str, Listed], versions: Collection[str]) -> None:
+        self._listings: dict[str, Listing] = {}
+        for name, listed in given.items():
+            binding, space, version = str(name).partition(" ")
+            if binding not in BINDINGS or (space and version not in versions):
+                raise ValueError(
+                    "listed_interfaces takes bindings, with a version or without, such as "
+                    f"'GRPC' or 'JSONRPC 0.3'; not {name!r} (bindings: {', '.join(BINDINGS)}; "
+                    f"versions: {', '.join(versions)})"
+                )
+            self._listings[str(name)] = listing_of(listed, f"listed_interfaces of {name!r}")
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether extended cards may show more interfaces than the public card does."""
+        return any(each.is_extended for each in self._listings.values())
+
+    def is_public(self, binding: str, version: str) -> bool:
+        """Return whether the public card shows the interfaces of a binding and version."""
+        return self._of(binding, version).is_public
+
+    def public(self, interfaces: tuple[AgentInterface, ...]) -> tuple[AgentInterface, ...]:
+        """Return the interfaces of the public card."""
+        return tuple(
+            each
+            for each in interfaces
+            if self.is_public(each.protocol_binding, each.protocol_version)
+        )
+
+    def shown_to(
+        self, interfaces: tuple[AgentInterface, ...], caller: Caller
+    ) -> tuple[AgentInterface, ...]:
+        """Return the interfaces of the extended card of a caller."""
+        return tuple(
+            each
+            for each in interfaces
+            if self._of(each.protocol_binding, each.protocol_version).is_shown_to(caller)
+        )
+
+    def _of(self, binding: str, version: str) -> Listing:
+        found = self._listings.get(f"{binding} {version}")
+        return found or self._listings.get(binding, PUBLIC)

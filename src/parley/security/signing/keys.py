@@ -1,0 +1,455 @@
+"""The private keys of a server: read from a file or the environment, equal on all replicas.
+
+A key set is a JWK Set (RFC 7517) of private keys. Each key has a ``state``: the ``current`` ones
+sign, the ``next`` ones are published before they sign, and the ``previous`` ones are published
+until their time (``until``) is over. ``joserfc`` is imported inside functions: few servers need it.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parley.security.signing.private_file import read_private, stamp_of
+from parley.security.signing.strict_json import AmbiguousJson, read_object
+
+log = logging.getLogger("parley.security")
+
+ALGORITHMS = ("ES256", "RS256", "EdDSA")
+"""The algorithms that sign; the first is the default. EdDSA is Ed25519."""
+
+KEYS_VARIABLE = "PARLEY_SIGNING_KEYS"
+FILE_VARIABLE = "PARLEY_SIGNING_KEYS_FILE"
+
+CURRENT, NEXT, PREVIOUS = "current", "next", "previous"
+STATES = (CURRENT, NEXT, PREVIOUS)
+
+MAX_KEYS = 32
+MAX_BYTES = 256 * 1024
+
+MIN_RSA_BITS = 2048
+MAX_RSA_BITS = 8192
+
+RELOAD_SECONDS = 1.0
+"""How often a key file is looked at, at most."""
+
+_PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
+_PRIVATE = {"RSA": ("d", "p", "q", "dp", "dq", "qi"), "EC": ("d",), "OKP": ("d",)}
+_ALGORITHM_OF = {"EC": "ES256", "OKP": "EdDSA", "RSA": "RS256"}
+_RESERVED = ("alg", "kid")
+_YEAR_10000 = 253402300800  # later ones are milliseconds, which JavaScript counts
+
+
+class SigningKeysInvalid(ValueError):
+    """The keys to sign with cannot be used. The error quotes nothing of them."""
+
+
+def missing_keys(what: str) -> str:
+    """Return the error for something that needs signing keys, on a server that has none."""
+    return (
+        f"{what} needs signing keys, and this server has none: make a file of them with "
+        "`parley keys generate signing-keys.json`, and name it with "
+        f"signing_keys=, --signing-keys or {FILE_VARIABLE}"
+    )
+
+
+class SigningKey:
+    """One key: its id, its algorithm, and what it signs. Never shows its private half."""
+
+    __slots__ = ("_key", "_public", "alg", "created", "kid", "state", "until")
+
+    def __init__(
+        self,
+        kid: str,
+        alg: str,
+        key: Any,
+        *,
+        public: Mapping[str, str],
+        state: str = CURRENT,
+        created: float = 0,
+        until: float | None = None,
+    ) -> None:
+        self.kid = kid
+        self.alg = alg
+        self.state = state
+        self.created = created
+        self.until = until
+        self._key = key
+        self._public = dict(public)
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.kid!r}, {self.alg!r}, {self.state!r})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a SigningKey is not copied out of its process")
+
+    @property
+    def public(self) -> dict[str, str]:
+        """The public half, as a JWK."""
+        return {**self._public, "kid": self.kid, "alg": self.alg, "use": "sig"}
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether the private half is there; previous keys may be without."""
+        return bool(self._key.is_private)
+
+    def is_over(self, now: float) -> bool:
+        """Whether this is a previous key that is no longer published."""
+        return self.state == PREVIOUS and self.until is not None and now >= self.until
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of bytes, in the form that a JWS has it.
+
+        Equal bytes have equal signatures, on all replicas: RFC 6979 for ES256, where the TLS
+        library of the machine has it.
+        """
+        if self.alg == "ES256" and (found := _deterministic(self._key, data)) is not None:
+            return found
+        from joserfc.jws import JWSRegistry
+
+        signature: bytes = JWSRegistry.algorithms[self.alg].sign(data, self._key)
+        return signature
+
+    def jws(self, header: Mapping[str, Any], payload: bytes, detached: bool = False) -> str:
+        """Return a compact JWS (RFC 7515 §3.1), without the payload if ``detached`` (appendix F).
+
+        The key adds ``alg`` and ``kid`` to the protected header. Raises ``ValueError`` for a header
+        that has others.
+        """
+        protected, signature = self.sign_payload(header, payload)
+        return f"{protected}.{'' if detached else encode(payload)}.{signature}"
+
+    def sign_payload(self, header: Mapping[str, Any], payload: bytes) -> tuple[str, str]:
+        """Return the protected header and the signature of a JWS, both in base64url."""
+        import msgspec
+
+        for name in _RESERVED:
+            if header.get(name, mine := getattr(self, name)) != mine:
+                raise ValueError(
+                    f"{name} of the header is {header[name]!r}, and the key's {mine!r}"
+                )
+        content = {"alg": self.alg, "kid": self.kid, **header}
+        protected = encode(msgspec.json.encode(content))
+        signature = self.sign(f"{protected}.{encode(payload)}".encode("ascii"))
+        return protected, encode(signature)
+
+
+class Reload(NamedTuple):
+    """A changed key file that was read: the ids of the keys that sign from then on.
+
+    ``error`` says why the file cannot be used, and the keys of before go on.
+    """
+
+    signs: tuple[str, ...]
+    error: str = ""
+
+
+class SigningKeys:
+    """The keys of a server, read again when their file changes.
+
+    A changed file that cannot be used is logged, and the old keys go on: a server that runs does
+    not stop for it. All members may be asked from any thread.
+    """
+
+    def __init__(
+        self, keys: tuple[SigningKey, ...], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._keys = checked(keys)
+        self._clock = clock
+        self._revision = 1
+        self._path: Path | None = None
+        self._stamp: object = None
+        self._next_look = 0.0
+        self._lock = threading.Lock()
+        self._noting: tuple[Callable[[Reload], None], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"SigningKeys({', '.join(f'{key.kid} {key.alg} {key.state}' for key in self._keys)})"
+
+    @classmethod
+    def load(
+        cls,
+        given: SigningKeys | str | Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> SigningKeys | None:
+        """Return the keys of a file, else those of the environment, ``None`` if there are none.
+
+        ``PARLEY_SIGNING_KEYS`` has them as JSON, ``PARLEY_SIGNING_KEYS_FILE`` names a file. Raises
+        ``SigningKeysInvalid`` for keys that cannot be used, and for a file that others may read.
+        """
+        if isinstance(given, SigningKeys):
+            return given
+        values = os.environ if environment is None else environment
+        text, path = values.get(KEYS_VARIABLE, ""), values.get(FILE_VARIABLE, "")
+        if given:
+            return cls.from_file(given)
+        if text and path:
+            raise SigningKeysInvalid(
+                f"{KEYS_VARIABLE} and {FILE_VARIABLE} are both set: one of them has the keys"
+            )
+        if path:
+            return cls.from_file(path)
+        return cls.parse(text, what=KEYS_VARIABLE) if text else None
+
+    @classmethod
+    def parse(
+        cls, text: str | bytes, *, what: str = "the key set", clock: Callable[[], float] = time.time
+    ) -> SigningKeys:
+        """Return the keys of a JWK Set. Raises ``SigningKeysInvalid``."""
+        return cls(read_key_set(text, what), clock=clock)
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, clock: Callable[[], float] = time.time) -> SigningKeys:
+        """Return the keys of a file, which is looked at again. Raises ``SigningKeysInvalid``."""
+        path = Path(path)
+        stamp = stamp_of(path)
+        keys = cls(_read_file(path), clock=clock)
+        keys._path, keys._stamp = path, stamp
+        keys._next_look = time.monotonic() + RELOAD_SECONDS
+        return keys
+
+    @property
+    def signers(self) -> tuple[SigningKey, ...]:
+        """The keys that sign now, at least one; the first is the one where only one can sign."""
+        self._look()
+        return tuple(key for key in self._keys if key.state == CURRENT)
+
+    @property
+    def published(self) -> dict[str, list[dict[str, str]]]:
+        """The public JWK Set: what verifies signatures of now, of a moment ago and of soon."""
+        self._look()
+        now = self._clock()
+        keys = sorted(self._keys, key=lambda key: STATES.index(key.state))
+        return {"keys": [key.public for key in keys if not key.is_over(now)]}
+
+    @property
+    def revision(self) -> int:
+        """A number that changes with the keys: what was signed with others is to be signed anew."""
+        self._look()
+        return self._revision
+
+    def on_reload(self, note: Callable[[Reload], None]) -> Callable[[], None]:
+        """Call ``note`` after each changed file, on the thread that read it; return what ends it.
+
+        It must not fail.
+        """
+        self._noting = (*self._noting, note)
+
+        def end() -> None:
+            self._noting = tuple(each for each in self._noting if each is not note)
+
+        return end
+
+    def _look(self) -> None:
+        """Read the file again if it has changed, at most once in ``RELOAD_SECONDS``."""
+        if self._path is None or time.monotonic() < self._next_look:
+            return
+        if not self._lock.acquire(blocking=False):
+            return  # another thread looks
+        try:
+            self._next_look = time.monotonic() + RELOAD_SECONDS
+            stamp = stamp_of(self._path)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            keys = checked(_read_file(self._path))
+            self._keys = keys
+            self._revision += 1
+            log.info("signing keys were read again: %s sign now", ", ".join(self._signing_ids()))
+            self._note("")
+        except ValueError as error:
+            log.error("the changed signing keys cannot be used, the old ones go on: %s", error)
+            self._note(str(error))
+        finally:
+            self._lock.release()
+
+    def _note(self, error: str) -> None:
+        for note in self._noting:
+            note(Reload(self._signing_ids(), error))
+
+    def _signing_ids(self) -> tuple[str, ...]:
+        return tuple(key.kid for key in self._keys if key.state == CURRENT)
+
+
+def encode(data: bytes) -> str:
+    """Return bytes in base64url without padding."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _read_file(path: Path) -> tuple[SigningKey, ...]:
+    try:
+        data = read_private(path, limit=MAX_BYTES)
+    except FileNotFoundError:
+        raise SigningKeysInvalid(
+            f"there is no key file {path}: make one with `parley keys generate {path}`"
+        ) from None
+    except OSError as error:
+        raise SigningKeysInvalid(f"the key file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SigningKeysInvalid(str(error)) from None
+    return read_key_set(data, f"the key file {path}")
+
+
+def read_key_set(text: str | bytes, what: str) -> tuple[SigningKey, ...]:
+    """Return the keys of a JWK Set with private keys, in its order. Raises ``SigningKeysInvalid``.
+
+    Nothing is left out quietly: a key that cannot be used makes the set one that cannot be used.
+    """
+    beginning = text[:200] if isinstance(text, str) else text[:200].decode("latin-1")
+    if "-----BEGIN" in beginning:
+        raise SigningKeysInvalid(
+            f"{what} is PEM, and signing keys are a JWK Set (RFC 7517): make one with "
+            "`parley keys generate signing-keys.json`"
+        )
+    try:
+        content = read_object(text, limit=MAX_BYTES, what=what)
+    except AmbiguousJson as error:
+        raise SigningKeysInvalid(str(error)) from None
+    keys = content.get("keys", [content] if "kty" in content else None)
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, dict) for key in keys):
+        raise SigningKeysInvalid(f'{what} is no JWK Set: it has no list of "keys"')
+    if len(keys) > MAX_KEYS:
+        raise SigningKeysInvalid(f"{what} has {len(keys)} keys; at most {MAX_KEYS} are read")
+    found = []
+    for number, key in enumerate(keys, 1):
+        try:
+            found.append(read_key(key))
+        except ValueError as error:
+            raise SigningKeysInvalid(f"key {number} of {what} {error}") from None
+    return checked(tuple(found), what)
+
+
+def checked(keys: tuple[SigningKey, ...], what: str = "the key set") -> tuple[SigningKey, ...]:
+    """Return keys of which at least one signs, with an id each. Raises ``SigningKeysInvalid``."""
+    ids = [key.kid for key in keys]
+    if len(set(ids)) != len(ids):
+        raise SigningKeysInvalid(f"{what} has two keys with the same kid: verifiers take either")
+    if not any(key.state == CURRENT for key in keys):
+        raise SigningKeysInvalid(f'{what} has no key whose "state" is "current": none would sign')
+    return keys
+
+
+def read_key(jwk: Mapping[str, Any]) -> SigningKey:
+    """Return the key of a private JWK. Raises ``ValueError`` that says what is wrong with it."""
+    kty = jwk.get("kty")
+    if not isinstance(kty, str) or kty not in _PUBLIC:
+        if kty == "oct":
+            raise ValueError("is a shared secret (oct): what it signs proves nothing to others")
+        raise ValueError('has a "kty" that is none of EC, RSA, OKP')
+    state = jwk.get("state", CURRENT)
+    if state not in STATES:
+        raise ValueError(f'has a "state" that is none of {", ".join(STATES)}')
+    if jwk.get("use", "sig") != "sig":
+        raise ValueError('is not for signatures: its "use" is another')
+    public = _texts(jwk, _PUBLIC[kty], required=True)
+    private = _texts(jwk, _PRIVATE[kty], required=False)
+    alg = _algorithm(kty, public, jwk.get("alg"))
+    if "d" not in private and state != PREVIOUS:
+        raise ValueError(f"has no private half, and its state is {state}")
+    key = _import({"kty": kty, **public}, private if "d" in private else {})
+    kid = jwk.get("kid", "")
+    if not isinstance(kid, str) or len(kid) > 256:
+        raise ValueError('has a "kid" that is no text of at most 256 characters')
+    return SigningKey(
+        kid or key.thumbprint(),
+        alg,
+        key,
+        public={"kty": kty, **public},
+        state=state,
+        created=_time(jwk, "created") or 0,
+        until=_time(jwk, "until"),
+    )
+
+
+def _algorithm(kty: str, public: Mapping[str, str], alg: Any) -> str:
+    curve = public.get("crv", "")
+    found = _ALGORITHM_OF[kty]
+    if curve != {"EC": "P-256", "OKP": "Ed25519"}.get(kty, ""):
+        raise ValueError(f"is of the curve {curve[:20]!r}: P-256 and Ed25519 are signed with")
+    if alg not in (None, found):
+        raise ValueError(f'has an "alg" other than {found}, which is that of its kind here')
+    if kty == "RSA":
+        bits = int.from_bytes(decode(public["n"]), "big").bit_length()
+        if not MIN_RSA_BITS <= bits <= MAX_RSA_BITS:
+            raise ValueError(f"has {bits} bits: RSA has {MIN_RSA_BITS} to {MAX_RSA_BITS}")
+    return found
+
+
+def _import(public: dict[str, str], private: Mapping[str, str]) -> Any:
+    """Return the key of a JWK whose halves belong together."""
+    import warnings
+
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from joserfc.errors import JoseError
+    from joserfc.jwk import import_key
+    from joserfc.jws import JWSRegistry
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            half: Any = import_key(dict(public))
+            half.get_op_key("verify")
+            if not private:
+                return half
+            key: Any = import_key({**public, **private})
+            model = JWSRegistry.algorithms[_ALGORITHM_OF[public["kty"]]]
+            if model.verify(b"parley", model.sign(b"parley", key), half):
+                return key
+    except (ValueError, TypeError, KeyError, JoseError, UnsupportedAlgorithm):
+        pass
+    raise ValueError("is malformed, or its halves do not belong together")
+
+
+def _deterministic(key: Any, data: bytes) -> bytes | None:
+    """Return a signature of ES256 without randomness (RFC 6979), ``None`` if there is none here."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    try:
+        algorithm = ECDSA(SHA256(), deterministic_signing=True)
+    except (UnsupportedAlgorithm, TypeError):
+        return None
+    r, s = decode_dss_signature(key.get_op_key("sign").sign(data, algorithm))
+    return r.to_bytes(32, "big") + s.to_bytes(32, "big")
+
+
+def _texts(jwk: Mapping[str, Any], names: tuple[str, ...], *, required: bool) -> dict[str, str]:
+    found = {}
+    for name in names:
+        value = jwk.get(name)
+        if value is None and not required:
+            continue
+        if not isinstance(value, str) or not value:
+            raise ValueError(f'has no text as "{name}"')
+        found[name] = value
+    return found
+
+
+def _time(jwk: Mapping[str, Any], name: str) -> float | None:
+    value = jwk.get(name)
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < _YEAR_10000:
+        raise ValueError(f'has a "{name}" that is no number of seconds since 1970')
+    return float(value)
+
+
+def decode(text: str) -> bytes:
+    """Return the bytes of base64url without padding. Raises ``ValueError`` for other spellings."""
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+    except ValueError:
+        raise ValueError("is not base64url") from None
+    if encode(data) != text:
+        raise ValueError("is not base64url without padding")
+    return data

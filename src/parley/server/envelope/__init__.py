@@ -1,0 +1,1 @@
+"""The envelope binding, listening: over WebSocket and HTTP."""

@@ -1,0 +1,1 @@
+"""WebSockets, listening: handshakes, frames, limits."""

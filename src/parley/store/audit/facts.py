@@ -1,0 +1,149 @@
+"""What the log of a task says about who did what: who asked, answered and cancelled, and when.
+
+The log is the only copy. A fact has the form of an entry, and its id names the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from parley.model.parts import Message
+from parley.model.service import caller_of
+from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.store.events import (
+    CancelRequested,
+    LoggedEvent,
+    MessageReceived,
+    RecordKind,
+    StepResult,
+    StoredCaller,
+    TurnStarted,
+    logged,
+)
+from parley.store.protocols.audit import AuditEntry
+
+SERVER = "server"
+"""The actor of what a server does by itself."""
+
+CONTENT = 2000
+"""How many characters of a message are shown, at wish."""
+
+_SHOWN = frozenset(TaskState) - {TaskState.UNSPECIFIED, TaskState.SUBMITTED, TaskState.WORKING}
+
+
+class _Decision(msgspec.Struct, frozen=True, rename="camel"):
+    action: str = ""
+    resource: str = ""
+    allowed: bool = False
+    caller: StoredCaller | None = None
+
+
+def facts_of(rows: Iterator[Sequence[Any]], *, content: bool = False) -> Iterator[AuditEntry]:
+    """Yield the facts in rows of the query ``audit_facts``; ``content`` adds texts of messages."""
+    for task_id, agent, tenant, owner, seq, sub, turn, kind, at, payload, first in rows:
+        record = logged(task_id, seq, sub, turn, RecordKind(kind), at, bytes(payload))
+        asked = None if first is None else logged(task_id, seq, 1, turn, RecordKind.TURN, at, first)
+        fact = fact_of(record, owner, asked, content=content)
+        if fact is not None:
+            yield msgspec.structs.replace(fact, agent=agent, tenant=tenant)
+
+
+def fact_of(
+    record: LoggedEvent, owner: str, asked: LoggedEvent | None = None, *, content: bool = False
+) -> AuditEntry | None:
+    """Return the fact in a record of a task of ``owner``, if it has one.
+
+    ``asked`` is the record of the request that began the task.
+    """
+    event = record.event
+    details: dict[str, Any] = {"turn": record.turn}
+    kind, outcome = "", ""
+    caller: StoredCaller | None = None
+    messages: Sequence[Message] = ()
+    match event:
+        case Task():
+            kind, messages = "task.created", event.history[:1]
+            request = asked.event if asked is not None else None
+            caller = _caller(request.caller if isinstance(request, TurnStarted) else None, owner)
+        case MessageReceived():
+            kind, messages = "message.received", (event.message,)
+            caller = _caller(event.caller, owner)
+        case TurnStarted():
+            kind = _kind_of(event, record)
+            details |= {"attempt": event.attempt}
+            if event.entries and not event.live:
+                caller, messages = _caller(event.caller, owner), event.messages
+            if event.answers:
+                details |= {"question": event.answers}
+        case CancelRequested():
+            kind, caller = "task.cancel_requested", _canceller(event, owner)
+            if event.reason:
+                details |= {"reason": event.reason}
+        case TaskStatusUpdateEvent():
+            state = event.status.state
+            if state in _SHOWN:
+                outcome = state.name.lower()
+                kind = f"task.{outcome}"
+            if event.status.message is not None:
+                messages = (event.status.message,)
+        case StepResult():
+            decision = msgspec.json.decode(event.value, type=_Decision)
+            kind, outcome = "policy.decided", "allowed" if decision.allowed else "denied"
+            details |= {"action": decision.action, "resource": decision.resource}
+            caller = _caller(decision.caller, owner)
+    if not kind:
+        return None
+    if content and messages:
+        details |= {"content": _texts(messages)}
+    who = caller or StoredCaller(id=SERVER, issuer="parley")
+    return AuditEntry(
+        id=f"task:{record.task_id}:{record.seq}.{record.sub}",
+        kind=kind,
+        at=record.at,
+        issuer=who.issuer,
+        actor=who.id,
+        client=who.client,
+        subject=record.task_id,
+        outcome=outcome,
+        details=details | ({"actors": list(who.actors)} if who.actors else {}),
+    )
+
+
+def _kind_of(turn: TurnStarted, record: LoggedEvent) -> str:
+    if turn.live or (record.seq, record.sub) == (1, 1):
+        return ""  # its message and its task are facts of their own
+    if turn.released:
+        return "turn.released"
+    if turn.asleep:
+        return "turn.slept"
+    if turn.answers:
+        return "task.answered"
+    return "turn.started" if turn.attempt <= 1 else "turn.retried"
+
+
+def _caller(stored: StoredCaller | None, owner: str) -> StoredCaller:
+    """Return who called, as the log says; without a record it was the owner."""
+    by = caller_of(owner)
+    if stored is None:
+        return StoredCaller(id=by.id or "anonymous", issuer=by.issuer)
+    if not stored.issuer and stored.id == by.id:
+        return msgspec.structs.replace(stored, issuer=by.issuer)
+    return stored
+
+
+def _canceller(event: CancelRequested, owner: str) -> StoredCaller | None:
+    """Return who cancelled, ``None`` for the server itself.
+
+    Logs of earlier versions say nothing of the server. A caller with an id is always recorded.
+    """
+    if event.reason or (event.caller is None and caller_of(owner).id):
+        return None
+    return _caller(event.caller, owner)
+
+
+def _texts(messages: Sequence[Message]) -> str:
+    texts = [part.text for each in messages for part in each.parts if part.text is not None]
+    return "\n".join(texts)[:CONTENT]

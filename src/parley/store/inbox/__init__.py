@@ -1,0 +1,1 @@
+"""Inboxes: which notifications were received, shared by the replicas of a receiver."""

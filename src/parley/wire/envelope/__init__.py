@@ -1,0 +1,1 @@
+"""The envelope protocol as JSON: messages, cards, signatures."""

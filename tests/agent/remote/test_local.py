@@ -1,0 +1,559 @@
+"""Agents of one process that call each other: ``Agent(uses=[...])``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parley
+from parley import (
+    Agent,
+    BlockingTurn,
+    CallContext,
+    Caller,
+    EnvelopeSettings,
+    Part,
+    Task,
+    TaskState,
+    Turn,
+)
+from parley.extensions import CallChain, Chain
+from parley.extensions.typed_questions import TypedQuestions
+from parley.host.host import Host
+from parley.model.extensions import CALL_CHAIN
+from parley.model.requests import GetTaskRequest, ListTasksRequest
+from parley.security import Bearer, anonymous
+from parley.store.memory import MemoryTaskStore
+from parley.testing import client
+from tests.engine.fleet import Fleet, get, until_state
+from tests.polling import until
+
+pytestmark = pytest.mark.anyio
+
+
+class Peer:
+    """An agent that counts what it is told, asks or waits if it is told to, and answers."""
+
+    def __init__(self, name: str = "Peer", **options: Any) -> None:
+        self.runs: list[str] = []
+        self.callers: list[Caller] = []
+        self.go = asyncio.Event()
+        self.agent = Agent(name, cancel_grace=0.2, **options)
+
+        @self.agent.skill
+        async def work(turn: Turn) -> str:
+            """Works."""
+            self.callers.append(turn.caller)
+            if turn.number == 1 and turn.attempt == 1:
+                self.runs.append(turn.text)
+            if "ask" in turn.text:
+                return f"{turn.text}: {(await turn.ask('Which day?')).text}"
+            if "wait" in turn.text:
+                await turn.working("at it")
+                await self.go.wait()
+            return f"did {turn.text}"
+
+
+def front(*used: Agent, name: str = "Front", **options: Any) -> Agent:
+    """Return an agent that gives its text to each of the agents that it uses, one after another."""
+    agent = Agent(name, uses=used, cancel_grace=0.2, **options)
+
+    @agent.skill
+    async def go(turn: Turn) -> str:
+        """Delegates."""
+        answers = [await turn.delegate(each, turn.text, progress=True) for each in used]
+        return "; ".join(answer.text for answer in answers)
+
+    return agent
+
+
+async def test_an_agent_calls_another_of_its_process_which_has_no_address() -> None:
+    peer = Peer()
+    host_app = parley.asgi({"/front": front(peer.agent)}, publisher="example.com", drain=0)
+    async with parley.connect(host_app, path="/front") as remote:
+        done = await remote.send("one")
+        assert done.text == "did one"
+    assert list(host_app.agents) == ["/front"]
+    assert peer.runs == ["one"]
+
+
+async def test_questions_progress_and_the_answer_pass_through() -> None:
+    peer = Peer()
+    async with client(front(peer.agent)) as remote:
+        asked = await remote.send("ask")
+        assert asked.state is TaskState.INPUT_REQUIRED
+        assert asked.text == "Which day?"
+        await remote.crash()
+        done = await remote.send("Monday", task=asked)
+        assert done.text == "ask: Monday"
+    assert peer.runs == ["ask"]
+
+
+async def test_a_typed_question_of_a_part_keeps_its_schema() -> None:
+    inner = Agent("Inner")
+
+    @inner.skill
+    async def work(turn: Turn) -> str:
+        """Asks for a number."""
+        return str(await turn.ask("How many?", answer=int) + 1)
+
+    async with client(front(inner), extensions=[TypedQuestions()]) as remote:
+        asked = await remote.send("go")
+        assert TypedQuestions.uri in asked.status.message.extensions
+        assert (await remote.send(data=4, task=asked)).text == "5"
+
+
+async def test_the_caller_and_the_tenant_are_those_of_the_turn() -> None:
+    peer = Peer()
+    async with client(front(peer.agent), caller=Caller("ann", authenticated=True)) as remote:
+        await remote.send("one")
+    assert [(each.id, each.authenticated) for each in peer.callers] == [("ann", True)]
+
+
+async def test_an_agent_that_is_not_used_is_refused_with_what_to_write(caplog: Any) -> None:
+    peer = Peer()
+    agent = Agent("Front")
+
+    @agent.skill
+    async def go(turn: Turn) -> str:
+        """Delegates to one that is not used."""
+        with pytest.raises(ValueError, match=r"write Agent\('Front', ..., uses=\[...\]\)"):
+            await turn.delegate(peer.agent, "x")
+        with pytest.raises(ValueError, match="leave out bearer="):
+            await turn.connect(used, bearer="x")
+        with pytest.raises(ValueError, match="leave out bearer="):
+            await turn.connect(used, bearer="x")
+        return "refused"
+
+    used = Peer("Used").agent
+    agent.uses = (used,)
+    async with client(agent) as remote:
+        assert (await remote.send("go")).text == "refused"
+
+
+def test_circles_and_keys_that_are_taken_are_refused() -> None:
+    one, two = Agent("One"), Agent("Two")
+    one.uses, two.uses = (two,), (one,)
+    with pytest.raises(ValueError, match="'One' uses 'Two' uses 'One': agents must not use"):
+        Host({"": one}, MemoryTaskStore())
+    with pytest.raises(ValueError, match="have the same key 'two'"):
+        Host({"": Agent("Three", uses=[Agent("Two")]), "/two": Agent("Two")}, MemoryTaskStore())
+    with pytest.raises(ValueError, match="uses two agents with the key 'two'"):
+        Agent("Three", uses=[Agent("Two"), Agent("Two")])
+    with pytest.raises(TypeError, match="give its address to"):
+        Agent("Three", uses=["http://localhost:1"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"write uses=\[two\]"):
+        Agent("Three", uses=two)  # type: ignore[arg-type]
+
+
+async def test_an_agent_that_is_used_and_served_is_one(talk_to: Any) -> None:
+    peer = Peer()
+    app = parley.asgi({"/front": front(peer.agent), "/peer": peer.agent}, drain=0)
+    async with parley.connect(app, path="/front") as remote:
+        await remote.send("wait", return_immediately=True)
+        await until(lambda: peer.runs)
+        async with parley.connect(app, path="/peer") as direct:
+            assert [task.text async for task in direct.tasks()] == ["at it"]
+        peer.go.set()
+
+
+async def test_the_hops_and_the_path_grow_through_a_process() -> None:
+    """So that a loop through an agent elsewhere is found."""
+    seen: list[Any] = []
+    inner = Agent("Inner", max_hops=2)
+
+    @inner.skill
+    async def work(turn: Turn) -> str:
+        """Says the chain."""
+        seen.append(turn.metadata[CALL_CHAIN])
+        return "done"
+
+    agent = front(front(inner, name="Middle"))
+    async with client(agent) as remote:
+        await remote.send("go")
+        [chain] = seen
+        assert (chain["hops"], len(chain["path"])) == (2, 2)
+        given = CallChain.says(Chain(hops=1))
+        failed = await remote.send("go", metadata=given)
+        assert failed.state is TaskState.COMPLETED  # the client did not activate the chain
+
+
+@pytest.mark.parametrize("kind", ["memory:", "sqlite"])
+async def test_what_was_answered_before_a_crash_is_not_asked_again(
+    kind: str, tmp_path: Path
+) -> None:
+    peer, other = Peer("Peer"), Peer("Other")
+    agent = Agent("Front", uses=[peer.agent, other.agent])
+
+    @agent.skill(replies="task")
+    async def go(turn: Turn) -> str:
+        """Calls two; the first answers directly."""
+        first = await turn.delegate(peer.agent, "now")
+        second = await turn.delegate(other.agent, "wait")
+        return f"{first.text}; {second.text}"
+
+    store = kind if kind == "memory:" else f"sqlite:///{tmp_path}/tasks.db"
+    async with client(agent, store=store) as remote:
+        task = await remote.send("go", return_immediately=True)
+        for _ in range(3):
+            await remote.settle()
+            await remote.crash()
+        await remote.settle()
+        other.go.set()
+        done = await remote.wait(task.id)
+        assert done.text == "did now; did wait"
+    assert (peer.runs, other.runs) == (["now"], ["wait"])
+
+
+async def test_the_part_and_the_whole_run_on_different_replicas(fleet: Fleet) -> None:
+    peer = Peer()
+    agent = front(peer.agent)
+    first, second = await fleet.add(agent), await fleet.add(agent)
+    task = await first.send("wait", return_immediately=True)
+    assert isinstance(task, Task)
+    await until(lambda: peer.runs)
+    # The whole is claimed by another replica, while the part goes on at the first.
+    first.executor.runs_turns = False
+    for runner in list(first.executor._active):
+        runner.release()
+    await until(lambda: second.executor.running == 1, 20)
+    assert first.host.executors["peer"].running == 1
+    peer.go.set()
+    done = await until_state(second, task.id, TaskState.COMPLETED)
+    assert (done.text, peer.runs) == ("did wait", ["wait"])
+
+
+async def test_another_replica_cancels_the_parts_of_a_dead_one(mortal_fleet: Fleet) -> None:
+    peer = Peer()
+    agent = front(peer.agent)
+    first = await mortal_fleet.add(agent)
+    context = CallContext(caller=Caller("ann", authenticated=True))
+    task = await first.send("wait", return_immediately=True, context=context)
+    assert isinstance(task, Task)
+    await until(lambda: peer.runs)
+    await mortal_fleet.kill(first)
+    mortal_fleet.replicas.remove(first)
+    second = await mortal_fleet.add(agent)
+    await second.executor.cancel(task.id)
+    service = second.host.parts["peer"]
+    listed = await service.list_tasks(everything(), context)
+    assert [each.state for each in listed.tasks] == [TaskState.CANCELED]
+    await first.host._disconnect()
+
+
+def everything() -> ListTasksRequest:
+
+    return ListTasksRequest()
+
+
+async def test_a_server_that_stops_fails_nothing_and_loses_no_cancellation(fleet: Fleet) -> None:
+    """Between two calls it takes no message; the turn goes on elsewhere."""
+    one, two = Peer("One"), Peer("Two")
+    agent = front(one.agent, two.agent)
+    first = await fleet.add(agent, drain=0.5)
+    task = await first.send("wait", return_immediately=True)
+    assert isinstance(task, Task)
+    await until(lambda: one.runs)
+    first.host.drain()
+    one.go.set()
+    two.go.set()
+    await fleet.stop(first)
+    second = await fleet.add(agent)
+    done = await until_state(second, task.id, TaskState.COMPLETED)
+    assert done.text == "did wait; did wait"
+    assert (one.runs, two.runs) == (["wait"], ["wait"])
+
+
+async def test_a_part_is_canceled_also_while_the_server_stops(fleet: Fleet) -> None:
+    slow, stuck = Peer("Slow"), Peer("Stuck")
+    agent = Agent("Front", uses=[slow.agent, stuck.agent], cancel_grace=0.2)
+
+    @agent.skill(replies="task")
+    async def go(turn: Turn) -> str:
+        """Calls two at once, and fails when the first has answered."""
+        stuck_call = asyncio.create_task(turn.delegate(stuck.agent, "wait"))
+        await turn.delegate(slow.agent, "wait")
+        stuck_call.cancel()
+        turn.fail("enough")
+
+    first = await fleet.add(agent, drain=2.0)
+    task = await first.send("go", return_immediately=True)
+    assert isinstance(task, Task)
+    await until(lambda: slow.runs and stuck.runs)
+    first.host.drain()
+    slow.go.set()
+    await fleet.stop(first)
+    second = await fleet.add(agent)
+    assert (await get(second, task.id)).state is TaskState.FAILED
+    listed = await second.host.parts["stuck"].list_tasks(everything(), CallContext())
+    [stuck_task] = listed.tasks
+    request = GetTaskRequest(id=stuck_task.id)
+
+    async def is_canceled() -> bool:
+        stuck = await second.host.parts["stuck"].get_task(request, CallContext())
+        return stuck.state is TaskState.CANCELED
+
+    await until(is_canceled, seconds=20)
+
+
+async def test_the_policy_and_the_scopes_of_a_part_hold_its_schemes_are_not_asked() -> None:
+    tokens = Bearer(lambda token: Caller(token, scopes=frozenset(token.split("-"))))
+    inner = Agent("Inner", security=tokens, policy=lambda access: access.caller.id != "read-bob")
+
+    @inner.skill(security=tokens.with_scopes("write"), default=True)
+    async def write(turn: Turn) -> str:
+        """Needs a scope."""
+        return f"written for {turn.caller.id}"
+
+    agent = Agent("Front", security=tokens, uses=[inner])
+
+    @agent.skill
+    async def go(turn: Turn) -> str:
+        """Delegates."""
+        try:
+            return (await turn.delegate(inner, turn.text)).text
+        except parley.A2AError as error:
+            return type(error).__name__
+
+    app = parley.asgi(agent, drain=0)
+    found = {}
+    for token in ("write-ann", "read-ann", "read-bob"):
+        async with parley.connect(app, bearer=token) as remote:
+            found[token] = (await remote.send("x")).text
+    assert found["write-ann"] == "written for write-ann"
+    assert found["read-ann"] == "PermissionDeniedError"
+    assert found["read-bob"] == "PermissionDeniedError"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        EnvelopeSettings(required_permissions=("write",)),
+        EnvelopeSettings(data_classification="internal"),
+    ],
+)
+async def test_what_a_part_requires_of_every_caller_holds_in_the_process(settings: Any) -> None:
+    tokens = Bearer(lambda token: Caller(token, scopes=frozenset(token.split("-"))))
+    inner = Agent("Inner", security=tokens, envelope=settings)
+    front = Agent("Front", uses=[inner], security=tokens | anonymous)
+
+    @inner.skill
+    async def secret(turn: Turn) -> str:
+        """Answers whom it may answer."""
+        return "secret"
+
+    @front.skill
+    async def go(turn: Turn) -> str:
+        """Delegates."""
+        try:
+            return (await turn.delegate(inner, turn.text)).text
+        except parley.A2AError as error:
+            return type(error).__name__
+
+    app = parley.asgi(front, drain=0)
+    async with parley.connect(app) as remote:
+        assert (await remote.send("x")).text == "UnauthenticatedError"
+    async with parley.connect(app, bearer="write-ann") as remote:
+        assert (await remote.send("x")).text == "secret"
+
+
+async def test_files_by_reference_reach_a_part_and_come_back(tmp_path: Path) -> None:
+    inner = Agent("Inner")
+    whole = b"0123456789" * 300_000
+
+    @inner.skill
+    async def double(turn: Turn) -> None:
+        """Gives back a file."""
+        data = await turn.files[0].read()
+        await turn.artifact(data + data, filename="twice.bin")
+
+    agent = Agent("Front", uses=[inner])
+
+    @agent.skill
+    async def go(turn: Turn) -> Part:
+        """Passes the caller's file on, and one of its own, and reads what comes back."""
+        passed = await turn.delegate(inner, turn.message)
+        own = await turn.delegate(inner, files=[whole], key="own")
+        async with turn.connect(inner) as local:
+            back = await local.read(own.artifacts[0].parts[0])
+        assert back == whole * 2
+        return passed.artifacts[0].parts[0]
+
+    app = parley.asgi(agent, url="https://agent.test", files=tmp_path, drain=0)
+    async with parley.connect(app) as remote:
+        done = await remote.send(files=[whole])
+        [part] = done.artifacts[0].parts
+        assert part.url
+        assert await remote.read(part) == whole * 2
+
+
+async def test_callbacks_and_credentials_of_a_part_arrive_at_the_address_of_the_whole() -> None:
+    inner = Agent("Inner")
+
+    @inner.skill
+    async def wait(turn: Turn) -> str:
+        """Waits for a callback, then for a credential."""
+        await turn.working(await turn.callback(f"paid:{turn.task_id}"))
+        paid = await turn.wait_event(f"paid:{turn.task_id}")
+        credential = await turn.require_auth("May I?", scopes="mail.read")
+        return f"{paid} {credential.token}"
+
+    async with client(front(inner), extensions=["urn:parley:in-task-authorization:v1"]) as remote:
+        task = await remote.send("go", return_immediately=True)
+        await remote.settle()
+        address = (await remote.get(task.id)).text
+        async with remote.http.open("POST", address, {}, b'"yes"') as answer:
+            assert answer.status == 204
+        await remote.settle()
+        await remote.settle()
+        asked = await remote.get(task.id)
+        assert asked.state is TaskState.AUTH_REQUIRED
+        await remote.authorize(asked, "s3cret")
+        await remote.advance(5)
+        assert (await remote.wait(task.id)).text == "yes s3cret"
+
+
+async def test_a_plain_function_calls_a_local_agent_too() -> None:
+    peer = Peer()
+    agent = Agent("Front", uses=[peer.agent])
+
+    @agent.skill
+    def go(turn: BlockingTurn) -> str:
+        """Blocks."""
+        with turn.connect(peer.agent) as local:
+            return local.send("one").text + turn.delegate(peer.agent, "two").text
+
+    async with client(agent) as remote:
+        assert (await remote.send("x")).text == "did onedid two"
+
+
+async def test_a_group_shares_a_task_with_the_part_of_whoever_began_it() -> None:
+    """The part keeps tasks for each caller: the other's answer is for the task of the first."""
+    peer = Peer()
+    agent = front(peer.agent, owner="tenant")
+    async with client(agent, caller=Caller("ann", authenticated=True)) as remote:
+        asked = await remote.send("ask")
+        other = remote.as_caller(Caller("bob", authenticated=True))
+        done = await other.send("Monday", task_id=asked.id)
+        assert done.text == "ask: Monday"
+    assert {each.id for each in peer.callers} == {"ann"}
+
+
+async def test_a_part_has_its_lifespan_and_its_limits_and_can_be_streamed() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(agent: Agent) -> AsyncIterator[str]:
+        events.append("opened")
+        yield "state"
+        events.append("closed")
+
+    inner = Agent("Inner", lifespan=lifespan, limits=["2 messages/day per caller"])
+
+    @inner.skill
+    async def work(turn: Turn) -> AsyncIterator[str]:
+        """Streams."""
+        yield turn.state
+        yield turn.text
+
+    agent = Agent("Front", uses=[inner])
+
+    @agent.skill(replies="task")
+    async def go(turn: Turn) -> str:
+        """Streams it."""
+        async with turn.connect(inner) as local:
+            said = [type(event).__name__ async for event in local.stream(turn.text)]
+        assert said.count("TaskArtifactUpdateEvent") >= 2
+        return (await turn.delegate(inner, turn.text)).text
+
+    async with client(agent) as remote:
+        assert (await remote.send("x")).text == "statex"
+        task = await remote.send("x", return_immediately=True)
+        await remote.advance(600)  # it waits for room, but not for a day
+        assert (await remote.get(task.id)).state is TaskState.FAILED
+    assert events == ["opened", "closed"]
+
+
+async def test_workers_run_the_parts_of_what_an_api_process_accepts(fleet: Fleet) -> None:
+    peer = Peer()
+    agent = front(peer.agent)
+    api = await fleet.add(agent, role="api")
+    await fleet.add(agent, role="worker")
+    done = await api.send("one")
+    assert isinstance(done, Task)
+    assert done.text == "did one"
+    assert api.host.executors["peer"].running == 0
+
+
+async def test_what_a_part_asks_is_canceled_with_the_task_that_asks() -> None:
+    peer = Peer()
+    agent = front(peer.agent)
+    app = parley.asgi({"/front": agent, "/peer": peer.agent}, drain=0)
+    async with (
+        parley.connect(app, path="/front") as remote,
+        parley.connect(app, path="/peer") as direct,
+    ):
+        asked = await remote.send("ask")
+        assert (await remote.cancel(asked.id)).state is TaskState.CANCELED
+        assert [task.state async for task in direct.tasks()] == [TaskState.CANCELED]
+
+
+async def test_a_text_of_a_caller_is_no_agent_of_the_process() -> None:
+    peer = Peer()
+    agent = Agent("Front", uses=[peer.agent])
+
+    @agent.skill
+    async def go(turn: Turn) -> str:
+        """Calls whom the caller names."""
+        with pytest.raises(parley.ClientError):
+            await turn.delegate(turn.text, "x")
+        return "refused"
+
+    async with client(agent) as remote:
+        assert (await remote.send("agent:peer")).text == "refused"
+    assert peer.runs == []
+
+
+async def test_a_part_reads_no_file_that_the_caller_does_not_own(tmp_path: Path) -> None:
+    """Also if the caller names the address of somebody else's."""
+    inner = Agent("Inner")
+
+    @inner.skill
+    async def read(turn: Turn) -> str:
+        """Reads the file."""
+        try:
+            return (await turn.files[0].read()).decode()
+        except parley.ClientError as error:
+            return type(error).__name__
+
+    def who(scope: Any) -> Caller:
+        return Caller(dict(scope["headers"])[b"x-user"].decode(), authenticated=True)
+
+    app = parley.asgi(
+        front_of_message(inner), caller=who, url="https://agent.test", files=tmp_path, drain=0
+    )
+    async with (
+        parley.connect(app, headers={"x-user": "ann"}) as ann,
+        parley.connect(app, headers={"x-user": "bob"}) as bob,
+    ):
+        part = await ann.upload(b"secret")
+        bare = Part(url=(part.url or "").partition("?")[0])
+        assert (await ann.send([bare])).text == "secret"
+        assert (await bob.send([bare])).text != "secret"
+
+
+def front_of_message(used: Agent) -> Agent:
+    """Return an agent that passes the whole message on."""
+    agent = Agent("Front", uses=[used])
+
+    @agent.skill
+    async def go(turn: Turn) -> str:
+        """Delegates."""
+        return (await turn.delegate(used, turn.message)).text
+
+    return agent

@@ -1,0 +1,97 @@
+"""``parley push listen`` prints what arrives at a webhook, and why something is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import Running
+from tests.push.receiving.delivering import SECRET, hmac_headers, update
+from tests.services.ports import free_port
+
+
+def post(url: str, body: bytes, headers: dict[str, str]) -> int:
+    headers = headers | {"Content-Type": "application/a2a+json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def listening(*words: str, folder: Path, **environment: str) -> Running:
+    return Running(["push", "listen", *words], folder, **environment)
+
+
+def test_it_prints_what_arrives_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    with listening("--port", "0", "--path", "/a2a", folder=tmp_path) as command:
+        command.until("Ctrl-C ends")
+        url = re.search(r"Listening: (\S+)", command.until("/a2a\n"))
+        assert url is not None
+        assert url[1].endswith("/a2a")
+        assert "nothing is verified" in command.stderr
+        assert post(url[1], update("t1", "hello"), {"webhook-id": "t1/p/1"}) == 200
+        assert post(url[1], update("t1", "hello"), {"webhook-id": "t1/p/1"}) == 200
+        command.until("hello")
+        assert post(url[1], b"{}", {}) == 400
+        command.until("refused with 400")
+        assert post(url[1].removesuffix("/a2a"), update(), {}) == 404
+        if sys.platform != "win32":
+            assert command.end(signal.SIGINT) == 0
+            assert "Traceback" not in command.stderr
+    assert command.stdout.count("Notification: t1/p/1 (not verified)") == 1
+    assert "Task: t1\nContext: c1\nState: TASK_STATE_WORKING\nStatus: hello\n" in command.stdout
+
+
+def test_it_says_who_is_verified_and_why_not(tmp_path: Path) -> None:
+    port = str(free_port())
+    secrets = {"PARLEY_PUSH_SECRET": SECRET}
+    with listening("-o", "json", "--port", port, folder=tmp_path, **secrets) as command:
+        command.until("Ctrl-C ends")
+        url, body = f"http://127.0.0.1:{port}/", update("t1", "hello")
+        right = hmac_headers(body, "t1/p/3")
+        assert post(url, body, right) == 200
+        assert post(url, update("t1", "forged"), right) == 401
+        command.until("signature is wrong")
+        if sys.platform != "win32":
+            assert command.end(signal.SIGTERM) == 0
+    first, second = [json.loads(line) for line in command.stdout.splitlines()]
+    assert first["verifiedBy"] == "HMAC-SHA256"
+    assert first["id"] == "t1/p/3"
+    assert first["event"]["statusUpdate"]["taskId"] == "t1"
+    assert second == {"refused": {"status": 401, "reason": "the signature is wrong"}}
+    assert SECRET not in command.stdout + command.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--path", "a2a"), "--path begins with a slash"),
+        (("--audience", "https://x"), "needs --issuer"),
+        (("--issuer", "https://x", "--port", "0"), "needs --audience"),
+        (("--issuer", "http://example.com"), "https"),
+        (("--secret", "short"), "24 bytes or more"),
+    ],
+)
+def test_wrong_usage_is_said_at_once(parley, words: tuple[str, ...], says: str) -> None:
+    ran = parley("push", "listen", *words)
+    assert ran.status == 2
+    assert says in ran.stderr
+    assert "short" not in ran.stderr.replace(says, "")
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    port = str(free_port())
+    with listening("--port", port, folder=tmp_path) as first:
+        first.until("Ctrl-C ends")
+        with listening("--port", port, folder=tmp_path) as second:
+            assert "--port 0 picks a free port" in second.until("hint:")
+            assert second.end() == 1

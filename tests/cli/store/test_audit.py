@@ -1,0 +1,313 @@
+"""``parley audit``: shows, exports, verifies and prunes who did what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from parley.cli.output.failures import UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.store import audit as audit_commands
+from parley.cli.store.audit import Selection, show
+from parley.host.store_urls import open_admin
+from parley.store.admin.admin import SchemaStatus
+from parley.store.audit.reading import AuditReading, matches
+from parley.store.protocols.audit import AuditEntry
+from tests.cli.processes import Running
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+AGENT = """
+from parley import Agent, Turn
+
+agent = Agent("Shop")
+
+
+@agent.skill
+async def order(turn: Turn, text: str) -> str:
+    answer = await turn.ask("How many?")
+    return f"{answer} ordered"
+"""
+STORE = ("--store", "sqlite:///shop.db")
+
+
+@pytest.fixture
+def shop(parley, tmp_path):
+    """A store with some acts."""
+    assert parley("store", "migrate", *STORE).status == 0
+    for owner in ("ada", "bob"):
+        assert parley("keys", "create", "--owner", owner, *STORE).status == 0
+    return tmp_path / "shop.db"
+
+
+def kinds(ran) -> list[str]:
+    return [line["kind"] for line in ran.lines]
+
+
+def test_acts_of_commands_are_recorded_with_the_user(parley, shop):
+    created = parley("keys", "create", "--owner", "eve", *STORE)
+    id, key = created.field("Id"), created.field("Key")
+    assert parley("keys", "rotate", id, "--overlap", "1d", *STORE).status == 0
+    assert parley("keys", "revoke", id, *STORE).status == 0
+    assert parley("store", "prune", "--ended-before", "1d", *STORE).status == 0
+    assert parley("store", "prune", "--ended-before", "1d", "--dry-run", *STORE).status == 0
+    assert parley("store", "export", "all.jsonl", *STORE).status == 0
+    assert parley("store", "import", "all.jsonl", *STORE).status == 0
+    assert parley("store", "webhooks", "resume", "--all", *STORE).status == 0
+    assert parley("store", "migrate", "--issuer", "https://id.example", *STORE).status == 0
+    ran = parley("audit", "--json", *STORE)
+    assert kinds(ran) == [
+        "store.migrated",
+        *["key.created"] * 3,
+        "key.rotated",
+        "key.revoked",
+        "store.pruned",
+        "store.exported",
+        "store.imported",
+        "webhooks.resumed",
+        "store.owners_assigned",
+    ]
+    assert all(line["issuer"] == "os" and "@" in line["actor"] for line in ran.lines)
+    assert ran.lines[4]["details"]["replaces"] == ran.lines[5]["subject"] == id
+    assert key.rpartition("_")[2] not in ran.stdout
+    assert parley("audit", "verify", *STORE).status == 0
+
+
+def test_what_only_reads_records_nothing(parley, shop):
+    for command in (("keys", "list"), ("store", "status"), ("audit",), ("audit", "verify")):
+        assert parley(*command, *STORE).status == 0
+    assert len(parley("audit", "--json", *STORE).lines) == 3
+
+
+def test_a_table_shows_entries_one_a_line(parley, shop):
+    entry = AuditEntry(kind="auth.failed", actor="two\nlines \x1b[2J", details={"a": "\x9b\n"})
+    open_admin("sqlite:///shop.db").append_audit([entry])
+    ran = parley("audit", *STORE)
+    head, *rows = ran.stdout.splitlines()
+    assert head.split() == ["TIME", "KIND", "WHO", "ABOUT", "DETAILS"]
+    assert len(rows) == 4
+    assert "\x1b" not in ran.stdout
+    assert parley("audit", "list", *STORE).stdout == ran.stdout
+
+
+def test_entries_are_selected(parley, shop):
+    last = parley("audit", "--json", "--limit", "1", *STORE)
+    assert last.lines[0]["details"]["owner"] == "bob"
+    assert "2 entries before these" in last.stderr
+    assert kinds(parley("audit", "--json", "--kind", "store", *STORE)) == ["store.migrated"]
+    assert parley("audit", "--json", "--actor", "nobody", *STORE).stdout == ""
+    assert len(parley("audit", "--json", "--since", "1h", *STORE).lines) == 3
+    assert parley("audit", "--json", "--until", "1h", *STORE).stdout == ""
+    ran = parley("audit", "--since", "yesterday", *STORE)
+    assert (ran.status, "is no time such as" in ran.stderr) == (2, True)
+    assert parley("audit", "--store", "sqlite:///none.db").status == 1
+
+
+def test_times_are_dates_or_spans():
+    now = 1_800_000_000_000
+    assert Selection(since="2d").filter(now).since == now - 172_800_000
+    assert Selection(since="2026-11-23T14:00:00Z").filter(now).since == 1_795_442_400_000
+    assert Selection(since="2026-11-23").filter(now).since == 1_795_392_000_000
+    assert Selection(until="2026-11-23T14:00:00+01:00").filter(now).until == 1_795_438_800_000
+    with pytest.raises(UsageFailure, match="--until"):
+        Selection(until="1x").filter(now)
+    for longer in (f"{10**15}d", f"{'9' * 400}d"):
+        with pytest.raises(UsageFailure, match="--since"):
+            Selection(since=longer).filter(now)
+
+
+def test_an_export_is_verified_by_anybody(parley, shop):
+    ran = parley("audit", "export", "audit.jsonl", *STORE)
+    anchor = ran.field("Anchor")
+    lines = Path("audit.jsonl").read_text("utf-8").splitlines()
+    previous = "0" * 64
+    for text in lines:
+        line = json.loads(text)
+        own = line.pop("hash")
+        canonical = json.dumps(line, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert hashlib.sha256(canonical.encode()).hexdigest() == own
+        assert line["previous"] == previous
+        previous = own
+    assert anchor == f"{len(lines)}:{previous}"
+    assert Path("audit.jsonl").stat().st_mode & 0o077 == 0
+    assert parley("audit", "verify", "audit.jsonl", "--anchor", anchor).status == 0
+    assert parley("audit", "export", "audit.jsonl", *STORE).status == 2  # it is there already
+    piped = parley("audit", "export", "-", *STORE)
+    assert piped.stdout.splitlines() == lines
+    assert anchor in piped.stderr
+    Path("audit.jsonl").write_text("\n".join([lines[0], lines[2]]) + "\n")
+    ran = parley("audit", "verify", "audit.jsonl")
+    assert (ran.status, ran.field("Intact")) == (1, "no")
+    assert "line 2" in ran.field("Problem")
+
+
+def test_what_was_changed_is_named(parley, shop):
+    anchor = parley("audit", "verify", *STORE).field("Anchor")
+    Path("anchor.txt").write_text(f"Anchor: {anchor}\n")
+    connection = sqlite3.connect(shop)
+    with connection:
+        connection.execute("DROP TRIGGER audit_unchanged")
+        connection.execute("UPDATE audit SET outcome = 'failed' WHERE seq = 2")
+    ran = parley("audit", "verify", "-o", "json", *STORE)
+    assert ran.status == 1
+    assert ran.document["problems"][0]["line"] == 2
+    with connection:
+        connection.execute("UPDATE audit SET outcome = 'done' WHERE seq = 2")
+        connection.execute("DROP TRIGGER audit_kept")
+        connection.execute("DELETE FROM audit WHERE seq = 3")
+    connection.close()
+    assert parley("audit", "verify", *STORE).status == 0
+    ran = parley("audit", "verify", "--anchor", "anchor.txt", *STORE)
+    assert (ran.status, "the end is missing" in ran.field("Problem")) == (1, True)
+    assert parley("audit", "verify", "--anchor", "nothing", *STORE).status == 2
+
+
+def test_a_prune_is_an_act_too(parley, shop):
+    anchor = parley("audit", "verify", *STORE).field("Anchor")
+    assert parley("audit", "prune", *STORE).status == 2
+    assert parley("audit", "prune", "--before", "1d", *STORE).field("Removed") == "0 lines"
+    ran = parley("audit", "prune", "--before", "2100-01-01", *STORE)
+    assert ran.field("Removed") == "3 lines"
+    [line] = parley("audit", "--json", *STORE).lines
+    assert (line["kind"], line["issuer"], line["seq"]) == ("audit.pruned", "os", 4)
+    assert parley("audit", "verify", "--anchor", anchor, *STORE).status == 0
+
+
+def test_an_address_that_is_none_is_refused(parley, shop):
+    ran = parley("audit", "export", "syslog://user:s3cret@host", *STORE)
+    assert ran.status == 2
+    assert "s3cret" not in ran.stderr
+    ran = parley("audit", "export", "syslog+tcp://127.0.0.1:1", *STORE)
+    assert (ran.status, "0 entries were sent" in ran.stderr) == (1, True)
+
+
+@posix
+def test_tasks_and_acts_are_one_list_and_are_followed(parley, tmp_path):
+    (tmp_path / "shop.py").write_text(AGENT)
+    with Running(("serve", "shop.py", "--port", "0", *STORE), tmp_path) as server:
+        address = server.until("Ctrl-C stops the server").split("address  ")[1].split()[0]
+        with Running(("audit", "--follow", "--json", *STORE), tmp_path) as follower:
+            follower.until("server.started")
+            sent = parley("send", "-a", address, "tea")
+            assert sent.status == 0, sent.stderr
+            follower.until("task.input_required")
+            assert parley("keys", "create", "--owner", "ada", *STORE).status == 0
+            follower.until("key.created")
+            task = sent.field("Task")
+            assert parley("send", "-a", address, "--task-id", task, "3").status == 0
+            follower.until("task.completed")
+            ids = [json.loads(line)["id"] for line in follower.stdout.splitlines()]
+            assert len(set(ids)) == len(ids)
+            follower.end(signal.SIGINT)
+        assert server.end(signal.SIGTERM) == 0
+    ran = parley("audit", "--json", "--task", task, *STORE)
+    assert kinds(ran)[0] == "task.created"
+    assert kinds(ran)[-1] == "task.completed"
+    assert "tea" not in ran.stdout
+    assert "tea" in parley("audit", "--content", "--json", "--task", task, *STORE).stdout
+    last = parley("audit", "--json", "--kind", "server", *STORE)
+    assert kinds(last) == ["server.started", "server.stopped"]
+    assert parley("audit", "verify", *STORE).status == 0
+
+
+class Moments:
+    """A store whose facts become visible in steps, one each time that it is read."""
+
+    name = "moments"
+
+    def __init__(self, *facts: list[AuditEntry]) -> None:
+        self.left = list(facts)
+        self.seen: list[AuditEntry] = []
+        self.time = 1_800_000_000_000
+
+    def now(self) -> int:
+        self.time += 40_000
+        return self.time
+
+    def schema(self) -> SchemaStatus:
+        return SchemaStatus(version=1, missing=())
+
+    @contextmanager
+    def audit(self):
+        self.seen += self.left.pop(0) if self.left else []
+
+        def rows(name, values):
+            return iter(())
+
+        reading = AuditReading(rows)
+        reading.facts = lambda which, content: (e for e in self.seen if matches(e, which))
+        yield reading
+
+
+def test_what_is_added_while_the_first_entries_are_printed_is_followed(monkeypatch, capsys):
+    monkeypatch.setattr(audit_commands, "POLL_SECONDS", 0)
+    start = 1_800_000_000_000
+    facts = {
+        name: AuditEntry(kind="a", id=name, at=start + at)
+        for name, at in (("old", 0), ("left", 20_000), ("shown", 30_000), ("late", 10_000))
+    }
+    admin = Moments([facts["old"], facts["left"], facts["shown"]], [facts["late"]])
+    show(
+        Output(is_json=True),
+        admin,
+        Selection(until="2027-01-15T08:02:00Z"),
+        limit=1,
+        lines=True,
+        content=False,
+        follow=True,
+    )
+    printed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == ["shown", "late"]
+
+
+APPENDING = """
+import asyncio, sys
+from parley.host.store_urls import open_store
+from parley.store.protocols.audit import AuditEntry
+
+async def main():
+    store = open_store(sys.argv[1])
+    await store.open(lambda records: None)
+    n = 0
+    while True:
+        await store.append_audit([AuditEntry(kind="n", subject=str(n + i)) for i in range(3)])
+        n += 3
+        print(n, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@posix
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+def test_a_kill_breaks_no_chain_and_loses_nothing_that_was_acknowledged(
+    parley, tmp_path, kind, request
+):
+    url = f"sqlite:///{tmp_path}/shop.db"
+    if kind == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    acknowledged = 0
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", APPENDING, url], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        last = int(process.stdout.readline())
+        for _ in range(40):
+            last = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest = process.communicate()[0].split()
+        acknowledged += int(rest[-1]) if rest else last
+    ran = parley("audit", "verify", "-o", "json", "--store", url)
+    assert ran.status == 0, ran.stdout
+    assert acknowledged <= ran.document["lines"] <= acknowledged + 9
+    assert ran.document["lines"] % 3 == 0  # an append is all or nothing

@@ -1,0 +1,658 @@
+"""Which signed cards a client uses, which it refuses, and what it says about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import import_key
+from msgspec.structs import replace
+
+import parley
+from parley.client.bindings.http import HttpTransport
+from parley.client.card.key_sets import (
+    MAX_BYTES,
+    MAX_REFETCHES,
+    KeySetCache,
+    KeySetClient,
+    KeySetUnavailable,
+)
+from parley.client.card.trust import CardTrust
+from parley.client.card.verification import MAX_KEY_SETS
+from parley.client.errors import CardNotTrusted, ClientError
+from parley.security.egress import Egress
+from parley.security.signing.canonical import canonical, exact
+from parley.security.signing.card_signing import sign_card
+from parley.wire import versions
+from tests.client.card.signer import JWKS, WELL_KNOWN, Signer, new_keys
+from tests.client.scripted_server import scripted
+from tests.security.signing.cards import CARD, MERGED, OLD, members, signature, signed
+from tests.security.signing.key_sets import key_set
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def signing(signer: Signer):
+    async with scripted(signer) as server:
+        signer.url = server.url
+        yield signer
+
+
+async def connected(reference: Any, trust: Any = True, **options: Any):
+    """Return a connection that was opened and closed again."""
+    async with parley.connect(reference, trust=trust, auth=False, **options) as agent:
+        return agent
+
+
+async def refused(reference: Any, trust: Any = True, **options: Any) -> CardNotTrusted:
+    with pytest.raises(CardNotTrusted) as caught:
+        await connected(reference, trust, **options)
+    return caught.value
+
+
+# -- what is trusted ----------------------------------------------------------------------------
+
+
+async def test_a_card_signed_with_keys_of_its_own_origin_is_trusted() -> None:
+    async with signing(Signer()) as signer:
+        agent = await connected(signer.url)
+        assert agent.card_trust.is_trusted
+        assert str(agent.card_trust) == "trusted (key first, ES256)"
+        assert agent.card.name == "Käse"
+        assert agent.card.signatures
+        assert signer.fetches == [WELL_KNOWN, JWKS]
+        assert not {"authorization", "cookie"} & set(signer.headers[1])
+
+
+async def test_without_trust_nothing_is_verified_and_nothing_fetched() -> None:
+    async with signing(Signer()) as signer:
+        agent = await connected(signer.url, trust=None)
+        assert agent.card_trust.state == "not verified"
+        assert signer.fetches == [WELL_KNOWN]
+
+
+@pytest.mark.parametrize("alg", ["ES256", "RS256", "EdDSA"])
+@pytest.mark.parametrize("card", [MERGED, OLD], ids=["merged", "0.3"])
+async def test_merged_and_old_cards_are_trusted_too(alg: str, card: bytes) -> None:
+    async with signing(Signer(card=card)) as signer:
+        signer.keys = new_keys("k", alg)
+        signer.published = signer.keys.published
+        assert (await connected(signer.url)).card_trust.is_trusted
+
+
+def pins(signer: Signer, tmp_path: Path) -> dict[str, CardTrust]:
+    [jwk] = signer.published["keys"]
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps(signer.published))
+    thumbprint = import_key(jwk).thumbprint()
+    return {
+        "a JWK": CardTrust(keys=jwk),
+        "a JWK Set": CardTrust(keys=signer.published),
+        "PEM": CardTrust(keys=import_key(jwk).as_pem(private=False)),
+        "a path": CardTrust(keys=file),
+        "a list": CardTrust(keys=[new_keys("other").published, str(file)]),
+        "a thumbprint": CardTrust(thumbprints=[thumbprint]),
+        "a key id and a thumbprint": CardTrust(thumbprints={"first": thumbprint}),
+    }
+
+
+async def test_pinned_keys_are_trusted_and_no_others(tmp_path: Path) -> None:
+    async with signing(Signer()) as signer:
+        for what, trust in pins(signer, tmp_path).items():
+            signer.fetches.clear()
+            assert (await connected(signer.url, trust)).card_trust.is_trusted, what
+            assert (JWKS in signer.fetches) is ("thumbprint" in what)
+        signer.rotate("second")
+        for what, trust in pins(replaced(signer), tmp_path).items():
+            if what != "a path":
+                error = await refused(signer.url, trust)
+                assert "second" in str(error), what
+
+
+def replaced(signer: Signer) -> Signer:
+    """Return a site with the key that was there before."""
+    other = Signer()
+    other.published = {"keys": signer.published["keys"][1:]}
+    return other
+
+
+async def test_a_published_key_with_another_thumbprint_is_not_trusted() -> None:
+    async with signing(Signer()) as signer:
+        other = import_key(new_keys("first").published["keys"][0]).thumbprint()
+        error = await refused(signer.url, CardTrust(thumbprints={"first": other}))
+        assert "thumbprint" in str(error)
+
+
+async def test_a_pinned_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    async with signing(Signer()) as signer:
+        file = tmp_path / "keys.json"
+        file.write_text(json.dumps(signer.published))
+        trust = CardTrust(keys=file)
+        assert (await connected(signer.url, trust)).card_trust.is_trusted
+        signer.rotate("second")
+        await refused(signer.url, trust)
+        file.write_text(json.dumps(signer.published))
+        assert (await connected(signer.url, trust)).card_trust.is_trusted
+
+
+async def test_a_pinned_file_that_looks_the_same_is_read_again_too(tmp_path: Path) -> None:
+    """Keys have one size, and tools that copy files keep their times."""
+    async with signing(Signer()) as signer:
+        file, other = tmp_path / "keys.json", tmp_path / "other.json"
+        file.write_text(json.dumps(signer.published))
+        other.write_text(json.dumps(new_keys("first").published))
+        for path in (file, other):
+            os.utime(path, (0, 0))
+        assert file.stat().st_size == other.stat().st_size
+        trust = CardTrust(keys=file)
+        assert (await connected(signer.url, trust)).card_trust.is_trusted
+        other.replace(file)
+        await refused(signer.url, trust)
+
+
+async def test_a_card_that_the_caller_passes_needs_a_pin_or_a_trusted_origin(
+    tmp_path: Path,
+) -> None:
+    async with signing(Signer()) as signer:
+        card = signer.written()
+        file = tmp_path / "card.json"
+        file.write_bytes(card)
+        for reference in (card, file, json.loads(card), card.decode()):
+            error = await refused(reference)
+            assert "not fetched from any" in str(error)
+            trust = CardTrust(keys=signer.published)
+            assert (await connected(reference, trust)).card_trust.is_trusted
+            trust = CardTrust(origins=[signer.url], allow_private=["127.0.0.1"])
+            assert (await connected(reference, trust)).card_trust.is_trusted
+
+
+async def test_a_card_in_a_catalog_is_verified() -> None:
+    signer = Signer()
+
+    async def catalog(exchange: Any) -> None:
+        if exchange.path == "/":
+            await exchange.json([{"name": "x", "card": json.loads(signer.written())}])
+        elif exchange.path == JWKS:
+            await signer(exchange)
+        else:
+            await exchange.body_of(b"", 404)
+
+    async with scripted(catalog) as server:
+        signer.url = server.url
+        assert (await connected(server.url)).card_trust.is_trusted
+        signer.is_signed = False
+        await refused(server.url)
+
+
+# -- caches, refreshed cards, rotation ---------------------------------------------------------
+
+
+async def test_a_cached_card_is_verified_each_time() -> None:
+    async with signing(Signer()) as signer:
+        signer.caching = {"cache_control": "max-age=60"}
+        trust = CardTrust()
+        async with parley.connect(signer.url, trust=trust, auth=False) as agent:
+            assert (await agent.refresh_card()).name == "Käse"
+            assert signer.fetches.count(WELL_KNOWN) == 1
+            trust.algorithms = frozenset({"RS256"})
+            with pytest.raises(CardNotTrusted, match="ES256 is not allowed"):
+                await agent.refresh_card()
+
+
+async def test_a_kept_card_is_fetched_again_when_its_key_is_gone() -> None:
+    async with signing(Signer()) as signer:
+        signer.caching = {"cache_control": "max-age=3600"}
+        async with parley.connect(signer.url, trust=CardTrust(), auth=False) as agent:
+            signer.rotate("second", overlap=False)
+            agent._cards._verifier.trust.key_sets = KeySetCache()
+            assert await agent.refresh_card()
+            assert signer.fetches.count(WELL_KNOWN) == 2
+            # What was fetched just now, and is not trusted, is not fetched once more.
+            signer.is_signed = False
+            signer.caching = {}
+            agent._cards._verifier.trust.algorithms = frozenset({"RS256"})
+            with pytest.raises(CardNotTrusted):
+                await agent.refresh_card()
+            assert signer.fetches.count(WELL_KNOWN) == 3
+
+
+async def test_a_card_that_changed_is_refused_when_it_is_refreshed() -> None:
+    async with (
+        signing(Signer()) as signer,
+        parley.connect(signer.url, trust=True, auth=False) as agent,
+    ):
+        signer.change = lambda card: card.replace(b"does it", b"does evil")
+        with pytest.raises(CardNotTrusted, match="the card was changed"):
+            await agent.refresh_card()
+        assert agent.card.skills[0].description == "does it"
+
+
+async def test_keys_rotate_while_clients_hold_old_ones() -> None:
+    async with signing(Signer()) as signer:
+        trust = CardTrust()
+        async with parley.connect(signer.url, trust=trust, auth=False) as agent:
+            for count, kid in enumerate(("second", "third"), 2):
+                signer.rotate(kid)
+                assert await agent.refresh_card()
+                assert signer.fetches.count(JWKS) == count
+                assert await agent.refresh_card()
+                assert signer.fetches.count(JWKS) == count
+
+
+async def test_unknown_keys_are_looked_for_a_few_times_only() -> None:
+    async with signing(Signer()) as signer:
+        trust = CardTrust()
+        await connected(signer.url, trust)
+        for number in range(8):
+            signer.keys = new_keys(f"unknown-{number}")
+            await refused(signer.url, trust)
+        assert signer.fetches.count(JWKS) <= 1 + MAX_REFETCHES
+
+
+async def test_a_revoked_key_is_not_trusted_once_its_set_is_fetched_again() -> None:
+    async with signing(Signer()) as signer:
+        trust = CardTrust()
+        await connected(signer.url, trust)
+        old = signer.written()
+        signer.rotate("second", overlap=False)
+        await connected(signer.url, trust)
+        signer.change = lambda card: old
+        error = await refused(signer.url, trust)
+        assert "the key first is not among the trusted ones" in str(error)
+
+
+async def test_while_the_keys_cannot_be_had_those_that_are_kept_count() -> None:
+    now = [0.0]
+    cache = KeySetCache(lambda: now[0])
+    async with signing(Signer()) as signer, HttpTransport() as http:
+        client = KeySetClient(http, Egress(private=True))
+
+        async def find(kid: str = "first"):
+            return await cache.find(signer.url + JWKS, kid, lambda: fetch())
+
+        async def fetch():
+            return await client.fetch(signer.url + JWKS, None)
+
+        assert (await find()).has("first")
+        signer.status = 500
+        now[0] += 3000
+        assert (await find()).has("first")
+        now[0] += 3000
+        with pytest.raises(KeySetUnavailable, match="answered 500"):
+            await find()
+        signer.status = 200
+        now[0] += 10
+        assert (await find()).has("first")
+        await client.aclose()
+
+
+async def test_extended_cards_that_come_at_once_are_each_verified_as_they_came() -> None:
+    """Only the JSON that came has the member ``more``, which is signed with it."""
+    capabilities = replace(CARD.capabilities, extended_agent_card=True)
+    card = versions.write_card(replace(CARD, capabilities=capabilities), "1.0")
+    asked = []
+    both = asyncio.Event()
+
+    class Extending(Signer):
+        async def __call__(self, exchange: Any) -> None:
+            if exchange.method != "POST":
+                await super().__call__(exchange)
+                return
+            asked.append(exchange)
+            number = len(asked)
+            if number == 2:
+                both.set()
+            await both.wait()
+            own = {**members(self.card), "name": f"Bank {number}", "more": {"n": number}}
+            key = self.keys.signers[0]
+            await exchange.result(members(signed(own, key, jku=self.url + JWKS)))
+
+    async with (
+        signing(Extending(card=card)) as signer,
+        parley.connect(signer.url, trust=True, auth=False) as agent,
+    ):
+        found = await asyncio.gather(agent.extended_card(), agent.extended_card())
+        assert sorted(each.name for each in found) == ["Bank 1", "Bank 2"]
+        assert agent.card_trust.verdict is not None
+        assert agent.card_trust.verdict.form == "received"
+
+
+# -- what is not trusted -----------------------------------------------------------------------
+
+
+async def test_a_card_without_a_signature_is_refused() -> None:
+    async with signing(Signer()) as signer:
+        signer.is_signed = False
+        error = await refused(signer.url)
+        assert "the card has no signature" in str(error)
+        assert error.signatures == ()
+
+
+@pytest.mark.parametrize("required", [True, False])
+async def test_a_signature_that_was_there_before_is_missed(required: bool, caplog: Any) -> None:
+    async with signing(Signer()) as signer:
+        trust = CardTrust(required=required)
+        await connected(signer.url, trust)
+        signer.is_signed = False
+        if required:
+            said = str(await refused(signer.url, trust))
+        else:
+            agent = await connected(signer.url, trust)
+            assert agent.card_trust.state == "not signed"
+            said = agent.card_trust.reason
+            assert said in caplog.text
+        assert "it was signed before, by the key first" in said
+
+
+async def test_published_keys_of_a_server_that_is_not_verified_prove_nothing() -> None:
+    async with signing(Signer()) as signer:
+        trust = CardTrust(required=False)
+        agent = await connected(signer.url, trust, insecure=True)
+        assert agent.card_trust.state == "not trusted"
+        assert "pin keys" in str(agent.card_trust)
+        assert signer.fetches == [WELL_KNOWN]
+        assert (await connected(signer.url, trust)).card_trust.is_trusted
+        pinned = CardTrust(keys=signer.keys.published)
+        assert (await connected(signer.url, pinned, insecure=True)).card_trust.is_trusted
+
+
+async def test_without_required_the_caller_sees_what_is_wrong() -> None:
+    async with signing(Signer()) as signer:
+        signer.change = lambda card: card.replace(b"does it", b"does evil")
+        agent = await connected(signer.url, CardTrust(required=False))
+        assert agent.card_trust.state == "not trusted"
+        assert "the card was changed" in str(agent.card_trust)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda card: card.replace(b"does it", b"does evil"),
+        lambda card: card.replace(b'"protocolBinding":"JSONRPC"', b'"protocolBinding":"GRPC"'),
+        lambda card: card.replace(b'"url":"http', b'"url":"https://evil.example/?http', 1),
+    ],
+    ids=["text", "binding", "url"],
+)
+@pytest.mark.parametrize("card", [CARD, replace(CARD, signatures=())], ids=["full", "same"])
+async def test_a_card_that_a_proxy_rewrote_is_refused(change: Any, card: Any) -> None:
+    async with signing(Signer(card=versions.write_card(card, "1.0"))) as signer:
+        signer.change = change
+        assert "the card was changed" in str(await refused(signer.url))
+
+
+async def test_members_that_a_proxy_adds_are_not_used() -> None:
+    """The exact form of the 1.0 card is signed, so more members do not break it."""
+    keys = new_keys("first")
+    only_exact = signed(members(MERGED), keys.signers[0], exact(members(MERGED)))
+    added = members(only_exact) | {
+        "url": "https://evil.example/",
+        "preferredTransport": "JSONRPC",
+        "supportsAuthenticatedExtendedCard": True,
+        "additionalInterfaces": [{"url": "https://evil.example/", "transport": "JSONRPC"}],
+    }
+    agent = await connected(json.dumps(added).encode(), CardTrust(keys=keys.published))
+    assert agent.card_trust.is_trusted
+    assert "evil" not in str(agent.card)
+    assert not agent.card.capabilities.extended_agent_card
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda text, evil: text[:-1] + b"," + evil[1:],
+        lambda text, evil: evil[:-1] + b"," + text[1:],
+        lambda text, evil: b'{"card":' + text + b"," + evil[1:],
+        lambda text, evil: evil[:-1] + b',"agentCard":' + text + b"}",
+    ],
+    ids=["members twice", "members twice, the signed ones last", "nested", "nested, evil first"],
+)
+async def test_a_signed_card_that_is_wrapped_is_refused(wrap: Any) -> None:
+    evil = versions.write_card(replace(CARD, name="Evil"), "1.0")
+    async with signing(Signer()) as signer:
+        signer.change = lambda card: wrap(card, evil)
+        with pytest.raises(ClientError):
+            await connected(signer.url)
+
+
+async def test_a_signature_is_of_the_card_that_it_is_on() -> None:
+    async with signing(Signer()) as signer:
+        moved = members(signer.written())["signatures"]
+        evil = members(versions.write_card(replace(CARD, name="Evil"), "1.0"))
+        signer.change = lambda card: json.dumps(evil | {"signatures": moved}).encode()
+        assert "the card was changed" in str(await refused(signer.url))
+
+
+# -- where keys may come from ------------------------------------------------------------------
+
+
+async def test_keys_at_another_origin_need_to_be_trusted() -> None:
+    async with signing(Signer()) as keys, signing(Signer(jku=keys.url + JWKS)) as signer:
+        signer.keys, keys.published = keys.keys, keys.keys.published
+        error = await refused(signer.url)
+        assert f"CardTrust(origins=['{keys.url}'])" in str(error)
+        assert not keys.fetches
+        trust = CardTrust(origins=[keys.url], allow_private=["127.0.0.0/8"])
+        assert (await connected(signer.url, trust)).card_trust.is_trusted
+
+
+async def test_a_trusted_origin_at_a_private_address_is_not_dialled() -> None:
+    async with signing(Signer()) as keys, signing(Signer(jku=keys.url + JWKS)) as signer:
+        error = await refused(signer.url, CardTrust(origins=[keys.url]))
+        assert "loopback address" in str(error)
+        assert "allow_private" in str(error)
+        assert not keys.fetches
+
+
+@pytest.mark.parametrize(
+    ("jku", "said"),
+    [
+        ("", "names no key set"),
+        ("http://agents.example.com/jwks.json", "not encrypted"),
+        ("https://169.254.169.254/latest/meta-data", "another origin"),
+        ("https://[::ffff:169.254.169.254]/", "another origin"),
+        ("https://user:secret@127.0.0.1/jwks", "a name, a password"),
+        ("file:///etc/passwd", "is not"),
+        ("https://127.0.0.1\\@evil.example/", "is not"),
+        ("https://evil.example/#" + "x" * 10, "fragment"),
+        ("https://evil.example/" + "x" * 2100, "too long"),
+        ("data:application/json,{}", "is not"),
+    ],
+)
+async def test_other_addresses_of_keys_are_not_asked(jku: str, said: str) -> None:
+    async with signing(Signer(jku=jku)) as signer:
+        error = await refused(signer.url)
+        assert said in str(error)
+        assert "secret" not in str(error)
+        assert signer.fetches == [WELL_KNOWN]
+
+
+async def test_a_card_leads_to_a_few_key_sets_only() -> None:
+    """Whoever serves a card could otherwise aim many requests of a client at a trusted origin."""
+    async with signing(Signer()) as signer:
+        signer.is_signed = False
+
+        def change(card: bytes) -> bytes:
+            for number in range(8):
+                jku = f"{signer.url}{JWKS}?{number}"
+                card = sign_card(card, new_keys("other").signers, jku=jku)
+            return card
+
+        signer.change = change
+        error = await refused(signer.url)
+        assert signer.fetches.count(JWKS) == MAX_KEY_SETS
+        assert f"more than {MAX_KEY_SETS} key sets" in str(error)
+
+
+async def test_a_redirect_of_a_key_set_is_not_followed() -> None:
+    async with signing(Signer()) as elsewhere, signing(Signer()) as signer:
+        elsewhere.published = signer.published
+        signer.location = elsewhere.url + JWKS
+        assert "redirects" in str(await refused(signer.url))
+        assert not elsewhere.fetches
+
+
+async def test_the_own_origin_is_that_of_the_address_that_the_caller_gave() -> None:
+    """A redirect must not choose whose keys are trusted."""
+    async with signing(Signer()) as signer:
+
+        async def redirect(exchange: Any) -> None:
+            await exchange.body_of(b"", 302, location=signer.url + WELL_KNOWN)
+
+        async with scripted(redirect) as server:
+            error = await refused(server.url)
+            assert f"{signer.url} (the card's is {server.url})" in str(error)
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        b"no JSON",
+        b"[]",
+        b"{}",
+        b'{"keys": []}',
+        b'{"keys": 5}',
+        b'{"keys": [' + b'{"kty": "EC"},' * 200 + b"{}]}",
+        b'{"keys": ["' + b"x" * MAX_BYTES + b'"]}',
+        b"[" * 100_000,
+    ],
+    ids=["text", "list", "empty", "no keys", "number", "many", "large", "deep"],
+)
+async def test_wrong_key_sets_trust_nobody(published: bytes) -> None:
+    async with signing(Signer()) as signer:
+        signer.published = published
+        assert len((await refused(signer.url)).signatures) >= 1
+
+
+async def test_a_key_set_that_does_not_answer_is_said() -> None:
+    async with signing(Signer()) as signer:
+        signer.status = 404
+        assert "answered 404" in str(await refused(signer.url))
+
+
+# -- confusion of keys -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"alg": "none"},
+        {"alg": "HS256"},
+        {"alg": "RS256"},
+        {"alg": "ES384"},
+        {"alg": None},
+        {"kid": None},
+        {"kid": "../../../../etc/passwd"},
+        {"kid": "https://evil.example/key"},
+        {"kid": "first' OR '1'='1"},
+        {"kid": "first\x00"},
+        {"kid": ["first"]},
+        {"crit": ["exp"], "exp": 1},
+        {"b64": False},
+        {"jwk": new_keys("first").published["keys"][0], "kid": "evil"},
+        {"x5u": "https://evil.example/cert", "kid": "evil"},
+    ],
+    ids=lambda header: json.dumps(header)[:40],
+)
+async def test_headers_that_ask_for_another_key_or_algorithm_are_refused(header: Any) -> None:
+    async with signing(Signer()) as signer:
+        key = signer.keys.signers[0]
+        card = members(signer.card)
+        wrong = {"jku": signer.url + JWKS, **header}
+        signer.is_signed = False
+        signer.change = lambda _: signed(card, key, canonical_of(card), **wrong)
+        error = await refused(signer.url)
+        assert "\x00" not in str(error)
+        assert len(error.signatures) == 1
+
+
+def canonical_of(card: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in card.items() if name != "signatures"}
+
+
+async def test_one_trusted_signature_among_others_is_enough() -> None:
+    async with signing(Signer()) as signer:
+        card = members(signer.written())
+        stranger = new_keys("first").signers[0]
+        wrong = signature(canonical(exact(card)), stranger, jku=signer.url + JWKS)
+        card["signatures"] = [wrong, {"protected": "x", "signature": "y"}, *card["signatures"]]
+        signer.change = lambda _: json.dumps(card).encode()
+        agent = await connected(signer.url)
+        assert agent.card_trust.is_trusted
+        reasons = [each.reason for each in agent.card_trust.verdict.signatures]
+        assert reasons[0]
+        assert reasons[1]
+        assert not reasons[-1]
+
+
+# -- how it is said ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keys": []}, "keys is empty"),
+        ({"keys": {"kty": "oct", "k": "x" * 64}}, "a secret verifies no card"),
+        ({"keys": "/nowhere/keys.json"}, "cannot be read"),
+        ({"keys": {"keys": []}}, "no key"),
+        ({"thumbprints": ["short"]}, "43 characters"),
+        ({"thumbprints": "A" * 43}, "is a list"),
+        ({"origins": "https://a.example"}, "is a list"),
+        ({"origins": ["https://a.example/path"]}, "more than an origin"),
+        ({"algorithms": ["none"]}, "not with none"),
+        ({"algorithms": ["HS256"]}, "not with HS256"),
+        ({"keys": key_set(), "required": False}, "pinned keys are required"),
+        ({"keys": key_set(), "thumbprints": ["A" * 43]}, "not both"),
+        ({"keys": key_set(), "origins": ["https://a.example"]}, "not both"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CardTrust(**options)
+
+
+def test_trust_is_true_or_a_card_trust() -> None:
+    with pytest.raises(TypeError, match="CardTrust"):
+        parley.connect("http://localhost", trust="yes")  # type: ignore[arg-type]
+    any_server = ssl.create_default_context()
+    any_server.check_hostname = False
+    for options in ({"insecure": True}, {"tls": any_server}):
+        with pytest.raises(ValueError, match="servers are not verified"):
+            parley.connect("http://localhost", trust=True, **options)
+        parley.connect("http://localhost", trust=CardTrust(keys=key_set()), **options)
+    parley.connect("http://localhost", trust=True, tls=ssl.create_default_context())
+
+
+async def test_the_blocking_client_verifies_too() -> None:
+    import asyncio
+
+    async with signing(Signer()) as signer:
+
+        def work() -> str:
+            with parley.connect_sync(signer.url, trust=True, auth=False) as agent:
+                return str(agent.card_trust)
+
+        assert await asyncio.to_thread(work) == "trusted (key first, ES256)"
+        signer.is_signed = False
+        with pytest.raises(CardNotTrusted):
+            await asyncio.to_thread(work)
+
+
+async def test_messages_about_cards_are_one_line() -> None:
+    async with signing(Signer()) as signer:
+        signer.keys = new_keys("evil\n\x1b[31mkey")
+        error = await refused(signer.url)
+        assert str(error).isprintable()
+
+
+async def test_cards_of_a_file_are_signed_with_the_command_too(tmp_path: Path) -> None:
+    keys = new_keys("file")
+    file = tmp_path / "card.json"
+    file.write_bytes(sign_card(versions.write_card(CARD, "1.0"), keys.signers))
+    assert (await connected(file, CardTrust(keys=keys.published))).card_trust.is_trusted

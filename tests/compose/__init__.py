@@ -1,0 +1,1 @@
+"""Compositions, and conversations that agents hand to each other."""

@@ -1,0 +1,150 @@
+"""Compositions whose process dies after each of their commits: nothing is asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from parley import Agent, Task, Turn
+from parley.compose import (
+    Composition,
+    PartFailure,
+    broadcast,
+    fallback,
+    map_reduce,
+    part,
+    quorum,
+    retry,
+    route,
+)
+from parley.testing import ScriptedAgent, client
+from tests.polling import until
+
+pytestmark = pytest.mark.anyio
+
+A, B, C = (f"https://{name}.example" for name in "abc")
+
+
+class Heard:
+    """Agents elsewhere, and what they heard. One fails when its name says so."""
+
+    def __init__(self) -> None:
+        self.messages: Counter[tuple[str, str]] = Counter()
+        self.agents = {A: self._agent("A"), B: self._agent("B"), C: self._agent("C")}
+
+    def _agent(self, name: str) -> Agent:
+        agent = Agent(name)
+
+        @agent.skill(replies="task")
+        async def answer(turn: Turn) -> str:
+            """Answers, or fails the first time."""
+            self.messages[name, turn.text] += 1
+            if name == "C" and self.messages[name, turn.text] == 1:
+                turn.fail("not today")
+            await asyncio.sleep(0)
+            return f"yes to {turn.text}"
+
+        return agent
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+def second(text: str) -> str:
+    return "b"
+
+
+def failed(failure: PartFailure) -> bool:
+    return failure.reason == "failed"
+
+
+def named(address: str) -> Any:
+    return part(address, name=address[8])
+
+
+MADE: dict[str, tuple[Callable[[], Composition], dict[tuple[str, str], int]]] = {
+    "route": (lambda: route(second, named(A), named(B)), {("B", "x y"): 1}),
+    "broadcast": (
+        lambda: broadcast(named(A), named(B), named(C)),
+        {("A", "x y"): 1, ("B", "x y"): 1, ("C", "x y"): 1},
+    ),
+    "quorum": (
+        lambda: quorum(named(A), named(B), named(C), need=2),
+        {("A", "x y"): 1, ("B", "x y"): 1, ("C", "x y"): 1},
+    ),
+    "retry": (lambda: retry(named(C), backoff=0, when=failed), {("C", "x y"): 2}),
+    "fallback": (lambda: fallback(named(C), named(A)), {("C", "x y"): 1, ("A", "x y"): 1}),
+    "map_reduce": (lambda: map_reduce(words, named(A), limit=1), {("A", "x"): 1, ("A", "y"): 1}),
+}
+
+
+async def run(make: Callable[[], Composition], heard: Heard, dies_after: int) -> tuple[Task, int]:
+    """Return how a composition answers whose process dies after a commit, and how many it made."""
+    due, commits = asyncio.Event(), 0
+    async with asyncio.timeout(10), client(make(), remotes=heard.agents) as remote:
+        append = remote.store.append
+
+        async def counted(*given: Any) -> Any:
+            nonlocal commits
+            done = await append(*given)
+            commits += 1
+            if commits == dies_after:
+                due.set()
+                await asyncio.Event().wait()  # the process does nothing more
+            return done
+
+        remote.store.append = counted  # type: ignore[method-assign]
+        sending = asyncio.create_task(remote.send("x y"))
+        if dies_after:
+            await due.wait()
+            remote.store.append = append  # type: ignore[method-assign]
+            await remote.crash()
+        task = await sending
+    assert isinstance(task, Task)
+    return task, commits
+
+
+@pytest.mark.parametrize("kind", MADE)
+async def test_a_crash_after_any_commit_asks_nothing_again(kind: str) -> None:
+    make, meant = MADE[kind]
+    usual, commits = await run(make, Heard(), 0)
+    assert commits > 5
+    for dies_after in range(1, commits):
+        heard = Heard()
+        task, _ = await run(make, heard, dies_after)
+        assert (task.state, task.text) == (usual.state, usual.text), dies_after
+        for call, times in heard.messages.items():
+            assert times == meant[call], (dies_after, call)
+
+
+async def test_a_crash_after_a_late_part_was_canceled_leaves_it_late() -> None:
+    slow = ScriptedAgent("Slow").on().takes(timedelta(hours=1)).replies("yes")
+    late, dies = asyncio.Event(), True
+    made = fallback(part(A, name="Slow", timeout=5), B, when=is_late)
+    async with client(made, remotes={A: slow, B: Heard().agents[B]}) as remote:
+        append = remote.store.append
+
+        async def until_it_is_late(*given: Any) -> Any:
+            if dies and "part:1-slow" in repr(given):
+                late.set()
+                await asyncio.Event().wait()
+            return await append(*given)
+
+        remote.store.append = until_it_is_late  # type: ignore[method-assign]
+        sending = asyncio.create_task(remote.send("x y"))
+        await until(lambda: slow.texts)
+        await remote.advance(6)
+        await late.wait()
+        dies = False
+        await remote.crash()
+        assert (await sending).text == "yes to x y"
+
+
+def is_late(failure: PartFailure) -> bool:
+    return failure.reason == "timeout"

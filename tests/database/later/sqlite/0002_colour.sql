@@ -1,0 +1,1 @@
+ALTER TABLE notes ADD COLUMN colour TEXT NOT NULL DEFAULT 'white';

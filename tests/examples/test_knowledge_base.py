@@ -1,0 +1,61 @@
+"""The knowledge base: the exchange that the example prints, over a WebSocket and by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+import parley
+from tests.examples.serving import EXAMPLES, listening
+from tests.host.envelope.talking import post
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = json.loads((EXAMPLES / "knowledge_base_envelope.json").read_text("utf-8"))
+
+
+async def test_the_printed_exchange_runs(example) -> None:
+    app = parley.asgi(example("knowledge_base").agent)
+    script = example("knowledge_base_exchange")
+    async with listening(app) as url:
+        address = url.replace("http", "ws", 1) + "/envelope"
+        sent, answer = await asyncio.to_thread(script.exchange, address)
+        by_http = await post(url, REQUEST)
+    assert sent["payload"] == REQUEST["payload"]
+    for found in (answer, by_http):
+        assert found["message"]["type"] == "RESPONSE"
+        assert found["source"]["agentId"] == "knowledge-base"
+        payload = found["payload"]
+        assert payload["status"] == "success"
+        assert payload["metadata"]["totalResults"] == 2
+        assert payload["metadata"]["processingTime"] >= 0
+        assert [each["id"] for each in payload["results"]] == ["kb-1", "kb-2"]
+        assert all(0 < each["confidence"] <= 1 for each in payload["results"])
+    assert by_http["message"]["correlationId"] == REQUEST["messageId"]
+
+
+async def test_its_card_declares_what_the_request_uses(example) -> None:
+    async with (
+        listening(parley.asgi(example("knowledge_base").agent)) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/envelope/card") as answer,
+    ):
+        card = await answer.json()
+        wrong = json.loads(json.dumps(REQUEST))
+        wrong["payload"]["parameters"] |= {"category": "gossip", "maxResults": 0}
+        refused = await post(url, wrong)
+    assert card["agentInfo"]["type"] == "knowledge-base"
+    [capability] = card["capabilities"]
+    schema = json.dumps(capability["inputSchema"])
+    for word in ("customer-service", "maxResults", "language", "query"):
+        assert word in schema
+    assert "confidence" in json.dumps(capability["outputSchema"])
+    error = refused["payload"]["error"]
+    assert error["code"] == "INVALID_PARAMS"
+    assert {each["field"] for each in error["violations"]} == {
+        "payload.parameters.category",
+        "payload.parameters.maxResults",
+    }

@@ -1,0 +1,109 @@
+"""Every place that opens an outbound connection is named here, with the guard that it has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.house.file_sizes import ROOT
+
+HOUSE = ROOT / "src" / "parley"
+
+OPENERS = {
+    "ClientSession",
+    "TCPConnector",
+    "UnixConnector",
+    "bounded_connector",
+    "connector",
+    "insecure_channel",
+    "secure_channel",
+    "open_connection",
+    "open_unix_connection",
+    "create_connection",
+    "create_datagram_endpoint",
+    "create_unix_connection",
+    "sock_connect",
+    "urlopen",
+    "HTTPConnection",
+    "HTTPSConnection",
+    "SMTP",
+    "SysLogHandler",
+    "HttpTransport",
+    "ws_connect",
+    "AsyncClient",
+    "Resolver",
+}
+"""The names of calls that connect, or make what does."""
+
+GUARD = "the egress policy itself"
+WEBHOOKS = "the webhook policy, at connect time"
+NAMED = "the policy for what a document names; none for what the operator names"
+GIVEN = "the policy that is given, and that of the turn"
+FILES = "the file policy"
+ISSUERS = "the policy of the agent, but for the issuer that the author names"
+USER = "none: the user of a command names the address"
+OPERATOR = "none: the operator names the address"
+CRAWL = "the policy of the registry, for every hop by name and at connect time"
+
+OUTBOUND = {
+    "security/egress/policy.py": GUARD,
+    "security/response_limits.py": GUARD,
+    "push/http_sender.py": WEBHOOKS,
+    "security/issuers/fetch.py": NAMED,
+    "client/bindings/http.py": GIVEN,
+    "client/bindings/websocket.py": GIVEN,
+    "client/bindings/grpc.py": GIVEN,
+    "client/connection.py": GIVEN,
+    "client/auth/issuer_http.py": GIVEN,
+    "agent/remote_files.py": FILES,
+    "agent/issuers.py": ISSUERS,
+    "cli/calls/agent_call.py": USER,
+    "client/card/key_sets.py": NAMED,
+    "client/registry/remote_registry.py": GIVEN,
+    "registry/federation/federated.py": OPERATOR,
+    "host/audit/otlp.py": OPERATOR,
+    "host/audit/syslog.py": OPERATOR,
+    "registry/ingest/fetching.py": CRAWL,
+    "registry/ingest/names.py": OPERATOR,
+    "registry/health/probing.py": CRAWL,
+}
+
+
+def openers() -> Iterator[tuple[str, str]]:
+    """Yield the files that call what opens connections, and what they call."""
+    for path in sorted(HOUSE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func
+            name = (
+                called.attr
+                if isinstance(called, ast.Attribute)
+                else called.id
+                if isinstance(called, ast.Name)
+                else ""
+            )
+            if name in OPENERS:
+                yield path.relative_to(HOUSE).as_posix(), name
+
+
+def test_every_place_that_connects_is_known_with_its_guard() -> None:
+    """A new one belongs into the list: with the policy that judges where it goes."""
+    assert {path for path, _ in openers()} == OUTBOUND.keys()
+
+
+def test_nothing_takes_proxies_from_the_environment_where_a_policy_holds() -> None:
+    """The library would: ``trust_env`` is written out as false wherever it is named."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in HOUSE.rglob("*.py")
+        if OUTBOUND.get(path.relative_to(HOUSE).as_posix()) != OPERATOR
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "ClientSession"
+        for option in node.keywords
+        if option.arg == "trust_env"
+        and not (isinstance(option.value, ast.Constant) and option.value.value is False)
+    ]
+    assert found == []

@@ -1,0 +1,327 @@
+"""Configurations that cannot be proved, or would prove too much, are refused when they are made."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from parley.model.errors import InvalidParamsError
+from parley.push.proofs.proof import may_be_plain
+from parley.push.proofs.proofs import Proofs
+from parley.push.validation import validated
+from parley.security.egress import Egress
+from parley.security.signing.keys import SigningKeys
+from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.webhooks import PushState
+from tests.push.proofs.receiving import asking, claims_of
+from tests.push.pushing import gated, pushing
+from tests.security.signing.key_sets import key_set
+from tests.webhooks import webhook
+
+pytestmark = pytest.mark.anyio
+
+URL = "https://hooks.example.com/tenants/7"
+S = "s3cr3t"
+"""Part of every secret, and of no message."""
+
+CREDENTIALS = "authentication.credentials"
+
+
+def client(**members: Any) -> str:
+    given = {"tokenUrl": "https://id.example.com/token", "clientId": "a", "clientSecret": S}
+    return json.dumps({k: v for k, v in {**given, **members}.items() if v is not None})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "credentials", "field"),
+    [
+        ("Basic", "", CREDENTIALS),
+        ("Basic", f"ada-{S}", CREDENTIALS),
+        ("Basic", "YWRhLXMzY3IzdA==", CREDENTIALS),
+        ("ApiKey", "", CREDENTIALS),
+        ("ApiKey", S, CREDENTIALS),
+        ("ApiKey", f"X-API-Key:{S}", CREDENTIALS),
+        ("ApiKey", f"X API Key: {S}", CREDENTIALS),
+        ("ApiKey", f": {S}", CREDENTIALS),
+        ("ApiKey", f"X-API-Key: {S}\r\nHost: evil", CREDENTIALS),
+        ("ApiKey", f"X-API-Key: {S}\x85", CREDENTIALS),
+        ("HMAC-SHA256", "", CREDENTIALS),
+        ("HMAC-SHA256", f"{S}-too-short", CREDENTIALS),
+        ("HMAC-SHA256", f"whsec_{S}!!!", CREDENTIALS),
+        ("HMAC-SHA256", "whsec_c2hvcnQ=", CREDENTIALS),
+        ("HMAC-SHA256", f"{S * 5}  {S * 6}", CREDENTIALS),
+        ("HMAC-SHA256", " ".join([S * 5] * 6), CREDENTIALS),
+        ("OAuth2", "", CREDENTIALS),
+        ("OAuth2", S, CREDENTIALS),
+        ("OAuth2", f'["{S}"]', CREDENTIALS),
+        ("OAuth2", client(tokenUrl=None), f"{CREDENTIALS}.tokenUrl"),
+        ("OAuth2", client(clientId=""), f"{CREDENTIALS}.clientId"),
+        ("OAuth2", client(clientSecret=7), f"{CREDENTIALS}.clientSecret"),
+        ("OAuth2", client(clientSecret=f"{S}\n"), f"{CREDENTIALS}.clientSecret"),
+        ("OAuth2", client(scope=[S]), f"{CREDENTIALS}.scope"),
+        ("OAuth2", client(authMethod="none"), f"{CREDENTIALS}.authMethod"),
+        ("OAuth2", client(password=S), CREDENTIALS),
+        ("OAuth2", client(tokenUrl="http://id.example.com/token"), f"{CREDENTIALS}.tokenUrl"),
+        ("OAuth2", client(tokenUrl="https://127.0.0.1/token"), f"{CREDENTIALS}.tokenUrl"),
+        ("OAuth2", client(tokenUrl="https://metadata.internal"), f"{CREDENTIALS}.tokenUrl"),
+        ("OAuth2", client(tokenUrl="https://a:b@id.example.com"), f"{CREDENTIALS}.tokenUrl"),
+        ("OAuth2", client(tokenUrl="https://id.example.com/#a"), f"{CREDENTIALS}.tokenUrl"),
+        ("OAuth2", client(tokenUrl="file:///etc/passwd"), f"{CREDENTIALS}.tokenUrl"),
+        ("JWT", S, CREDENTIALS),
+        ("JWT", f'{{"key": "{S}"}}', CREDENTIALS),
+        ("JWT", '{"audience": 7}', CREDENTIALS),
+        ("MutualTLS", S, CREDENTIALS),
+    ],
+)
+def test_what_is_wrong_is_named_and_no_secret_repeated(
+    scheme: str, credentials: str, field: str
+) -> None:
+    keys = SigningKeys.parse(key_set())
+    proofs = Proofs(Egress(), keys=keys, issuer="https://agents.example.com")
+    with pytest.raises(InvalidParamsError) as refused:
+        validated(
+            asking(URL, scheme, credentials), Egress(), version="1.0", at="push.", proofs=proofs
+        )
+    named = [each.field for each in refused.value.violations]
+    assert f"push.{field}" in named
+    assert S not in refused.value.message
+    assert "YWRh" not in refused.value.message
+    assert refused.value.__cause__ is None or S not in str(refused.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Host", "content-length", "Content-Type", "Transfer-Encoding", "Connection", "TE",
+        "Upgrade",         "A2A-Version", "A2A-Notification-Id", "webhook-id", "webhook-signature",
+        "X-A2A-Notification-Token", "X-Forwarded-For", "Forwarded", "Cookie", "Expect",
+        "Proxy-Authorization", "User-Agent", "Keep-Alive", "X-HTTP-Method-Override",
+    ],
+)  # fmt: skip
+def test_a_key_is_no_header_that_means_something_else(name: str) -> None:
+    with pytest.raises(InvalidParamsError, match="has another meaning"):
+        validated(asking(URL, "ApiKey", f"{name}: 1"), Egress(), version="1.0")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "credentials"),
+    [("Bearer", "x"), ("Basic", "a:b"), ("ApiKey", "X-Key: 1"), ("OAuth2", client())],
+)
+def test_a_secret_goes_over_plain_http_only_where_the_operator_allows(
+    scheme: str, credentials: str
+) -> None:
+    url = "http://hooks.example.com/a2a"
+    with pytest.raises(InvalidParamsError, match="sends a secret") as refused:
+        validated(asking(url, scheme, credentials), Egress(private=True), version="1.0")
+    assert [each.field for each in refused.value.violations] == ["url"]
+    named = Egress.allowing(["hooks.example.com"])
+    assert validated(asking(url, scheme, credentials), named, version="1.0")
+    assert validated(asking(url, "HMAC-SHA256", "x" * 24), Egress(), version="1.0")
+    assert validated(asking(url, "Hawk", "x"), Egress(), version="1.0")
+    assert validated(asking(url, ""), Egress(), version="1.0")
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "expected"),
+    [
+        ("127.0.0.1", True, True),
+        ("10.1.2.3", True, True),
+        ("localhost", True, True),
+        ("hooks.internal", True, True),
+        ("::1", True, True),
+        ("8.8.8.8", True, False),
+        ("example.com", True, False),
+        ("169.254.169.254", True, False),
+        ("127.0.0.1", False, False),
+        ("localhost", False, False),
+        ("10.1.2.3", ["10.1.0.0/16"], True),
+        ("10.2.2.3", ["10.1.0.0/16"], False),
+        ("EXAMPLE.com.", ["example.com"], True),
+        ("example.com.evil.com", ["example.com"], False),
+    ],
+)
+def test_plain_http_is_for_hosts_that_the_operator_allows(
+    host: str, allowed: Any, expected: bool
+) -> None:
+    assert may_be_plain(host, Egress.allowing(allowed)) is expected
+
+
+async def test_a_jwt_needs_keys_and_an_address() -> None:
+    agent, _ = gated()
+    keys = SigningKeys.parse(key_set())
+    for options, told in (
+        ({"url": "https://agents.example.com"}, "parley keys generate"),
+        ({"signing_keys": keys}, "url="),
+    ):
+        async with pushing(agent, **options) as caller:
+            with pytest.raises(InvalidParamsError, match=told) as refused:
+                await caller.send("go", asking(URL, "JWT"))
+            [violation] = refused.value.violations
+            assert violation.field.endswith(".authentication.scheme")
+
+
+async def test_a_jwt_whose_keys_are_gone_is_not_sent_without() -> None:
+    """A server that was started again without its keys sends nothing that proves nothing."""
+    agent, gate = gated()
+    store = MemoryTaskStore()
+    keys = SigningKeys.parse(key_set())
+    async with webhook() as hook:
+        url = "https://agents.example.com"
+        async with pushing(agent, store, signing_keys=keys, url=url) as caller:
+            task = await caller.task("go", asking(hook.url, "JWT"), return_immediately=True)
+            await hook.until(lambda told: len(told) >= 2)
+            caller.host.push.proofs._proofs["jwt"]._keys = None  # type: ignore[attr-defined]
+            count = len(hook.told)
+            gate.set()
+            push = await caller.settled(task.id, PushState.SUSPENDED)
+            assert "no signing keys" in push.note
+            assert len(hook.told) == count
+
+
+@pytest.mark.parametrize(
+    "audience",
+    [
+        "https://other.example.com", "https://hooks.example.com.evil.com", "https://hooks.example",
+        "https://hooks.example.com:443/tenants/7", "http://hooks.example.com/tenants/7",
+        "https://hooks.example.com/tenants/8", "https://hooks.example.com/tenant",
+        "https://hooks.example.com/tenants/7/more", "https:", "https://", "h", "/", "*",
+        "https://hooks.example.com/tenants/7 https://other.example.com", "api://somebody",
+        "HTTPS://hooks.example.com",
+    ],
+)  # fmt: skip
+def test_an_audience_is_the_webhooks_own(audience: str) -> None:
+    """Else a caller has a JWT made for another's receiver, and sent to its own."""
+    with pytest.raises(InvalidParamsError, match="webhook's own url"):
+        _jwt(URL, audience)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.example.com/tenants/7/../8",
+        "https://hooks.example.com/tenants/7/%2e%2E/8",
+        "https://hooks.example.com/tenants/7/./../8",
+    ],
+)
+def test_an_audience_is_no_path_that_is_left_again(url: str) -> None:
+    with pytest.raises(InvalidParamsError, match="webhook's own url"):
+        _jwt(url, "https://hooks.example.com/tenants/7")
+
+
+def _jwt(url: str, audience: str) -> None:
+    keys = SigningKeys.parse(key_set())
+    proofs = Proofs(Egress(), keys=keys, issuer="https://agents.example.com")
+    push = asking(url, "JWT", json.dumps({"audience": audience}))
+    validated(push, Egress(), version="1.0", proofs=proofs)
+
+
+async def test_a_jwt_that_one_receiver_captures_verifies_at_no_other() -> None:
+    """Mallory's webhook, with any audience that she may state, against Ada's receiver."""
+    agent, gate = gated()
+    gate.set()
+    keys = SigningKeys.parse(key_set())
+    issuer = "https://agents.example.com"
+    async with (
+        webhook() as ada,
+        webhook() as mallory,
+        pushing(agent, signing_keys=keys, url=issuer) as caller,
+    ):
+        here = mallory.url.removesuffix("/hook")
+        mine = ada.url.removesuffix("/hook")
+        for stated in ("", here, f"{here}/", mallory.url):
+            mallory.told.clear()
+            credentials = json.dumps({"audience": stated})
+            await caller.task("go", asking(mallory.url, "JWT", credentials))
+            await mallory.until_over()
+            for told in mallory.told:
+                for expected in (ada.url, mine, f"{mine}/"):
+                    with pytest.raises(Exception, match="aud"):
+                        claims_of(told, keys.published, issuer=issuer, audience=expected)
+        for stated in (ada.url, mine):
+            credentials = json.dumps({"audience": stated})
+            with pytest.raises(InvalidParamsError):
+                await caller.task("go", asking(mallory.url, "JWT", credentials))
+        # at the same host, receivers tell each other apart by the whole URL
+        mallory.told.clear()
+        await caller.task("go", asking(f"{mine}/mallory", "JWT"))
+        await ada.until_over()
+        with pytest.raises(Exception, match="aud"):
+            claims_of(ada.told[0], keys.published, issuer=issuer, audience=ada.url)
+
+
+async def test_a_captured_delivery_does_not_verify_with_another_body_or_id() -> None:
+    agent, gate = gated()
+    gate.set()
+    keys = SigningKeys.parse(key_set())
+    issuer = "https://agents.example.com"
+    async with webhook() as hook, pushing(agent, signing_keys=keys, url=issuer) as caller:
+        await caller.task("go", asking(hook.url, "JWT"))
+        await hook.until_over()
+        told, later = hook.told[0], hook.told[-1]
+        options: dict[str, Any] = {"issuer": issuer, "audience": hook.url}
+        claims = claims_of(told, keys.published, **options)
+        with pytest.raises(Exception, match="request_body_sha256"):
+            claims_of(told._replace(body=later.body), keys.published, **options)
+        headers = {**told.headers, "webhook-id": later.headers["webhook-id"]}
+        with pytest.raises(Exception, match="jti"):
+            claims_of(told._replace(headers=headers), keys.published, **options)
+        with pytest.raises(Exception, match="expired"):
+            claims_of(told, keys.published, now=claims["exp"] + 1, **options)
+        with pytest.raises(Exception, match="iss"):
+            claims_of(told, keys.published, issuer="https://evil.example.com", audience=hook.url)
+
+
+async def test_no_jwt_is_signed_with_what_is_published() -> None:
+    """Its algorithm is that of the key: never ``none``, never an HMAC with a public key."""
+    from joserfc.jws import extract_compact
+
+    agent, gate = gated()
+    gate.set()
+    keys = SigningKeys.parse(key_set())
+    async with webhook() as hook, pushing(agent, signing_keys=keys, url="https://a.com") as caller:
+        credentials = '{"audience": ""}'
+        await caller.task("go", asking(hook.url, "JWT", credentials))
+        await hook.until_over()
+        for told in hook.told:
+            token = told.headers["authorization"].removeprefix("Bearer ")
+            header = extract_compact(token.encode()).headers()
+            assert header == {"typ": "JWT", "alg": "ES256", "kid": keys.signers[0].kid}
+        for sneaky in ('{"alg": "none"}', '{"audience": "", "alg": "HS256"}', '{"kid": "x"}'):
+            with pytest.raises(InvalidParamsError):
+                await caller.task("go", asking(hook.url, "JWT", sneaky))
+
+
+async def test_no_secret_reaches_the_log_an_answer_or_another_origin(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from aiohttp import web
+
+    caplog.set_level(logging.DEBUG)
+    agent, gate = gated()
+    gate.set()
+    async with webhook() as hook, webhook() as other, pushing(agent) as caller:
+        elsewhere = web.Response(status=307, headers={"Location": other.url})
+        hook.answer = lambda told: elsewhere
+        for number, (scheme, credentials) in enumerate(
+            [
+                ("Bearer", f"{S}-bearer"),
+                ("Basic", f"ada:{S}-basic"),
+                ("ApiKey", f"X-Key: {S}-key"),
+                ("HMAC-SHA256", f"{S}-hmac-of-enough-bytes"),
+                ("OAuth2", client(tokenUrl=other.url)),
+                ("Hawk", f"{S}-hawk"),
+            ]
+        ):
+            elsewhere = web.Response(status=307, headers={"Location": other.url})
+            task = await caller.task("go", asking(hook.url, scheme, credentials, id="hook"))
+            push = await caller.settled(task.id, PushState.SUSPENDED, "hook")
+            assert S not in push.note, number
+            assert S not in repr(push)
+            assert S not in repr(await caller.get(task.id, "hook"))
+        for told in other.told:  # the token endpoint; no redirect was followed
+            assert told.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert S not in caplog.text
+    assert "YWRh" not in caplog.text

@@ -1,0 +1,38 @@
+"""A receiver in a process of its own: ``python -m tests.push.receiving.serving``.
+
+Its handler writes the id of each notification into a file, waits for a moment, and writes that it
+is done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import uvicorn
+
+from parley.push import PushNotification, ReceiverLimits, VerifyHmac, receiver
+from tests.polling import let_time_pass
+from tests.push.receiving.delivering import SECRET
+
+
+def main(port: str, inbox: str, acknowledge: str, file: str, seconds: str) -> None:
+    output = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    async def handle(notification: PushNotification) -> None:
+        os.write(output, f"begin {notification.id}\n".encode())
+        await let_time_pass(float(seconds))
+        os.write(output, f"done {notification.id}\n".encode())
+
+    app = receiver(
+        handle,
+        verify=VerifyHmac(SECRET),
+        inbox=inbox,
+        acknowledge=acknowledge,  # type: ignore[arg-type]
+        limits=ReceiverLimits(lease=1),
+    )
+    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning", lifespan="on")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

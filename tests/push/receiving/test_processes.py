@@ -1,0 +1,206 @@
+"""Receivers that are killed, and several that share an inbox: every notification is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.polling import let_time_pass, until
+from tests.push.receiving.delivering import hmac_headers, update
+from tests.services.ports import free_port
+from tests.services.redis import RedisServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+class Process:
+    """A receiver in a process of its own, at a fixed port."""
+
+    def __init__(self, inbox: str, file: Path, *, acknowledge: str, seconds: float) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self._arguments = [str(self.port), inbox, acknowledge, str(file), str(seconds)]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.push.receiving.serving", *self._arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait()
+
+    async def ready(self) -> None:
+        async with aiohttp.ClientSession() as session:
+
+            async def answers() -> bool:
+                try:
+                    async with session.get(self.url) as response:
+                        return response.status == 405
+                except aiohttp.ClientError:
+                    return False
+
+            await until(answers, 30)
+
+
+@contextmanager
+def processes(count: int, *given: Any, **options: Any) -> Iterator[list[Process]]:
+    all_of_them = [Process(*given, **options) for _ in range(count)]
+    try:
+        for each in all_of_them:
+            each.start()
+        yield all_of_them
+    finally:
+        for each in all_of_them:
+            if each.process is not None and each.process.poll() is None:
+                each.kill()
+
+
+class Sender:
+    """Sends the events of a task as Parley does: one after the other, until each is accepted."""
+
+    def __init__(self, session: aiohttp.ClientSession, receivers: list[Process]) -> None:
+        self.session = session
+        self.receivers = receivers
+        self.attempts = Counter[str]()
+
+    async def attempt(self, receiver: Process, id: str, task: str) -> int:
+        body = update(task, text=id)
+        self.attempts[id] += 1
+        headers = hmac_headers(body, id) | {"Content-Type": "application/a2a+json"}
+        try:
+            async with self.session.post(receiver.url, data=body, headers=headers) as response:
+                return response.status
+        except (aiohttp.ClientError, OSError):
+            return 0
+
+    async def send(self, task: str, events: int, *, copies: int = 1) -> None:
+        for n in range(events):
+            id = f"{task}/default/{n}"
+            while True:
+                chosen = [random.choice(self.receivers) for _ in range(copies)]
+                statuses = await asyncio.gather(*[self.attempt(p, id, task) for p in chosen])
+                assert set(statuses) <= {0, 200, 202, 503}, statuses
+                if any(200 <= status < 300 for status in statuses):
+                    break
+                await let_time_pass(0.02)
+
+
+def read(file: Path) -> tuple[Counter[str], Counter[str], dict[str, list[int]]]:
+    """Return how often each notification was begun and done, and each task's in order."""
+    begun, done, order = Counter[str](), Counter[str](), dict[str, list[int]]()
+    for line in file.read_text().splitlines():
+        word, id = line.split(" ")
+        if word == "begin":
+            begun[id] += 1
+        else:
+            done[id] += 1
+            task, _, number = id.split("/")
+            order.setdefault(task, []).append(int(number))
+    return begun, done, order
+
+
+async def test_a_receiver_that_is_killed_loses_nothing_and_repeats_what_it_was_handling(
+    tmp_path: Path,
+) -> None:
+    file, kills = tmp_path / "handled", 4
+    inbox = f"sqlite:///{tmp_path}/inbox.db"
+    with processes(1, inbox, file, acknowledge="after", seconds=0.002) as [receiver]:
+        await receiver.ready()
+        async with aiohttp.ClientSession() as session:
+            sender = Sender(session, [receiver])
+            sending = [asyncio.create_task(sender.send(f"t{n}", 60)) for n in range(3)]
+            for _ in range(kills):
+                await let_time_pass(0.2 + random.random() * 0.3)
+                receiver.kill()
+                receiver.start()
+                await receiver.ready()
+            await asyncio.gather(*sending)
+    begun, done, order = read(file)
+    assert len(done) == 180
+    # Three tasks are handled at once: each kill may repeat one of each.
+    assert sum(begun.values()) - 180 <= 3 * kills
+    assert sum(done.values()) - 180 <= 3 * kills
+    for task, numbers in order.items():
+        assert sorted(numbers) == numbers, task
+        assert set(numbers) == set(range(60)), task
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("store", ["redis", "postgres"])
+async def test_replicas_handle_each_notification_once_and_tasks_in_order(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    file = tmp_path / "handled"
+    if store == "redis":
+        server: RedisServer = request.getfixturevalue("redis")
+        inbox = f"{server.url}?prefix=replicas-{os.getpid()}:"
+    else:
+        inbox = request.getfixturevalue("postgres_url")
+    with processes(2, inbox, file, acknowledge="after", seconds=0.002) as receivers:
+        await asyncio.gather(*[each.ready() for each in receivers])
+        async with aiohttp.ClientSession() as session:
+            sender = Sender(session, receivers)
+            # Each notification goes out three times at once, to whichever replica.
+            await asyncio.gather(*[sender.send(f"t{n}", 40, copies=3) for n in range(5)])
+    begun, done, order = read(file)
+    assert sum(sender.attempts.values()) >= 3 * 200
+    assert set(begun.values()) == set(done.values()) == {1}
+    assert len(done) == 200
+    assert all(numbers == list(range(40)) for numbers in order.values())
+
+
+@pytest.mark.service
+async def test_a_replica_that_is_killed_is_followed_by_the_other(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "handled"
+    inbox = f"{redis.url}?prefix=killed-{os.getpid()}:"
+    with processes(2, inbox, file, acknowledge="after", seconds=0.005) as receivers:
+        await asyncio.gather(*[each.ready() for each in receivers])
+        async with aiohttp.ClientSession() as session:
+            sender = Sender(session, receivers)
+            sending = [asyncio.create_task(sender.send(f"t{n}", 60)) for n in range(4)]
+            await let_time_pass(0.4)
+            receivers[0].kill()
+            await asyncio.gather(*sending)
+    begun, done, order = read(file)
+    assert len(done) == 240
+    assert sum(begun.values()) - 240 <= 4
+    assert all(sorted(numbers) == numbers for numbers in order.values())
+
+
+@pytest.mark.service
+async def test_with_quick_answers_each_is_handled_once_while_nobody_dies(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "handled"
+    inbox = f"{redis.url}?prefix=quick-{os.getpid()}:"
+    with processes(2, inbox, file, acknowledge="before", seconds=0.002) as receivers:
+        await asyncio.gather(*[each.ready() for each in receivers])
+        async with aiohttp.ClientSession() as session:
+            sender = Sender(session, receivers)
+            await asyncio.gather(*[sender.send(f"t{n}", 40, copies=2) for n in range(5)])
+        for each in receivers:  # drains what is queued
+            await asyncio.to_thread(each.terminate)
+    _, done, order = read(file)
+    assert set(done.values()) == {1}
+    assert len(done) == 200
+    assert all(numbers == list(range(40)) for numbers in order.values())

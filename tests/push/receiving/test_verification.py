@@ -1,0 +1,356 @@
+"""A receiver lets in who proves to have sent this delivery, now, to here; and says no reason."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from typing import Any
+
+import pytest
+from joserfc import jws
+from joserfc.jwk import ECKey, RSAKey
+
+from parley.push import (
+    NotificationRefused,
+    ReceiverLimits,
+    VerifyAccessToken,
+    VerifyAll,
+    VerifyAny,
+    VerifyApiKey,
+    VerifyBasic,
+    VerifyBearer,
+    VerifyHmac,
+    VerifyJwt,
+    VerifyToken,
+    receiver,
+)
+from parley.security import Jwt
+from tests.push.receiving.delivering import SECRET, Handled, deliver, hmac_headers, update
+from tests.webhooks import webhook
+
+pytestmark = pytest.mark.anyio
+
+OTHER = "whsec_" + base64.b64encode(b"another secret of this size....").decode()
+ISSUER, AUDIENCE = "https://agents.example.com", "https://hooks.example.net/a2a"
+KEY = ECKey.generate_key("P-256", parameters={"kid": "one"})
+NEXT = ECKey.generate_key("P-256", parameters={"kid": "two"})
+
+
+def public(*keys: Any) -> dict[str, Any]:
+    return {"keys": [key.as_dict(private=False) | {"kid": key.kid} for key in keys]}
+
+
+def jwt_headers(
+    body: bytes,
+    id: str = "t1/default/1",
+    *,
+    key: Any = KEY,
+    header: dict[str, Any] | None = None,
+    without: str = "",
+    **claims: Any,
+) -> dict[str, str]:
+    now = int(time.time())
+    content = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "iat": now,
+        "exp": now + 300,
+        "jti": id,
+        "taskId": "t1",
+        "request_body_sha256": hashlib.sha256(body).hexdigest(),
+    } | claims
+    content.pop(without, None)
+    protected = {"typ": "JWT", "alg": "ES256", "kid": "one"} | (header or {})
+    token = jws.serialize_compact(
+        protected, json.dumps(content), key, algorithms=["ES256", "HS256", "RS256"]
+    )
+    return {"webhook-id": id, "webhook-timestamp": str(now), "Authorization": f"Bearer {token}"}
+
+
+async def verdict(verify: Any, body: bytes, headers: Any) -> int:
+    """Return the status of the answer, which never says more than the status does."""
+    handled = Handled()
+    async with receiver(handled, verify=verify) as app:
+        answer = await deliver(app, body, headers)
+    assert bool(handled.got) == (answer.status == 202)
+    if answer.status in (401, 403):
+        assert json.loads(answer.body) == {"error": "the notification is not accepted"}
+    return answer.status
+
+
+async def test_the_vector_of_the_page_is_accepted() -> None:
+    body = (
+        b'{"statusUpdate":{"taskId":"0192d1c8","contextId":"0192d1c9",'
+        b'"status":{"state":"TASK_STATE_COMPLETED"}}}'
+    )
+    headers = {
+        "webhook-id": "0192d1c8/default/4",
+        "webhook-timestamp": "1763861400",
+        "webhook-signature": "v1,J5IqruVzTvoCGVnkW3InoNZQqskyzOrno8yC8DCjg6g=",
+    }
+    handled = Handled()
+    async with receiver(handled, verify=VerifyHmac(SECRET)) as app:
+        app._now = lambda: 1763861460.0
+        assert (await deliver(app, body, headers)).status == 202
+    assert handled.ids == ["0192d1c8/default/4"]
+
+
+async def test_a_signature_covers_id_time_and_body() -> None:
+    body, verify = update(), VerifyHmac(SECRET)
+    right = hmac_headers(body)
+    assert await verdict(verify, body, right) == 202
+    assert await verdict(verify, body + b" ", right) == 401
+    other = {"webhook-id": "t1/default/2", "A2A-Notification-Id": "t1/default/2"}
+    assert await verdict(verify, body, right | other) == 401
+    later = str(int(right["webhook-timestamp"]) + 1)
+    assert await verdict(verify, body, right | {"webhook-timestamp": later}) == 401
+    for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
+        assert await verdict(verify, body, {k: v for k, v in right.items() if k != name}) == 401
+
+
+async def test_a_signature_of_another_secret_or_scheme_is_refused() -> None:
+    body = update()
+    assert await verdict(VerifyHmac(OTHER), body, hmac_headers(body)) == 401
+    right = hmac_headers(body)
+    for wrong in ("v1a,", "v2,", ""):
+        signature = right["webhook-signature"].replace("v1,", wrong)
+        headers = right | {"webhook-signature": signature}
+        assert await verdict(VerifyHmac(SECRET), body, headers) == 401
+
+
+async def test_secrets_rotate_on_both_sides() -> None:
+    body = update()
+    assert await verdict(VerifyHmac(OTHER, SECRET), body, hmac_headers(body)) == 202
+    new, old = hmac_headers(body, secret=OTHER), hmac_headers(body)
+    both = f"{new['webhook-signature']} {old['webhook-signature']}"
+    assert await verdict(VerifyHmac(SECRET), body, old | {"webhook-signature": both}) == 202
+    assert await verdict(VerifyHmac(OTHER), body, old | {"webhook-signature": both}) == 202
+
+
+@pytest.mark.parametrize("seconds", [-301, 301, -86400])
+async def test_an_old_or_early_delivery_is_refused(seconds: int) -> None:
+    body = update()
+    headers = hmac_headers(body, at=time.time() + seconds + (5 if seconds > 0 else -5))
+    assert await verdict(VerifyHmac(SECRET), body, headers) == 403
+
+
+async def test_secrets_that_are_sent_are_compared() -> None:
+    body = update()
+    basic = {"Authorization": "Basic " + base64.b64encode(b"hook:pass:word").decode()}
+    cases: list[tuple[Any, dict[str, str]]] = [
+        (VerifyBearer("one", "two"), {"Authorization": "bearer two"}),
+        (VerifyBasic("hook", "pass:word"), basic),
+        (VerifyApiKey("X-API-Key", "k1"), {"x-api-key": "k1"}),
+        (VerifyToken("t0ken"), {"X-A2A-Notification-Token": "t0ken"}),
+        (VerifyToken("t0ken"), {"A2A-Notification-Token": "t0ken"}),
+    ]
+    for verify, right in cases:
+        assert await verdict(verify, body, right) == 202
+        assert await verdict(verify, body, {}) == 401
+        assert (
+            await verdict(verify, body, {name: value + "x" for name, value in right.items()}) == 401
+        )
+        twice = [*right.items(), *right.items()]
+        assert await verdict(verify, body, twice) == 400
+        assert "one" not in repr(verify)
+
+
+async def test_a_list_needs_all_and_any_needs_one() -> None:
+    body = update()
+    token = {"X-A2A-Notification-Token": "t0ken"}
+    both = [VerifyHmac(SECRET), VerifyToken("t0ken")]
+    assert await verdict(both, body, hmac_headers(body) | token) == 202
+    assert await verdict(both, body, hmac_headers(body)) == 401
+    assert await verdict(VerifyAll(*both), body, token) == 401
+    assert await verdict(VerifyAny(*both), body, token) == 202
+    assert await verdict(VerifyAny(*both), body, hmac_headers(body)) == 202
+    assert await verdict(VerifyAny(*both), body, {}) == 401
+    old = hmac_headers(body, at=time.time() - 1000)
+    assert await verdict(VerifyAny(*both), body, old) == 403
+
+
+async def test_one_agent_cannot_use_up_the_ids_of_another() -> None:
+    """Both are accepted here; what the one has sent is no reason to pass over the other's."""
+    handled, body = Handled(), update()
+    verify = VerifyAny(VerifyHmac(SECRET), VerifyHmac(OTHER))
+    async with receiver(handled, verify=verify, acknowledge="after") as app:
+        for secret in (OTHER, SECRET, OTHER, SECRET):
+            assert (await deliver(app, body, hmac_headers(body, secret=secret))).status == 200
+    assert handled.ids == ["t1/default/1"] * 2
+
+
+def of_keys(*keys: Any, **options: Any) -> VerifyJwt:
+    return VerifyJwt(issuer=ISSUER, audience=AUDIENCE, keys=public(*keys), **options)
+
+
+async def test_a_jwt_is_about_one_delivery_for_here_and_now() -> None:
+    body, now = update(), int(time.time())
+    assert await verdict(of_keys(KEY), body, jwt_headers(body)) == 202
+    assert await verdict(of_keys(KEY), body, jwt_headers(body, aud=["x", AUDIENCE])) == 202
+    refused: list[tuple[int, dict[str, Any]]] = [
+        (401, {"iss": "https://evil.example"}),
+        (403, {"aud": "https://hooks.example.net/another"}),
+        (403, {"aud": [AUDIENCE + "/"]}),
+        (403, {"iat": now - 1000, "exp": now - 700}),
+        (403, {"iat": now - 1000, "exp": now + 9999}),
+        (403, {"iat": now + 200, "exp": now + 500}),
+        (401, {"without": "exp"}),
+        (401, {"without": "iat"}),
+        (401, {"without": "jti"}),
+        (403, {"without": "aud"}),
+        (401, {"without": "request_body_sha256"}),
+        (401, {"jti": "t1/default/2"}),
+        (400, {"id": "two\nlines"}),
+        (401, {"taskId": "t2"}),
+        (401, {"request_body_sha256": hashlib.sha256(b"else").hexdigest()}),
+        (401, {"exp": "soon"}),
+    ]
+    for status, options in refused:
+        assert await verdict(of_keys(KEY), body, jwt_headers(body, **options)) == status, options
+    assert await verdict(of_keys(KEY), body + b" ", jwt_headers(body)) == 401
+
+
+async def test_no_jwt_outlives_what_the_inbox_remembers() -> None:
+    handled, body = Handled(), update()
+    limits = ReceiverLimits(max_age=5.0, remember=10.0)
+    async with receiver(handled, verify=of_keys(KEY, leeway=600.0), limits=limits) as app:
+        for seconds, status in ((2, 202), (30, 403), (-30, 403)):
+            iat = int(time.time()) - seconds
+            answer = await deliver(app, body, jwt_headers(body, iat=iat, exp=iat + 300))
+            assert answer.status == status
+
+
+async def test_a_jwt_of_another_key_or_algorithm_is_refused() -> None:
+    body = update()
+    assert await verdict(of_keys(NEXT), body, jwt_headers(body)) == 401
+    assert await verdict(of_keys(KEY), body, jwt_headers(body, key=NEXT)) == 401
+    # The public key as the secret of HS256: key confusion.
+    token = jwt_headers(body)["Authorization"].split(" ")[1].split(".")
+    head = (
+        base64.urlsafe_b64encode(b'{"typ":"JWT","alg":"HS256","kid":"one"}').rstrip(b"=").decode()
+    )
+    digest = hmac.digest(KEY.as_pem(private=False), f"{head}.{token[1]}".encode(), "sha256")
+    mac = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    forged = {"Authorization": f"Bearer {head}.{token[1]}.{mac}"}
+    assert await verdict(of_keys(KEY), body, jwt_headers(body) | forged) == 401
+    none = base64.urlsafe_b64encode(b'{"typ":"JWT","alg":"none"}').rstrip(b"=").decode()
+    for signature in ("", token[2]):
+        headers = {"Authorization": f"Bearer {none}.{token[1]}.{signature}"}
+        assert await verdict(of_keys(KEY), body, jwt_headers(body) | headers) == 401
+    rsa = RSAKey.generate_key(2048, parameters={"kid": "rsa"})
+    signed = jwt_headers(body, key=rsa, header={"alg": "RS256", "kid": "rsa"})
+    assert await verdict(of_keys(rsa), body, signed) == 202
+    assert await verdict(of_keys(rsa, algorithms=["ES256"]), body, signed) == 401
+
+
+async def test_a_jwt_cannot_name_where_its_key_is() -> None:
+    body = update()
+    async with webhook() as evil:
+        for header in ({"jku": evil.url}, {"jwk": NEXT.as_dict(private=False)}, {"x5u": evil.url}):
+            named = header | {"kid": "two"}
+            forged = jwt_headers(body, key=NEXT, header=named)
+            assert await verdict(of_keys(KEY), body, forged) == 401
+        assert evil.told == []
+
+
+async def test_keys_are_fetched_kept_and_followed_as_they_rotate() -> None:
+    from aiohttp import web
+
+    body = update()
+    async with webhook() as server:
+        origin = server.url.removesuffix("/hook")
+        keys = [KEY]
+        server.answer = lambda told: web.json_response(public(*keys))
+        verify = VerifyJwt(issuer=origin, audience=AUDIENCE)
+        handled = Handled()
+        async with receiver(handled, verify=verify) as app:
+            for n in range(5):
+                headers = jwt_headers(body, f"t1/default/{n}", iss=origin)
+                assert (await deliver(app, body, headers)).status == 202
+            assert [told.path for told in server.told] == ["/.well-known/jwks.json"]
+            keys.append(NEXT)
+            headers = jwt_headers(body, "t1/default/9", iss=origin, key=NEXT, header={"kid": "two"})
+            assert (await deliver(app, body, headers)).status == 202
+            assert len(server.told) == 2
+            for n in range(20):  # who sends tokens cannot make it fetch without end
+                forged = jwt_headers(body, f"t1/x/{n}", iss=origin, header={"kid": f"k{n}"})
+                assert (await deliver(app, body, forged)).status in (401, 503)
+            assert len(server.told) < 10
+
+
+async def test_an_access_token_is_judged_by_a_security_scheme() -> None:
+    scheme = Jwt(issuer=ISSUER, audience=AUDIENCE, keys=public(KEY))
+    body, now = update(), int(time.time())
+
+    def bearer(**claims: Any) -> dict[str, str]:
+        content = {"iss": ISSUER, "aud": AUDIENCE, "sub": "parley", "exp": now + 60} | claims
+        header = {"alg": "ES256", "kid": "one", "typ": "at+jwt"}
+        token = jws.serialize_compact(header, json.dumps(content), KEY)
+        return {"Authorization": f"Bearer {token}"}
+
+    verify = VerifyAccessToken(scheme, subjects=["parley"])
+    assert await verdict(verify, body, bearer()) == 202
+    assert await verdict(verify, body, bearer(sub="another")) == 403
+    assert await verdict(VerifyAccessToken(scheme), body, bearer(sub="another")) == 202
+    assert await verdict(verify, body, bearer(aud="https://elsewhere")) == 401
+    assert await verdict(verify, body, bearer(exp=now - 1000)) == 401
+    assert await verdict(verify, body, {}) == 401
+    away = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="http://127.0.0.1:9/keys")
+    assert await verdict(VerifyAccessToken(away), body, bearer()) == 503
+    with pytest.raises(TypeError, match="Jwt"):
+        VerifyAccessToken("token")  # type: ignore[arg-type]
+
+
+async def test_without_keys_the_sender_is_told_to_come_again() -> None:
+    body = update()
+    verify = VerifyJwt(issuer="http://127.0.0.1:9", audience=AUDIENCE)
+    handled = Handled()
+    async with receiver(handled, verify=verify) as app:
+        answer = await deliver(app, body, jwt_headers(body, iss="http://127.0.0.1:9"))
+    assert answer.status == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert not handled.got
+
+
+def test_wrong_settings_are_refused_with_what_is_right_and_without_secrets() -> None:
+    async def handle(notification: object) -> None: ...
+
+    cases: list[tuple[Any, str]] = [
+        (lambda: VerifyHmac(), "takes a secret"),
+        (lambda: VerifyHmac("tooshort"), "24 bytes or more"),
+        (lambda: VerifyHmac("whsec_!!"), "in base64"),
+        (lambda: VerifyBearer(""), "one is empty"),
+        (lambda: VerifyBasic("a:b", "c"), "without a colon"),
+        (lambda: VerifyApiKey("X Key", "c"), "name of a header"),
+        (lambda: VerifyJwt(issuer="", audience="x"), "issuer="),
+        (lambda: VerifyJwt(issuer="http://example.com", audience="x"), "https"),
+        (lambda: VerifyJwt(issuer=ISSUER, audience=""), "audience="),
+        (lambda: VerifyJwt(issuer=ISSUER, audience="x", algorithms=["HS256"]), "algorithms="),
+        (lambda: VerifyJwt(issuer=ISSUER, audience="x", leeway=9999), "leeway="),
+        (lambda: VerifyAll(), "verify=False"),
+        (lambda: receiver(handle, verify=[]), "verify=False"),
+        (lambda: receiver(handle, verify=None), "VerifyHmac"),  # type: ignore[arg-type]
+        (lambda: receiver(handle, verify=True), "VerifyHmac"),  # type: ignore[arg-type]
+        (lambda: receiver(handle, verify="secret"), "not a text"),  # type: ignore[arg-type]
+        (lambda: receiver(handle, verify=VerifyHmac), "VerifyHmac"),  # type: ignore[arg-type]
+    ]
+    for make, words in cases:
+        with pytest.raises((ValueError, TypeError), match=words) as refused:
+            make()
+        assert "tooshort" not in str(refused.value)
+
+
+async def test_the_log_says_why_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    refusals: list[NotificationRefused] = []
+    async with receiver(
+        Handled(), verify=VerifyBearer("s3cret"), on_refused=refusals.append
+    ) as app:
+        for _ in range(3):
+            await deliver(app, update(), {"Authorization": "Bearer guess"})
+    assert [each.reason for each in refusals] == ["the secret in authorization is wrong"] * 3
+    assert caplog.text.count("is refused with 401") == 1  # one a second
+    assert "s3cret" not in caplog.text
+    assert "guess" not in caplog.text

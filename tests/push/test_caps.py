@@ -1,0 +1,322 @@
+"""The cap of a destination: however many callers, webhooks and names, one victim gets no more."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from parley import Agent, Turn
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.tasks import TaskState
+from parley.push.caps import DestinationBusy, DestinationCap, DestinationCaps
+from parley.push.dispatcher import PushDispatcher
+from parley.push.http_sender import WebhookAnswer
+from parley.push.jobs import DeliveryJob, Destination
+from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
+from parley.security.egress import Egress
+from parley.security.egress.dialled import dialled, network_of
+from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord
+from tests.engine.fleet import Fleet
+from tests.polling import let_time_pass, until
+from tests.push.proofs.receiving import asking
+from tests.push.pushing import PATIENT, pushing, writer
+from tests.store.making import creation, status
+from tests.webhooks import webhook
+
+pytestmark = pytest.mark.anyio
+
+
+class Victim:
+    """Takes what is posted, and counts it."""
+
+    def __init__(self) -> None:
+        self.taken = self.active = self.most_active = 0
+        self.callers: Counter[str] = Counter()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        self.taken += 1
+        self.callers[url.split("?")[1]] += 1
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.active -= 1
+        return WebhookAnswer(200)
+
+
+def record(url: str, push_id: str) -> PushRecord:
+    return PushRecord(
+        config=TaskPushNotificationConfig(id=push_id, url=url), version="1.0", revision=push_id
+    )
+
+
+async def aim(push: PushDispatcher, store: MemoryTaskStore, callers: int, webhooks: int) -> None:
+    """Have so many callers name so many webhooks each at one victim."""
+    for caller in range(callers):
+        for n in range(webhooks // 20):
+            task_id = f"{caller}-{n}"
+            scope = Scope("agent", "", f"caller {caller}")
+            pushes = tuple(
+                record(f"https://victim.example.com/{caller}/{n}/{each}?{caller}", f"p{each}")
+                for each in range(20)
+            )
+            made = creation(
+                task_id, status(task_id, TaskState.COMPLETED), pushes=pushes, scope=scope
+            )
+            await store.append(made)
+            push.watch(task_id, scope)
+
+
+async def test_ten_thousand_webhooks_of_a_hundred_callers_are_no_flood() -> None:
+    store, victim = MemoryTaskStore(), Victim()
+    await store.open(lambda records: None)
+    cap = DestinationCap(per_minute=400, concurrent=16)
+    push = PushDispatcher(
+        store, egress=Egress(), transport=victim.post, cap=cap, retry_policy=PATIENT
+    )
+    await push.start(["agent"])
+    try:
+        await aim(push, store, callers=100, webhooks=100)
+        async with asyncio.timeout(60):
+            await until(lambda: victim.taken >= 100 and not push._to_load)
+        await let_time_pass(0.5)
+        assert 100 <= victim.taken <= 400
+        assert victim.most_active <= 16
+        # Callers take turns.
+        assert max(victim.callers.values()) <= 16
+        assert len(victim.callers) >= 50
+    finally:
+        await push.stop(0)
+        await store.close()
+
+
+async def test_many_names_of_one_machine_have_one_cap() -> None:
+    class Names:
+        async def resolve(self, name: str, port: int = 0, family: Any = 0) -> list[Any]:
+            return [
+                {
+                    "hostname": name, "host": "127.0.0.1", "port": port,
+                    "family": socket.AF_INET, "proto": 0, "flags": socket.AI_NUMERICHOST,
+                }
+            ]  # fmt: skip
+
+    agent = Agent("Steps")
+
+    @agent.skill(replies="task")
+    async def step(turn: Turn) -> None:
+        await turn.working("1")
+
+    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as pushed:
+        push = pushed.host.push
+        push._sender._resolver = Names()  # type: ignore[assignment]
+        push._scheduler.caps._cap = DestinationCap(per_minute=40, concurrent=4)
+        for n in range(40):
+            await pushed.task("go", hook.url.replace("127.0.0.1", f"n{n}.example.com"))
+        await hook.until(lambda told: len(told) >= 10)
+        await let_time_pass(0.5)
+        assert len(hook.told) <= 12
+        # What waits is no failure.
+        for n in range(40):
+            assert not (await pushed.store.pushes(await first_task(pushed, n)))[0].note
+
+
+async def first_task(pushed: Any, n: int) -> str:
+    return str(list(pushed.store._logs)[n])
+
+
+async def test_a_host_that_the_operator_names_has_no_cap() -> None:
+    agent = Agent("Steps")
+
+    @agent.skill(replies="task")
+    async def step(turn: Turn) -> None:
+        for n in range(10):
+            await turn.working(str(n))
+
+    async with webhook() as hook, pushing(agent, allowed=["127.0.0.0/8"]) as pushed:
+        pushed.host.push._scheduler.caps._cap = DestinationCap(per_minute=1, concurrent=1)
+        await pushed.task("go", hook.url)
+        await hook.until_over()
+
+
+async def test_replicas_that_share_a_store_have_equal_parts(fleet: Fleet) -> None:
+    agent = Agent("Steps")
+
+    @agent.skill(replies="task")
+    async def step(turn: Turn) -> None:
+        await turn.working("1")
+
+    for _ in range(3):
+        await fleet.add(agent)
+    for each in fleet.replicas:
+        each.host.push._counted = -100.0
+        await each.host.push.reconcile()
+        part = each.host.push._scheduler.caps._cap
+        assert part == DestinationCap(per_minute=2000, concurrent=42)
+
+
+# -- one cap, with a clock of its own ------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def job_at(origin: str, caller: str = "ada") -> DeliveryJob:
+    async def nothing() -> None:
+        return None
+
+    return DeliveryJob(Destination(caller, origin), nothing)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 60, 600])
+async def test_no_minute_has_more_than_the_cap(most: int) -> None:
+    clock = Clock()
+    caps = DestinationCaps(DestinationCap(per_minute=most), lambda d: None, clock=clock)
+    sent: list[float] = []
+    for _ in range(3000):
+        clock.now += 0.1
+        job = job_at("https://victim.example.com:443")
+        if caps.admit(job):
+            caps.permit(job)
+            while caps.permit(job):
+                sent.append(clock.now)
+            sent.append(clock.now)
+            caps.release(job)
+        else:
+            caps.forget(job.destination)
+    caps.close()
+    for at in sent:
+        assert len([each for each in sent if at <= each < at + 60]) <= most
+    assert len(sent) >= most * 5 * 3 // 4 - 1, "and nearly all of it may be used"
+
+
+async def test_a_request_that_is_not_made_is_given_back() -> None:
+    caps = DestinationCaps(DestinationCap(per_minute=4), lambda d: None, clock=Clock())
+    for _ in range(10):
+        job = job_at("https://victim.example.com:443")
+        assert caps.admit(job)
+        caps.release(job)
+    caps.close()
+
+
+async def test_an_address_that_is_dialled_counts_for_all_names() -> None:
+    caps = DestinationCaps(DestinationCap(per_minute=8), lambda d: None, clock=Clock())
+    for n in range(2):
+        job = job_at(f"https://n{n}.example.com:443")
+        assert caps.admit(job)
+        assert caps.permit(job)
+        caps.dial(job, "203.0.113.7")
+        caps.release(job)
+    late = job_at("https://n3.example.com:443")
+    assert caps.admit(late)
+    assert caps.permit(late)
+    with pytest.raises(DestinationBusy):
+        caps.dial(late, "::ffff:203.0.113.7")
+    assert late.is_held_back
+    caps.release(late)
+    assert not caps.admit(job_at("https://n3.example.com:443", "grace")), "its address is known"
+    caps.close()
+
+
+async def test_a_token_endpoint_of_one_caller_holds_up_nobodys_webhooks() -> None:
+    clock, shared = Clock(), "https://hooks.example.com:443"
+    caps = DestinationCaps(DestinationCap(per_minute=64), lambda d: None, clock=clock)
+    mallory = job_at(shared, "mallory")
+    assert caps.admit(mallory)
+    with caps.token_request("mallory", "busy.example.net"):
+        dialled("203.0.113.9")
+    caps.release(mallory)
+    for n in range(64):  # she keeps the address of her token endpoint busy
+        other = job_at(f"https://n{n}.example.net:443", "mallory")
+        if caps.admit(other) and caps.permit(other):
+            with suppress(DestinationBusy):
+                caps.dial(other, "203.0.113.9")
+        caps.release(other)
+    assert caps.admit(job_at(shared, "ada"))
+    with caps.token_request("ada", "busy.example.net"):
+        dialled("203.0.113.9")
+    caps.close()
+
+
+async def test_token_endpoints_have_a_part_of_the_cap_and_callers_a_part_of_it() -> None:
+    clock = Clock()
+    caps = DestinationCaps(DestinationCap(per_minute=160), lambda d: None, clock=clock)
+
+    def asked(caller: str, name: str) -> int:
+        clock.now += 120.0
+        taken = 0
+        for _ in range(600):
+            clock.now += 0.1
+            with suppress(DestinationBusy), caps.token_request(caller, name):
+                dialled("203.0.113.9")
+                taken += 1
+        return taken
+
+    assert 7 <= asked("mallory", "id.example.net") <= 10
+    clock.now += 120.0
+    taken = 0
+    for n in range(600):  # many callers, and many names of one address
+        clock.now += 0.1
+        with suppress(DestinationBusy), caps.token_request(f"{n}", f"n{n}.example.net"):
+            dialled("203.0.113.9")
+            taken += 1
+    assert 30 <= taken <= 40
+    caps.close()
+
+
+class Renewing(StaticProof):
+    """A proof of which there is always a newer one."""
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        return iter(())
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        return {}
+
+    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
+        return True
+
+
+async def test_an_attempt_that_is_repeated_with_a_newer_proof_counts_twice() -> None:
+    async with webhook() as hook, pushing(writer(1), retry_policy=PATIENT) as pushed:
+        hook.answer = lambda told: 401
+        pushed.host.push.proofs._proofs["renewing"] = Renewing()
+        cap = pushed.host.push._scheduler.caps._cap = DestinationCap(per_minute=8)
+        pushed.host.push._scheduler.caps._exempt = lambda host: False
+        for _ in range(4):
+            await pushed.task("go", asking(hook.url, "Renewing"))
+        await hook.until(lambda told: len(told) >= 2)
+        await let_time_pass(0.5)
+        assert len(hook.told) == cap.per_minute // 4, "what may come at once"
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("64:ff9b::203.0.113.7", "203.0.113.7"),
+        ("2002:cb00:7107::1", "203.0.113.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_what_one_machine_has_is_one_destination(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+def test_a_cap_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="per_minute is at least 1, not 0"):
+        DestinationCap(per_minute=0)

@@ -1,0 +1,189 @@
+"""Publishing, heartbeats and probes of a registry that is served, as its callers see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import parley
+from parley.host.registration import RegistryRegistration
+from parley.registry.health.settings import HealthSettings
+from parley.registry.publishing.proofs import PROOF_PATH
+from parley.server.run import serving
+from tests.client.scripted_server import Exchange
+from tests.polling import until
+from tests.registry.app.serving import PUBLISHER, SCHEME, Served, agents, currency, key, served
+from tests.registry.ingest.sites import HERE_ONLY, card, catalog, entry, site
+from tests.services.ports import free_port
+
+pytestmark = pytest.mark.anyio
+
+ONE = f"urn:air:{PUBLISHER}:test:one"
+OPTIONS: dict[str, Any] = {"auth": SCHEME, "public_search": True, "egress": HERE_ONLY}
+
+
+async def prove(here: Served, name: str = "ada") -> None:
+    """Prove the domain of this machine by a document."""
+    async with site() as web:
+        asked = {"domain": PUBLISHER, "origin": web.url}
+        challenge = await here.post("/publish/challenges", asked, key(name))
+        assert challenge.status == 201, challenge.body
+        web.pages[PROOF_PATH] = challenge.json["document"]
+        proved = await here.post("/publish/domains", asked, key(name))
+        assert proved.status == 200, proved.body
+
+
+def one(**more: Any) -> dict[str, Any]:
+    return entry("one", data=card("http://127.0.0.1:1", name="One"), **more)
+
+
+async def test_a_publisher_proves_publishes_and_withdraws() -> None:
+    async with served(**OPTIONS) as here:
+        body = {"entries": [one()]}
+        assert (await here.post("/publish", body)).status == 401
+        refused = await here.post("/publish", body, key("ada"))
+        assert [each["standing"] for each in refused.json["refused"]] == ["refused"]
+        await prove(here)
+        done = await here.post("/publish", body, key("ada"))
+        assert [each["standing"] for each in done.json["entries"]] == ["listed"], done.body
+        assert await here.names("one") == ["one"]
+        own = await here.get("/publish", key("ada"))
+        assert [each["identifier"] for each in own.json["entries"]] == [ONE]
+        assert (await here.delete(f"/entries/{ONE}", key("bob"))).status == 403
+        assert (await here.delete(f"/entries/{ONE}", key("ada"))).json == {"withdrawn": 1}
+        assert await here.names("one") == []
+
+
+async def test_a_heartbeat_is_of_ones_own_agents() -> None:
+    async with served(**OPTIONS) as here:
+        await prove(here)
+        await here.post("/publish", {"entries": [one()]}, key("ada"))
+        beat = {"identifiers": [ONE]}
+        assert (await here.post("/heartbeats", beat)).status == 401
+        assert (await here.post("/heartbeats", beat, key("bob"))).status == 403
+        answer = await here.post("/heartbeats", beat, key("ada"))
+        assert answer.json["alive"] == [ONE]
+        shown = await here.search("one")
+        assert shown["results"][0]["registry"]["liveness"] == "alive"
+
+
+async def test_an_agent_that_is_away_never_looks_healthy_in_answers() -> None:
+    async with served(**OPTIONS, health=HealthSettings(poll=0.05)) as here:
+        await prove(here)
+        await here.post("/publish", {"entries": [one()]}, key("ada"))
+
+        async def health() -> str:
+            found = await here.search("one")
+            return str(found["results"][0]["registry"].get("health", ""))
+
+        await until(health, seconds=20)
+        assert await health() == "unreachable"
+        healthy = {"query": {"text": "one", "filter": {"observed.health": "healthy"}}}
+        assert (await here.post("/search", healthy)).json["results"] == []
+
+
+async def test_an_agent_that_answers_is_healthy() -> None:
+    async with agents() as there:
+        settings = HealthSettings(poll=0.05)
+        async with served(sources=[there], health=settings) as here:
+
+            async def healths() -> set[str]:
+                found = await here.search("currency")
+                return {each["registry"].get("health", "") for each in found["results"]}
+
+            async def is_healthy() -> bool:
+                return await healths() == {"healthy"}
+
+            await until(is_healthy, seconds=30)
+
+
+async def test_only_operators_import() -> None:
+    async with served(**OPTIONS) as here:
+        body = {"catalog": catalog(one())}
+        assert (await here.post("/operator/import/agents.json", body, key("ada"))).status == 403
+        done = await here.post("/operator/import/agents.json", body, key("root"))
+        assert [each["standing"] for each in done.json["entries"]] == ["listed"]
+
+
+async def test_a_server_publishes_itself_and_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(**OPTIONS) as here:
+        await prove(here)
+        monkeypatch.setenv("PARLEY_AUTH_ORIGIN", here.url)
+        monkeypatch.setenv("PARLEY_API_KEY", key("ada")["X-API-Key"])
+        port = free_port()
+        app = parley.asgi(
+            currency(), publisher=PUBLISHER, url=f"http://127.0.0.1:{port}", registry=here.url
+        )
+        async with serving(app, port=port):
+
+            async def is_alive() -> bool:
+                found = await here.search("currency")
+                states = [each["registry"].get("liveness") for each in found["results"]]
+                return states == ["alive"]
+
+            await until(is_alive, seconds=30)
+
+
+async def test_a_registry_that_is_away_hurts_no_server() -> None:
+    app = parley.asgi(
+        currency(), publisher=PUBLISHER, url="http://127.0.0.1:1", registry="http://127.0.0.1:1"
+    )
+    async with serving(app) as url, parley.connect(url) as agent:
+        assert agent.card.name == "Currency agent"
+
+
+async def test_a_registry_that_forgets_is_not_asked_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says that an entry is held, and at the heartbeat that it does not know it."""
+    loop = asyncio.get_running_loop()
+    asked: list[tuple[str, float]] = []
+
+    async def publish(exchange: Exchange) -> None:
+        asked.append(("publish", loop.time()))
+        entries = json.loads(exchange.body)["catalog"]["entries"]
+        held = [
+            {"identifier": each["identifier"], "standing": "held", "reason": "why"}
+            for each in entries
+        ]
+        await exchange.json({"entries": held, "refused": [], "withdrawn": 0})
+
+    async def beat(exchange: Exchange) -> None:
+        asked.append(("beat", loop.time()))
+        names = json.loads(exchange.body)["identifiers"]
+        await exchange.json({"alive": [], "unknown": names, "interval": 0})
+
+    app = parley.asgi(currency(), publisher=PUBLISHER, url="http://127.0.0.1:1")
+    async with site() as web:
+        web.pages |= {"/publish": publish, "/heartbeats": beat}
+        registration = RegistryRegistration(web.url, "http://127.0.0.1:1", first_seconds=0)
+        registration.start(app)
+        try:
+            await until(lambda: len(asked) > 2, seconds=20)
+        finally:
+            await registration.stop()
+    assert [name for name, _ in asked[:3]] == ["publish", "beat", "publish"]
+    assert asked[2][1] - asked[1][1] > 0.8
+    assert "is held: why" in registration.problem
+    said = [each.getMessage() for each in caplog.records if each.name == "parley.host"]
+    assert sum("is held: why" in each for each in said) == 1
+    assert not any("answers again" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"registry": "https://find.example"}, "publisher="),
+        ({"registry": "https://find.example", "publisher": "example.com"}, "url="),
+        (
+            {"registry": "agents.json", "publisher": "example.com", "url": "https://a.example"},
+            "address",
+        ),
+    ],
+)
+def test_a_registration_that_cannot_work_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parley.asgi(currency(), **options)

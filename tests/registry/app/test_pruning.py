@@ -1,0 +1,51 @@
+"""A registry removes entries that were withdrawn long ago, by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.registry.app.care import RegistryCare
+from parley.registry.app.pruning import DAY_MS, KEPT_DAYS, WithdrawnPruner
+from parley.registry.index.sqlite import SqliteRegistryIndex
+from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.security.egress import Egress
+from tests.polling import until
+from tests.registry.index.conftest import Clock
+from tests.registry.index.making import CATALOG, draft, identifier, standings
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_old_withdrawn_entries_are_removed_in_pieces() -> None:
+    clock = Clock()
+    index = SqliteRegistryIndex(clock=clock)
+    await index.open()
+    await index.put([draft(f"n{n}") for n in range(5)])
+    await index.withdraw(CATALOG, [identifier("n0")], "gone")
+    pruner = WithdrawnPruner(index, at_once=2)
+    clock.now += KEPT_DAYS * DAY_MS
+    assert await pruner.prune() == 0
+    clock.now += 1
+    assert await pruner.prune() == 4
+    assert await standings(index, "n0") == {CATALOG: "listed"}
+    assert await standings(index, "n1") == {}
+    await index.close()
+
+
+async def test_a_running_registry_removes_them() -> None:
+    clock = Clock()
+    index = SqliteRegistryIndex(clock=clock)
+    await index.open()
+    await index.put([draft("one", type="application/mcp-server-card+json")])
+    await index.withdraw(CATALOG, [], "gone")
+    clock.now += KEPT_DAYS * DAY_MS + 1
+    care = RegistryCare(index, CallerRates(PublishingLimits()), egress=Egress())
+    await care.start()
+
+    async def is_removed() -> bool:
+        return await standings(index, "one") == {}
+
+    await until(is_removed, 10)
+    await care.stop()
+    await care.stop()
+    await index.close()

@@ -1,0 +1,113 @@
+"""Registries that ask each other in circles answer each search once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+import parley
+from parley.registry.federation.hops import HEADER
+from tests.registry.federation.registries import entry, registries
+
+pytestmark = pytest.mark.anyio
+
+CATALOGS = [
+    [entry("urn:air:one.example:agent:fx", "Currency conversion of One")],
+    [entry("urn:air:two.example:agent:fx", "Currency conversion of Two")],
+    [entry("urn:air:three.example:agent:fx", "Currency conversion of Three")],
+]
+RING = {0: [1], 1: [2], 2: [0]}
+MESH = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
+
+
+@pytest.mark.parametrize(("upstreams", "asked"), [(RING, [1, 1, 1]), (MESH, [1, 1, 1])])
+async def test_three_registries_in_a_loop_answer_a_search_once(tmp_path, upstreams, asked) -> None:
+    async with registries(tmp_path, CATALOGS, upstreams) as (urls, apps):
+        found = await parley.find("currency conversion", registry=urls[0])
+    assert sorted(each.identifier for each in found) == [
+        "urn:air:one.example:agent:fx",
+        "urn:air:three.example:agent:fx",
+        "urn:air:two.example:agent:fx",
+    ]
+    assert [app.searches for app in apps] == asked
+    by_name = {each.identifier.split(":")[2]: each for each in found}
+    assert by_name["one.example"].source == f"{urls[0]}/"
+    assert by_name["two.example"].source == f"{urls[1]}/"
+    # What was passed on twice says who indexed it, and who says so.
+    assert by_name["three.example"].source == f"{urls[2]}/"
+    assert by_name["one.example"].via == ""
+    assert by_name["two.example"].via == f"{urls[1]}/"
+
+
+async def test_the_same_search_from_many_clients_at_once_is_passed_on_once(tmp_path) -> None:
+    async with registries(tmp_path, CATALOGS, MESH) as (urls, apps):
+        async with parley.RemoteRegistry(urls[0]) as registry:
+            every = await asyncio.gather(*(registry.find("currency conversion") for _ in range(8)))
+        assert [len(found) for found in every] == [3] * 8
+        assert apps[1].searches <= 8
+        assert apps[1].searches == apps[2].searches
+
+
+async def test_federation_none_asks_nobody_and_referrals_name_them(tmp_path) -> None:
+    async with registries(tmp_path, CATALOGS, MESH) as (urls, apps):  # noqa: SIM117
+        async with parley.RemoteRegistry(urls[0]) as registry:
+            [alone] = await registry.find("currency conversion", federation="none")
+            [first] = await registry.find("currency conversion", federation="referrals")
+            referred = await registry.referrals()
+    assert alone.identifier == first.identifier == "urn:air:one.example:agent:fx"
+    assert apps[1].searches == apps[2].searches == 0
+    assert [each.url for each in referred] == [f"{urls[1]}/search", f"{urls[2]}/search"]
+    assert all(each.type == "application/ai-registry+json" for each in referred)
+    assert all(each.identifier.startswith("urn:air:") for each in referred)
+
+
+async def test_a_referral_is_the_address_of_a_registry(tmp_path) -> None:
+    async with registries(tmp_path, CATALOGS, MESH) as (urls, _):
+        async with parley.RemoteRegistry(urls[0]) as registry:
+            referred = await registry.referrals()
+        [found] = await parley.find(
+            "currency conversion", registry=referred[0].url, federation="none"
+        )
+    assert found.identifier == "urn:air:two.example:agent:fx"
+
+
+async def test_the_pages_of_three_registries_have_each_entry_once(tmp_path) -> None:
+    catalogs = [
+        [
+            entry(f"urn:air:{name}.example:agent:fx-{number}", f"Currency conversion {number}")
+            for number in range(15)
+        ]
+        for name in ("one", "two", "three")
+    ]
+    # Two registries list the same entries: they count once.
+    catalogs[2] += catalogs[1][:5]
+    async with registries(tmp_path, catalogs, MESH) as (urls, _):
+        found = await parley.find("currency conversion", registry=urls[0], limit=100)
+        names: list[str] = []
+        async with aiohttp.ClientSession() as session:
+            token, pages = "", 0
+            while pages < 20:
+                asked = {"query": {"text": "currency conversion"}, "pageSize": 7}
+                asked |= {"pageToken": token} if token else {}
+                async with session.post(f"{urls[0]}/search", json=asked) as answer:
+                    body = await answer.json()
+                names += [each["identifier"] for each in body["results"]]
+                pages += 1
+                token = body.get("pageToken", "")
+                if not token:
+                    break
+    assert len({each.identifier for each in found}) == len(found) == 45
+    assert len(names) == len(set(names)) == 45
+    assert pages < 20
+
+
+async def test_a_malformed_header_is_refused(tmp_path) -> None:
+    async with registries(tmp_path, CATALOGS[:1], {}) as (urls, _), aiohttp.ClientSession() as http:
+        asked = {"query": {"text": "currency"}}
+        for header in ("nonsense", "query=1; left=2", "query=" + "a" * 16 + "; left=-1; ms=2"):
+            async with http.post(f"{urls[0]}/search", json=asked, headers={HEADER: header}) as said:
+                body = await said.json()
+            assert (said.status, body["errorCode"]) == (400, "INVALID_ARGUMENT")
+            assert HEADER in body["message"]

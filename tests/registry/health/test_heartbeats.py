@@ -1,0 +1,133 @@
+"""Heartbeats: alive, suspect, gone; of one's own agents, and with grace after an outage."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.model.service import ANONYMOUS, Caller
+from parley.registry.health.heartbeats import Heartbeats
+from parley.registry.health.settings import HealthSettings
+from parley.registry.index.protocol import RegistryIndex
+from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.refusals import NotYours, Refused, TooMuch
+from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Observed
+from tests.registry.index.conftest import Clock
+from tests.registry.index.making import OPERATOR, draft, identifier, listed, where
+
+pytestmark = pytest.mark.anyio
+
+ADA = Caller(id="ada", issuer="keys", authenticated=True)
+BOB = Caller(id="bob", issuer="keys", authenticated=True)
+SETTINGS = HealthSettings(beat=30.0)
+
+
+@pytest.fixture
+def heartbeats(index: RegistryIndex, clock: Clock) -> Heartbeats:
+    limits = PublishingLimits(beats_per_minute=20)
+    return Heartbeats(index, CallerRates(limits, clock=lambda: clock.now / 1000), SETTINGS)
+
+
+async def one(index: RegistryIndex, name: str = "one") -> IndexedEntry:
+    entry = await index.entry(identifier(name), OPERATOR)
+    assert entry is not None
+    return entry
+
+
+async def passed(heartbeats: Heartbeats, clock: Clock, seconds: float) -> int:
+    """Let time pass with the sweeps that there are in it; return how many agents changed."""
+    changed = 0
+    for _ in range(round(seconds / 15)):
+        clock.now += 15_000
+        changed += await heartbeats.sweep()
+    return changed
+
+
+async def test_an_agent_that_stops_is_suspect_then_gone_then_back(
+    index: RegistryIndex, heartbeats: Heartbeats, clock: Clock
+) -> None:
+    await index.put([draft("one", owner=ADA.owner)])
+    await passed(heartbeats, clock, 120)
+    answer = await heartbeats.beat(ADA, [identifier("one")], {"version": "2"})
+    assert (answer.alive, answer.interval) == ((identifier("one"),), 30.0)
+    assert (await one(index)).observed.beat_details == {"version": "2"}
+    await passed(heartbeats, clock, 60)
+    assert (await one(index)).observed.liveness is Liveness.ALIVE
+    await passed(heartbeats, clock, 30)
+    assert (await one(index)).observed.liveness is Liveness.SUSPECT
+    await passed(heartbeats, clock, 60)
+    seen = (await one(index)).observed
+    assert (seen.liveness, seen.health) == (Liveness.GONE, AgentHealth.UNREACHABLE)
+    assert await listed(index, where("observed.liveness", "gone")) == {"one"}
+    await heartbeats.beat(ADA, [identifier("one")])
+    assert (await one(index)).observed.liveness is Liveness.ALIVE
+
+
+async def test_a_silent_agent_is_not_healthy_and_is_probed_at_once(
+    index: RegistryIndex, heartbeats: Heartbeats, clock: Clock
+) -> None:
+    await index.put([draft("one", owner=ADA.owner)])
+    await passed(heartbeats, clock, 120)
+    await heartbeats.beat(ADA, [identifier("one")])
+    [entry] = await index.claim_probes(10, 60.0)
+    well = Observed(health=AgentHealth.HEALTHY, liveness=Liveness.ALIVE, last_beat=clock.now)
+    await index.end_probe(entry.key, well, clock.now + 3_600_000)
+    await passed(heartbeats, clock, 90)
+    assert (await one(index)).observed.health is AgentHealth.DEGRADED
+    assert len(await index.claim_probes(10, 60.0)) == 1
+
+
+async def test_after_an_outage_of_the_registry_nobody_is_suspect_at_once(
+    index: RegistryIndex, heartbeats: Heartbeats, clock: Clock
+) -> None:
+    await index.put([draft("one", owner=ADA.owner)])
+    await heartbeats.sweep()
+    await passed(heartbeats, clock, 120)
+    await heartbeats.beat(ADA, [identifier("one")])
+    clock.now += 3_600_000  # the registry was away, or its process stood still
+    assert await heartbeats.sweep() == 0
+    assert await passed(heartbeats, clock, 60) == 0
+    assert (await one(index)).observed.liveness is Liveness.ALIVE
+    assert await passed(heartbeats, clock, 30) == 1
+    assert (await one(index)).observed.liveness is Liveness.GONE
+
+
+async def test_a_heartbeat_in_time_after_an_outage_keeps_an_agent_alive(
+    index: RegistryIndex, heartbeats: Heartbeats, clock: Clock
+) -> None:
+    await index.put([draft("one", owner=ADA.owner)])
+    await passed(heartbeats, clock, 120)
+    await heartbeats.beat(ADA, [identifier("one")])
+    clock.now += 3_600_000
+    await heartbeats.sweep()
+    clock.now += 20_000
+    await heartbeats.beat(ADA, [identifier("one")])
+    assert await passed(heartbeats, clock, 60) == 0
+
+
+async def test_nobody_beats_for_anothers_agent(
+    index: RegistryIndex, heartbeats: Heartbeats
+) -> None:
+    await index.put([draft("one", owner=ADA.owner), draft("crawled")])
+    answer = await heartbeats.beat(BOB, [identifier("one"), identifier("crawled")])
+    assert answer.alive == ()
+    assert set(answer.unknown) == {identifier("one"), identifier("crawled")}
+    assert (await one(index)).observed.liveness is Liveness.NONE
+    with pytest.raises(NotYours):
+        await heartbeats.beat(ANONYMOUS, [identifier("one")])
+    unproved = Caller(id="ada", issuer="keys")
+    with pytest.raises(NotYours):
+        await heartbeats.beat(unproved, [identifier("one")])
+
+
+async def test_a_flood_of_heartbeats_is_refused(
+    index: RegistryIndex, heartbeats: Heartbeats
+) -> None:
+    await index.put([draft("one", owner=ADA.owner)])
+    for _ in range(20):
+        await heartbeats.beat(ADA, [identifier("one")])
+    with pytest.raises(TooMuch):
+        await heartbeats.beat(ADA, [identifier("one")])
+    with pytest.raises(Refused, match="1 to 500"):
+        await heartbeats.beat(BOB, [f"urn:air:x.example:n{n}" for n in range(501)])
+    with pytest.raises(Refused, match="details"):
+        await heartbeats.beat(BOB, [identifier("one")], {f"d{n}": "" for n in range(33)})

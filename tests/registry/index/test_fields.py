@@ -1,0 +1,195 @@
+"""Filters, facets and lists, on every field path."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.registry.index import conditions
+from parley.registry.index.protocol import Constraint, EntrySelection, Order, RegistryIndex
+from tests.registry.index.conftest import Clock
+from tests.registry.index.making import EVERYBODY, draft, found, listed, short, where
+
+pytestmark = pytest.mark.anyio
+
+
+FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "a": {
+        "tags": ("AI", "Money"),
+        "metadata.price": ("9.5",),
+        "updatedAt": ("2026-01-02T03:04:05Z",),
+        "trustManifest.attestations.type": ("SOC2", "GDPR"),
+    },
+    "b": {"tags": ("ai",), "metadata.price": ("10",), "updatedAt": ("2026-03-01",)},
+    "c": {
+        "tags": ("sky",),
+        "metadata.price": ("free",),
+        "updatedAt": ("2025-12-31T23:00:00-05:00",),
+    },
+    "d": {},
+}
+
+
+async def fill(index: RegistryIndex) -> None:
+    await index.put([draft(name, fields=fields) for name, fields in FIELDS.items()])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "names"),
+    [
+        (where("tags", "ai"), "ab"),
+        (where("tags", "  Ａi "), "ab"),
+        (where("tags", "ai", "sky"), "abc"),
+        (where("tags", "ai", negated=True), "cd"),
+        (where("tags", "nothing"), ""),
+        (where("tags", "nothing", negated=True), "abcd"),
+        (where("tags"), ""),
+        (where("no.such.path", "x"), ""),
+        (where("tags", "one", operator="contains"), "a"),
+        (where("tags", "I", "SK", operator="contains"), "abc"),
+        (where("tags", "%", operator="contains"), ""),
+        (where("tags", "_", operator="contains"), ""),
+        (where("tags", "i", operator="contains", negated=True), "cd"),
+        (where("metadata.price", "9.5", operator="gt"), "b"),
+        (where("metadata.price", "9.50", operator="ge"), "ab"),
+        (where("metadata.price", "10", operator="lt"), "a"),
+        (where("metadata.price", "1e1", operator="le"), "ab"),
+        (where("metadata.price", "a", operator="gt"), "c"),
+        (where("updatedAt", "2026-01-02T00:00:00+00:00", operator="gt"), "ab"),
+        (where("updatedAt", "2026-01-01T04:00:00Z", operator="le"), "c"),
+        (where("updatedAt", "2026-01-01T03:59:59Z", operator="le"), ""),
+        (where("trustManifest.attestations.type", "gdpr"), "a"),
+        (where("identifier", "urn:air:example.com:agents:d"), "d"),
+        (where("publisher", "EXAMPLE.com"), "abcd"),
+        (where("displayName", "c", operator="contains"), "c"),
+        (where("type", "application/a2a-agent-card+json"), "abcd"),
+    ],
+)
+async def test_entries_are_filtered_by_the_values_of_a_path(
+    index: RegistryIndex, constraint: Constraint, names: str
+) -> None:
+    await fill(index)
+    assert await listed(index, constraint) == set(names)
+
+
+async def test_all_constraints_must_hold(index: RegistryIndex) -> None:
+    await fill(index)
+    assert await listed(index, where("tags", "ai"), where("tags", "money")) == {"a"}
+    assert await listed(index, where("tags", "ai"), where("tags", "money", negated=True)) == {"b"}
+
+
+@pytest.mark.parametrize("operator", ["contains", "gt"])
+async def test_a_constraint_that_very_many_values_fulfil_holds_too(
+    index: RegistryIndex, operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions, "MAX_TERMS", 5)
+    await index.put([draft(f"n{n}", fields={"tags": (f"tag-{n:02}",)}) for n in range(20)])
+    constraint = where("tags", "tag-0", operator=operator)
+    expected = {f"n{n}" for n in range(10 if operator == "contains" else 20)}
+    assert await listed(index, constraint) == expected
+    assert (
+        await listed(index, where("tags", "tag-0", operator=operator, negated=True))
+        == {f"n{n}" for n in range(20)} - expected
+    )
+
+
+@pytest.mark.parametrize("field", ["registry.createdAt", "registry.updatedAt"])
+async def test_times_of_the_registry_are_compared(
+    index: RegistryIndex, clock: Clock, field: str
+) -> None:
+    await index.put([draft("old", "violin", fields={"tags": ("x",)})])
+    clock.now += 1_000
+    await index.put([draft("new", "violin", fields={"tags": ("x",)})])
+    since = where(field, "1970-01-01T00:16:41Z", operator="ge")
+    assert await listed(index, since) == {"new"}
+    assert await found(index, "violin", since) == ["new"]
+    selection = EntrySelection(constraints=(since,))
+    assert await index.facet(selection, "tags", 9, 1) == ([("x", 1)], 0)
+    one = EntrySelection(constraints=(since, where("tags", "x")))
+    assert await index.facet(one, "tags", 9, 1) == ([("x", 1)], 0)
+    words = EntrySelection(constraints=(since,), words="violin")
+    assert await index.facet(words, "tags", 9, 1) == ([("x", 1)], 0)
+    assert [short(each.identifier) for each in await index.browse(words, (), 9, 0)] == ["new"]
+
+
+async def test_an_operator_that_there_is_not_is_refused(index: RegistryIndex) -> None:
+    selection = EntrySelection(constraints=(where("tags", "x", operator="like"),))
+    for call in (
+        index.count(selection),
+        index.search(selection, 1, 0),
+        index.browse(selection, (), 1, 0),
+        index.facet(selection, "tags", 1, 1),
+    ):
+        with pytest.raises(ValueError, match="no operator 'like'"):
+            await call
+
+
+@pytest.mark.parametrize("sign", ["'", '"', "\x00", "{", "%", ":x", "\ud800", "\\", "漢" * 400])
+async def test_no_field_or_value_fails(index: RegistryIndex, sign: str) -> None:
+    await fill(index)
+    for operator in ("eq", "contains", "gt", "le"):
+        assert await listed(index, where(sign, sign, operator=operator)) == set()
+        await listed(index, where("tags", sign, operator=operator))
+    assert await index.facet(EVERYBODY, sign, 5, 1) == ([], 0)
+
+
+async def test_facets_count_entries_by_value(index: RegistryIndex) -> None:
+    await index.put(
+        [
+            draft("a", fields={"tags": ("x", "y", "X")}),
+            draft("b", fields={"tags": ("x", "z")}),
+            draft("c", fields={"tags": ("x", "y", "w"), "color": ("red",)}),
+            draft("d"),
+        ]
+    )
+    buckets, other = await index.facet(EVERYBODY, "tags", 10, 1)
+    assert (buckets, other) == ([("x", 3), ("y", 2), ("w", 1), ("z", 1)], 0)
+    assert await index.facet(EVERYBODY, "tags", 2, 1) == ([("x", 3), ("y", 2)], 2)
+    assert await index.facet(EVERYBODY, "tags", 10, 2) == ([("x", 3), ("y", 2)], 2)
+    assert await index.facet(EVERYBODY, "tags", 10, 9) == ([], 7)
+    assert await index.facet(EVERYBODY, "tags", 0, 1) == ([], 7)
+    few = EntrySelection(constraints=(where("color", "red"),))
+    assert await index.facet(few, "tags", 10, 1) == ([("w", 1), ("x", 1), ("y", 1)], 0)
+    assert await index.facet(EVERYBODY, "nothing", 10, 1) == ([], 0)
+
+
+async def test_lists_are_ordered(index: RegistryIndex, clock: Clock) -> None:
+    titles = {"a": "Émile", "b": "anna", "c": "Zoe", "d": "anna"}
+    for name, title in titles.items():
+        clock.now += 1
+        await index.put([draft(name, title=title, version="2" if name in "ac" else "1")])
+    clock.now += 1
+    await index.put([draft("b", "changed", title="anna", version="1")])
+
+    async def order(*fields: str) -> str:
+        orders = [Order(field=f.removeprefix("-"), descending=f.startswith("-")) for f in fields]
+        entries = await index.browse(EVERYBODY, orders, 10, 0)
+        return "".join([short(entry.identifier) for entry in entries])
+
+    assert await order() == "abcd"
+    assert await order("displayName") == "bdca"
+    assert await order("-displayName") == "acdb"
+    assert await order("version", "displayName") == "bdca"
+    assert await order("-version", "identifier") == "acbd"
+    assert await order("createdAt") == "abcd"
+    assert await order("-updatedAt") == "bdca"
+    assert await order("publisher", "type") == "abcd"
+    with pytest.raises(ValueError, match="not by 'color'"):
+        await order("color")
+
+
+async def test_pages_of_a_list_do_not_overlap(index: RegistryIndex) -> None:
+    await index.put([draft(f"n{n}", title="same") for n in range(10)])
+    order = [Order(field="displayName")]
+    pages = [await index.browse(EVERYBODY, order, 3, offset) for offset in range(0, 12, 3)]
+    keys = [entry.key for page in pages for entry in page]
+    assert len(keys) == len(set(keys)) == 10
+
+
+async def test_a_list_may_have_words(index: RegistryIndex) -> None:
+    await index.put([draft("b", "violin"), draft("a", "violin"), draft("c", "garden")])
+    selection = EntrySelection(
+        words="violin", constraints=(where("identifier", "x", negated=True),)
+    )
+    entries = await index.browse(selection, [Order(field="displayName")], 10, 0)
+    assert [short(entry.identifier) for entry in entries] == ["a", "b"]
+    assert await index.browse(EntrySelection(words="nothing"), (), 10, 0) == []

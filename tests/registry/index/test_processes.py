@@ -1,0 +1,184 @@
+"""Several processes share an index in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+
+import psycopg
+import pytest
+
+from parley.database.postgres.connection import Address
+from parley.registry.index.postgres import PostgresRegistryIndex
+from parley.registry.index.protocol import EntrySelection
+from parley.registry.records import AgentHealth, Authority, Liveness, Observed, Source, SourceKind
+from tests.polling import until
+from tests.registry.index.making import OPERATOR, draft, identifier, standings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.service]
+
+SOURCES = 60
+
+CLAIM = """
+import asyncio, sys
+from parley.registry.index.urls import open_index
+
+async def main():
+    index = open_index(sys.argv[1])
+    await index.open()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while claimed := [*await index.claim_sources(3, 600), *await index.claim_probes(3, 600)]:
+        for each in claimed:
+            print(each.url, flush=True)
+    await index.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_claim_at_once_share_the_work(postgres_url: str) -> None:
+    index = PostgresRegistryIndex(postgres_url)
+    await index.open()
+    await index.add_sources(
+        [Source(url=f"https://s{n}.example/", kind=SourceKind.SITE) for n in range(SOURCES)]
+    )
+    await index.put([draft(f"n{n}") for n in range(SOURCES)])
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CLAIM, postgres_url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"ready\n"
+    said = await asyncio.gather(*[process.communicate(b"go\n") for process in processes])
+    claimed = Counter(url for out, _ in said for url in out.decode().split())
+    assert len(claimed) == 2 * SOURCES
+    assert set(claimed.values()) == {1}, "each is claimed by one process"
+    assert await index.claim_sources(1, 60.0) == []
+    await index.close()
+
+
+async def test_a_visit_that_lasted_too_long_does_not_end_the_claim_of_another(
+    postgres_url: str,
+) -> None:
+    now = 1_000
+    slow, quick = [PostgresRegistryIndex(postgres_url, clock=lambda: now) for _ in range(2)]
+    for index in (slow, quick):
+        await index.open()
+    await slow.add_sources([Source(url="https://s.example/", kind=SourceKind.SITE)])
+    [late] = await slow.claim_sources(1, 1.0)
+    now += 1_000
+    assert len(await quick.claim_sources(1, 60.0)) == 1
+    await slow.end_visit(late)
+    assert await slow.claim_sources(1, 60.0) == []
+    await quick.end_visit(late)
+    assert len(await slow.claim_sources(1, 60.0)) == 1
+    for index in (slow, quick):
+        await index.close()
+
+
+async def test_who_follows_changes_misses_none_that_commits_late(postgres_url: str) -> None:
+    """Without an order of commits, a reader would pass numbers that are committed later."""
+    writers = [PostgresRegistryIndex(postgres_url) for _ in range(3)]
+    reader = PostgresRegistryIndex(postgres_url)
+    for index in (*writers, reader):
+        await index.open()
+    is_done = False
+    seen: list[int] = []
+
+    async def follow() -> None:
+        after = 0
+        while True:
+            was_done = is_done
+            entries = await reader.changes(after, 7)
+            for entry in entries:
+                assert entry.change > after
+                after = entry.change
+                seen.append(entry.key)
+            if was_done and not entries:
+                return
+
+    async def write(number: int) -> None:
+        for put in range(25):
+            size = 1 if put % 2 else 40
+            await writers[number].put([draft(f"w{number}p{put}n{n}") for n in range(size)])
+
+    following = asyncio.create_task(follow())
+    await asyncio.gather(*[write(number) for number in range(3)])
+    is_done = True
+    await following
+    assert len(set(seen)) == await reader.count(EntrySelection()) == 3 * (13 * 40 + 12)
+    for index in (*writers, reader):
+        await index.close()
+
+
+async def test_processes_that_put_one_identifier_list_it_once(postgres_url: str) -> None:
+    indexes = [PostgresRegistryIndex(postgres_url) for _ in range(3)]
+    for index in indexes:
+        await index.open()
+    authorities = [Authority.DOMAIN, Authority.OPERATOR, Authority.PROVED]
+    for round_ in range(8):
+        await asyncio.gather(
+            *[
+                index.put(
+                    [draft(f"one{round_}", source=f"https://s{n}.example/", authority=chosen)]
+                )
+                for n, (index, chosen) in enumerate(zip(indexes, authorities, strict=True))
+            ]
+        )
+        assert (await standings(indexes[0], f"one{round_}")) == {
+            "https://s0.example/": "shadowed",
+            "https://s1.example/": "listed",
+            "https://s2.example/": "shadowed",
+        }
+    one = await indexes[2].entries_of(identifier("one0"))
+    assert one[0].source == "https://s1.example/"
+    for index in indexes:
+        await index.close()
+
+
+async def test_the_clock_is_that_of_the_database(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    right = time.time
+    index = PostgresRegistryIndex(postgres_url)
+    monkeypatch.setattr("parley.registry.index.postgres.time.time", lambda: right() + 3_600)
+    await index.open()
+    assert abs(index.now() - right() * 1000) < 60_000
+    await index.close()
+
+
+async def test_a_first_probe_and_a_first_heartbeat_at_once_are_both_kept(postgres_url: str) -> None:
+    prober, other = PostgresRegistryIndex(postgres_url), PostgresRegistryIndex(postgres_url)
+    for index in (prober, other):
+        await index.open()
+    [one] = await prober.put([draft("one", owner="me")])
+    address = Address.of(postgres_url)
+    with psycopg.connect(address.conninfo) as connection:
+        connection.execute(f"SELECT value FROM {address.schema}.counters FOR UPDATE")
+        measured = Observed(health=AgentHealth.HEALTHY, probes=1)
+        both = asyncio.gather(
+            other.beat(one.identifier, "me", 5, {}), prober.end_probe(one.key, measured, 0)
+        )
+        # One waits for the row, and holds the place of who is next; one waits for that.
+        waiting = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'tuple' "
+            f"AND relation = '{address.schema}.counters'::regclass"
+        )
+        with psycopg.connect(address.conninfo, autocommit=True) as observer:
+            await until(lambda: observer.execute(waiting).fetchone() == (2,), 20)
+        connection.commit()
+    await both
+    kept = await prober.entry(one.identifier, OPERATOR)
+    assert kept is not None
+    assert (kept.observed.probes, kept.observed.last_beat) == (1, 5)
+    assert kept.observed.liveness is Liveness.ALIVE
+    for index in (prober, other):
+        await index.close()

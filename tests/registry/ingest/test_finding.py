@@ -1,0 +1,434 @@
+"""Catalogs of a site are found where it says: robots.txt, links, well-known address, DNS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parley.registry.ingest.authority import is_same_site, speaks_for
+from parley.registry.ingest.finding import CatalogFinder, site_address
+from parley.registry.ingest.links import links_of_header, links_of_page
+from parley.registry.ingest.names import DnsNames, DnsUnavailable
+from parley.registry.ingest.robots import read_robots
+from parley.registry.records import Source, SourceKind, SourceState
+from parley.security.egress import Egress
+from tests.certificates import Authority, trusting
+from tests.registry.ingest.dns_server import dns_server
+from tests.registry.ingest.sites import (
+    CATALOG,
+    HERE_ONLY,
+    entry,
+    nested,
+    old_card,
+    reader,
+    server_tls,
+    site,
+    urn,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_site_is_asked_everywhere_that_it_may_say_where_its_catalogs_are() -> None:
+    async with site() as web, reader() as reads:
+        web.pages["/robots.txt"] = b"User-agent: *\nDisallow: /x\n\nAgentmap: /from-robots.json\n"
+        web.pages["/"] = b'<html><head><link rel="ai-catalog" href="/from-page.json"></head></html>'
+        web.headers["/"] = {
+            "content-type": "text/html",
+            "link": '</from-header.json>; rel="ai-catalog"',
+        }
+        for name in ("robots", "page", "header"):
+            web.serve(web.serve_card(name), path=f"/from-{name}.json")
+        web.serve(web.serve_card("known"))
+        ended = await reads.visit(web.url, SourceKind.SITE)
+        assert (ended.state, ended.entries) == (SourceState.OK, 4)
+        assert await reads.visit_all() == 4
+    assert reads.index.listed == {urn(each) for each in ("robots", "page", "header", "known")}
+    for path in ("/from-robots.json", "/from-page.json", "/from-header.json", CATALOG):
+        found = reads.index.places[web.url + path]
+        assert (found.found_by, found.depth, found.settings["domains"]) == (
+            web.url,
+            0,
+            {web.url: ["localhost"]},
+        )
+    assert "Agentmap of robots.txt" in ended.reason
+
+
+async def test_a_site_without_a_catalog_says_what_was_tried() -> None:
+    async with site() as web, reader() as reads:
+        ended = await reads.visit(web.url, SourceKind.SITE)
+        await reads.visit(web.url, SourceKind.SITE)
+    assert ended.state is SourceState.FAILED
+    for words in ("ai-catalog.json answered 404", f"{web.url}/ answered 404"):
+        assert words in ended.reason
+    assert reads.index.places[web.url].failures == 2
+
+
+async def test_a_page_that_robots_may_not_read_is_not_read() -> None:
+    async with site() as web, reader() as reads:
+        web.pages["/robots.txt"] = b"User-agent: *\nDisallow: /\n"
+        web.pages["/"] = b'<link rel="ai-catalog" href="/from-page.json">'
+        web.serve(web.serve_card("known"))
+        ended = await reads.visit(web.url, SourceKind.SITE)
+    assert ended.entries == 1
+    assert "/" not in web.asked
+    # What everybody may not read is meant for search engines: a catalog is meant for registries.
+    assert CATALOG in web.asked
+
+
+async def test_a_site_whose_robots_cannot_be_had_has_no_pages() -> None:
+    async with site() as web, reader() as reads:
+        web.pages["/robots.txt"] = 500
+        web.pages["/"] = b'<link rel="ai-catalog" href="/from-page.json">'
+        await reads.visit(web.url, SourceKind.SITE)
+    assert "/" not in web.asked
+
+
+async def test_an_announcement_that_is_taken_back_ends_its_source() -> None:
+    async with site() as web, reader() as reads:
+        web.pages["/robots.txt"] = b"Agentmap: /one.json\nAgentmap: /two.json\n"
+        web.serve(web.serve_card("a"), path="/one.json")
+        web.serve(web.serve_card("b"), path="/two.json")
+        await reads.visit(web.url, SourceKind.SITE)
+        await reads.visit_all()
+        assert reads.index.listed == {urn("a"), urn("b")}
+        web.pages["/robots.txt"] = b"Agentmap: /two.json\n"
+        await reads.visit(web.url, SourceKind.SITE)
+    assert f"{web.url}/one.json" not in reads.index.places
+    assert reads.index.listed == {urn("b")}
+
+
+async def test_what_a_domain_takes_back_it_does_not_vouch_for_any_more() -> None:
+    """Somebody else still names the catalog, and vouches for nobody."""
+    async with site() as web, reader() as reads:
+        web.pages["/robots.txt"] = b"Agentmap: /one.json\n"
+        url = web.serve(web.serve_card("a"), path="/one.json")
+        stranger = Source(
+            url=url,
+            kind=SourceKind.CATALOG,
+            found_by="https://evil.example/c.json",
+            settings={"domains": {"https://evil.example/c.json": []}},
+        )
+        await reads.index.add_sources([stranger])
+        await reads.visit(web.url, SourceKind.SITE)
+        await reads.visit_all()
+        assert reads.index.listed == {urn("a")}
+        assert await reads.visit_all() == 0  # nothing changed, so nothing is read again
+        await reads.visit(web.url, SourceKind.SITE)
+        assert await reads.visit_all() == 0
+        web.pages["/robots.txt"] = b""
+        web.pages["/"] = b"<head><link rel=ai-catalog href=/two.json></head>"
+        web.serve(web.serve_card("b"), path="/two.json")
+        await reads.visit(web.url, SourceKind.SITE)
+        await reads.visit_all()
+    assert reads.index.listed == {urn("b")}
+    assert "does not announce it" in reads.index.reason(urn("a"))
+    assert reads.index.places[url].found_by == "https://evil.example/c.json"
+
+
+async def test_a_page_below_the_root_lets_nobody_speak_for_the_domain() -> None:
+    async with site() as web, reader() as reads:
+        web.pages["/users/eve"] = b'<link rel="ai-catalog" href="/users/eve/agents.json">'
+        web.serve(web.serve_card("eve"), path="/users/eve/agents.json")
+        await reads.visit(f"{web.url}/users/eve", SourceKind.SITE)
+        await reads.visit_all()
+    assert reads.index.standing(urn("eve")) == "rejected"
+
+
+async def test_dns_leads_to_the_catalog_of_a_domain_over_tls(tmp_path: Path) -> None:
+    """The whole way: records of a real server, names that it resolves, certificates."""
+    authority = Authority()
+    tls = server_tls(authority, tmp_path, "acme.test", "agents.acme.test")
+    async with dns_server() as dns, site(tls, "agents.acme.test") as web:
+        port = web.url.rpartition(":")[2]
+        for name in ("acme.test", "agents.acme.test"):
+            dns.add(name, "A", "127.0.0.1")
+        dns.add(
+            "_index._agents.acme.test",
+            "SVCB",
+            f'1 agents.acme.test. mandatory="alpn,port" alpn="h2" port="{port}" '
+            'key65400="https://ignored.acme.test/x.json" key65409="/not-well-known/catalog.json"',
+        )
+        names = DnsNames([dns.address])
+        async with reader(
+            names=names,
+            tls=trusting(authority),
+            egress=Egress().adding(["*.acme.test", "acme.test"]),
+        ) as reads:
+            agent = web.serve_card("one", publisher="acme.test")
+            other = web.serve_card("two", publisher="example.com")
+            web.serve(agent, other, path="/not-well-known/catalog.json")
+            ended = await reads.visit("acme.test", SourceKind.SITE)
+            await reads.visit_all()
+    assert "SVCB _index._agents.acme.test" in ended.reason
+    assert reads.index.listed == {urn("one", "acme.test")}
+    assert reads.index.standing(urn("two", "example.com")) == "rejected"
+
+
+async def test_dns_records_are_read_in_the_forms_that_others_write() -> None:
+    async with dns_server() as dns:
+        names = DnsNames([dns.address])
+        index = "_index._agents"
+        dns.add(f"{index}.a.test", "SVCB", "1 search.a.test.")
+        dns.add(f"{index}.b.test", "SVCB", "0 c.test.")
+        dns.add("c.test", "SVCB", '1 . port=8443 key65409="ai-catalog.json"')
+        dns.add(f"{index}.d.test", "TXT", '"v=1 target=d.test ai-catalog=https://d.test/" "c.json"')
+        dns.add("bot.e.test", "SVCB", "1 . key65400=https://e.test/bots/catalog.json")
+        dns.add("f.test", "TXT", '"v=spf1 -all"', '"well-known=/f/catalog.json"')
+        dns.add(f"{index}.g.test", "SVCB", "1 . key65409=agent-card.json")
+        dns.add(f"{index}.h.test", "SVCB", "0 h2.test.")
+        dns.add("h2.test", "SVCB", "0 h3.test.")
+        dns.add("h3.test", "SVCB", "0 h2.test.")
+        found = {
+            host: [each.url for each in await names.catalogs(host)]
+            for host in ("a.test", "b.test", "d.test", "bot.e.test", "f.test", "g.test", "h.test")
+        }
+        assert found == {
+            "a.test": ["https://search.a.test/.well-known/ai-catalog.json"],
+            "b.test": ["https://c.test:8443/.well-known/ai-catalog.json"],
+            "d.test": ["https://d.test/c.json"],
+            "bot.e.test": ["https://e.test/bots/catalog.json"],
+            "f.test": ["https://f.test/f/catalog.json"],
+            "g.test": [],  # a card is no catalog
+            "h.test": [],  # aliases that lead to each other
+        }
+        texts = await names.texts("f.test")
+        assert sorted(texts) == ["v=spf1 -all", "well-known=/f/catalog.json"]
+
+
+async def test_a_name_server_that_is_silent_is_no_name_that_is_missing() -> None:
+    async with dns_server() as dns:
+        dns.mute.add("_index._agents.acme.test")
+        names = DnsNames([dns.address], seconds=0.3)
+        with pytest.raises(DnsUnavailable, match=r"_index._agents.acme.test"):
+            await names.catalogs("acme.test")
+        assert await names.texts("nowhere.test") == []
+        with pytest.raises(OSError, match="has no address"):
+            await names.resolve("nowhere.test")
+
+
+async def test_dns_that_leads_to_another_owner_lets_it_speak_for_nobody_else(
+    tmp_path: Path,
+) -> None:
+    authority = Authority()
+    tls = server_tls(authority, tmp_path, "evil.test")
+    async with dns_server() as dns, site(tls, "evil.test") as web:
+        dns.add("*", "A", "127.0.0.1")
+        port = web.url.rpartition(":")[2]
+        dns.add("_index._agents.acme.test", "SVCB", f"1 evil.test. port={port}")
+        async with reader(
+            names=DnsNames([dns.address]),
+            tls=trusting(authority),
+            egress=Egress().adding(["*.test"]),
+        ) as reads:
+            web.serve(
+                web.serve_card("one", publisher="acme.test"),
+                web.serve_card("two", publisher="evil.test"),
+            )
+            await reads.visit("acme.test", SourceKind.SITE)
+            await reads.visit_all()
+    assert reads.index.listed == {urn("two", "evil.test")}
+    assert "its catalog is of evil.test" in reads.index.reason(urn("one", "acme.test"))
+
+
+@pytest.mark.parametrize("given", ["localhost", "1.2.3.4:0", "1.2.3.4:x", "", "[::1"])
+def test_a_name_server_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="is no name server"):
+        DnsNames([given])
+
+
+def test_name_servers_are_a_list() -> None:
+    with pytest.raises(ValueError, match="is a list"):
+        DnsNames("127.0.0.1")
+    DnsNames(["127.0.0.1", "127.0.0.1:5353", "::1", "[::1]:5353"])
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("acme.com", "https://acme.com/"),
+        ("acme.com:8443/agents", "https://acme.com:8443/agents"),
+        ("https://ACME.com", "https://acme.com/"),
+        ("localhost:8000", "http://localhost:8000/"),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/"),
+    ],
+)
+async def test_a_site_is_a_domain_or_an_address(text: str, address: str) -> None:
+    async with reader() as reads:
+        assert site_address(text, reads.fetcher) == address
+
+
+async def test_a_site_that_is_none_is_refused() -> None:
+    async with reader() as reads:
+        report = await CatalogFinder(reads.fetcher).find("http://example.com/")
+        ended = await reads.visit("http://example.com/", SourceKind.SITE)
+    assert report.is_refused
+    assert ended.state is SourceState.REFUSED
+    assert "not encrypted" in ended.reason
+
+
+ROBOTS = """
+User-agent: other
+User-agent: parley-registry/1.0
+Disallow: /private
+Allow: /private/catalogs/
+Disallow: /*.secret$
+
+User-agent: *
+Disallow: /
+agentmap: https://example.com/catalog.json  # the catalog
+AGENTMAP: /relative.json
+Sitemap: https://example.com/sitemap.xml
+nonsense
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/", True),
+        ("/private/a", False),
+        ("/private/catalogs/a.json", True),
+        ("/a.secret", False),
+        ("/a.secret/b", True),
+        ("/%70rivate/a", False),
+    ],
+)
+def test_the_longest_rule_for_our_name_counts(path: str, allowed: bool) -> None:
+    robots = read_robots(ROBOTS.encode())
+    assert robots.allows_page(f"https://example.com{path}") is allowed
+    assert robots.allows_catalog(f"https://example.com{path}") is allowed
+
+
+def test_agentmaps_stand_anywhere() -> None:
+    assert read_robots(ROBOTS.encode()).agentmaps == (
+        "https://example.com/catalog.json",
+        "/relative.json",
+    )
+    assert len(read_robots(b"Agentmap: /x\n" * 10_000).agentmaps) == 32
+
+
+def test_rules_for_everybody_are_for_pages() -> None:
+    robots = read_robots(b"User-agent: *\nDisallow: /a*b*c*d*e*f$\n")
+    assert robots.allows_page("https://x.test/" + "ab" * 5000)
+    assert not robots.allows_page("https://x.test/a1b2c3d4e5f")
+    assert robots.allows_catalog("https://x.test/a1b2c3d4e5f")
+    assert read_robots(b"\xef\xbb\xbf\xff\x00" * 1000).allows_page("https://x.test/")
+
+
+def test_link_headers_are_read_as_others_write_them() -> None:
+    assert links_of_header('<https://a.test/c.json>; rel="ai-catalog"') == ["https://a.test/c.json"]
+    assert links_of_header("</c>; type=x; rel=AI-Catalog, </d>; rel=next") == ["/c"]
+    assert links_of_header('</c,d>; title="a;b, <e>"; rel="x ai-catalog"') == ["/c,d"]
+    assert links_of_header('</c>; rel="ai-catalogs"') == []
+    assert links_of_header("<" * 50_000) == []
+    assert len(links_of_header('</c>; rel="ai-catalog", ' * 1000)) == 32
+
+
+def test_links_of_a_page_stand_in_its_head() -> None:
+    page = b'<!doctype html><html><HEAD><LINK href="/a" REL="Foo AI-catalog"/></HEAD><body>'
+    assert links_of_page(page + b'<link rel=ai-catalog href="/comment-of-a-user">') == ["/a"]
+    assert links_of_page(b"<link rel=ai-catalog>") == []
+    assert links_of_page(b"<" * 100_000) == []
+    assert links_of_page(b"<html><head><link rel='ai-catalog' href='/\xff'>") == ["/\ufffd"]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "<!-- {} -->",
+        "<script>write('{}')</script>",
+        "<SCRIPT type=x>{}</Script >",
+        "<style>{}</style>",
+        "<title>{}</title>",
+        "<noscript>{}</noscript>",
+        "<body>{}</body>",
+        "</head>{}",
+        "<!-- never ends {}",
+        "<linkage rel=ai-catalog href=/evil>",
+    ],
+)
+def test_what_users_may_have_written_into_a_page_is_no_link(around: str) -> None:
+    link = "<link rel=ai-catalog href=/evil>"
+    assert links_of_page(b"<head>" + around.format(link).encode()) == []
+
+
+@pytest.mark.parametrize(
+    ("domain", "publisher", "speaks"),
+    [
+        ("acme.com", "acme.com", True),
+        ("ai.acme.com", "acme.com", True),
+        ("acme.com", "ai.acme.com", False),
+        ("evilacme.com", "acme.com", False),
+        ("acme.com.evil.test", "acme.com", False),
+        ("alice.github.io", "github.io", False),
+        ("alice.github.io", "alice.github.io", True),
+        ("acme.co.uk", "co.uk", False),
+        ("localhost", "agent.localhost", True),
+        ("localhost", "acme.com", False),
+        ("agent.localhost.evil.test", "agent.localhost", False),
+    ],
+)
+def test_a_domain_speaks_for_itself_and_for_its_owner(
+    domain: str, publisher: str, speaks: bool
+) -> None:
+    assert speaks_for(domain, publisher) is speaks
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("acme.com", "acme.com", True),
+        ("www.acme.com", "acme.com", True),
+        ("a.acme.co.uk", "b.acme.co.uk", True),
+        ("acme.co.uk", "evil.co.uk", False),
+        ("alice.github.io", "bob.github.io", False),
+        ("1.2.3.4", "9.9.3.4", False),
+        ("localhost", "acme.com", False),
+        ("", "acme.com", False),
+    ],
+)
+def test_hosts_of_one_owner_are_one_site(one: str, other: str, same: bool) -> None:
+    assert is_same_site(one, other) is same
+    assert is_same_site(other, one) is same
+
+
+async def test_what_an_operator_vouches_for_ends_at_its_site() -> None:
+    """Nested catalogs of the same site are vouched for too, others are not."""
+    async with site() as web, site(host="elsewhere.test") as other, dns_server() as dns:
+        dns.add("elsewhere.test", "A", "127.0.0.1")
+        web.serve(
+            entry("near", data=old_card("https://x.test"), publisher="acme.com"), path="/n.json"
+        )
+        other.serve(
+            entry("far", data=old_card("https://x.test"), publisher="acme.com"), path="/f.json"
+        )
+        url = web.serve(nested("n", "/n.json"), nested("f", f"{other.url}/f.json"))
+        async with reader(
+            names=DnsNames([dns.address]),
+            egress=HERE_ONLY.adding(["elsewhere.test"]),
+            plain_http=("elsewhere.test",),
+        ) as reads:
+            await reads.add(url, settings={"authority": "operator"})
+            assert await reads.visit_all() == 3
+    assert reads.index.standing(urn("near", "acme.com")) == "listed"
+    assert reads.index.standing(urn("far", "acme.com")) == "rejected"
+
+
+async def test_a_host_over_http_speaks_for_nobody_unless_the_operator_says_so() -> None:
+    async with dns_server() as dns, site(host="acme.test") as web:
+        dns.add("acme.test", "A", "127.0.0.1")
+        options: dict[str, Any] = {
+            "names": DnsNames([dns.address]),
+            "egress": Egress().adding(["acme.test"]),
+        }
+        url = web.serve(entry("one", data=old_card("https://acme.test"), publisher="acme.test"))
+        async with reader(**options) as reads:
+            refused = await reads.visit(url)
+        async with reader(plain_http=("acme.test",), **options) as reads:
+            await reads.visit(url)
+    assert refused.state is SourceState.REFUSED
+    assert "not encrypted" in refused.reason
+    assert reads.index.listed == {urn("one", "acme.test")}

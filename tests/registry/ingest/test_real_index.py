@@ -1,0 +1,229 @@
+"""What is read is kept in the databases, also when the process that reads is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from parley.registry.index.protocol import Constraint, EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.urls import open_index
+from parley.registry.records import EntryStanding, IndexedEntry, Source, SourceKind, SourceState
+from tests.client.card.signer import new_keys
+from tests.client.scripted_server import Exchange, card
+from tests.polling import until
+from tests.registry.ingest.sites import CATALOG, entry, nested, reader, site, urn
+
+pytestmark = pytest.mark.anyio
+
+OPERATOR = Viewer(sees_all=True)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+def index_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'registry.db'}"
+    made: str = request.getfixturevalue("postgres_url")
+    return made
+
+
+@pytest.fixture
+async def index(index_url: str) -> AsyncIterator[RegistryIndex]:
+    made = open_index(index_url)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def one(index: RegistryIndex, name: str) -> IndexedEntry:
+    found = await index.entry(urn(name), OPERATOR)
+    assert found is not None, name
+    return found
+
+
+async def visit(reads: Any, url: str, kind: SourceKind = SourceKind.CATALOG) -> Source:
+    """Visit a source as the index has it."""
+    await reads.index.add_sources([Source(url=url, kind=kind)])
+    [source] = [each for each in await reads.index.sources() if each.url == url]
+    ended: Source = await reads.crawler.visit(source)
+    return ended
+
+
+async def listed(index: RegistryIndex, **fields: str) -> int:
+    constraints = tuple(Constraint(field=name, values=(v,)) for name, v in fields.items())
+    return await index.count(EntrySelection(constraints=constraints))
+
+
+async def test_what_is_read_is_found_by_its_fields(index: RegistryIndex) -> None:
+    async with site() as web, reader(index=index) as reads:
+        web.serve(web.serve_card("deep"), path="/sub.json")
+        url = web.serve(web.serve_card("top"), nested("sub", "/sub.json"))
+        await visit(reads, url)
+        [sub] = [each for each in await index.sources() if each.depth == 1]
+        await reads.crawler.visit(sub)
+    assert (sub.found_by, sub.settings["domains"]) == (url, {url: ["localhost"]})
+    assert await listed(index, publisher="agent.localhost") == 3
+    assert await listed(index, **{"card.skills.id": "s"}) == 2
+    assert await listed(index, source=sub.url) == 1
+
+
+async def test_an_unchanged_catalog_has_its_cards_looked_at(index: RegistryIndex) -> None:
+    async with site() as web, reader(index=index) as reads:
+        agents = [web.serve_card(f"n{n}") for n in range(120)]  # several pages
+        url = web.serve(*agents)
+        web.headers[CATALOG] = {"etag": '"1"'}
+        await visit(reads, url)
+        web.pages[CATALOG] = 304
+        web.pages["/n119.json"] = {**card(web.url), "name": "Changed"}
+        ended = await visit(reads, url)
+    assert ended.state is SourceState.UNCHANGED
+    assert await listed(index, **{"card.name": "Changed"}) == 1
+    assert await listed(index) == 120
+    assert len(await index.versions(urn("n119"))) == 2
+
+
+async def test_an_operator_decides_on_what_is_held(index: RegistryIndex) -> None:
+    from parley.security.signing.card_signing import sign_card
+
+    first, second = new_keys("first"), new_keys("second")
+    async with site() as web, reader(index=index) as reads:
+        web.pages["/.well-known/jwks.json"] = {
+            "keys": [*first.published["keys"], *second.published["keys"]]
+        }
+        made = msgspec.json.encode(card(web.url))
+
+        def signed(keys: Any) -> bytes:
+            return sign_card(made, keys.signers, jku=f"{web.url}/.well-known/jwks.json")
+
+        url = web.serve(entry("one", f"{web.url}/one.json"))
+        web.pages["/one.json"] = signed(first)
+        await visit(reads, url)
+        assert (await one(index, "one")).standing is EntryStanding.LISTED
+        web.pages["/one.json"] = signed(second)
+        await visit(reads, url)
+        held = await one(index, "one")
+        assert held.standing is EntryStanding.HELD
+        assert await listed(index) == 0
+        await index.decide(held.key, EntryStanding.LISTED, "asked them", "olga")
+        await visit(reads, url)
+        accepted = await one(index, "one")
+        assert accepted.standing is EntryStanding.LISTED
+        assert accepted.fields["card.signedBy"] != held.fields["card.signedBy"]
+        await index.decide(accepted.key, EntryStanding.REJECTED, "spam", "olga")
+        await visit(reads, url)
+        rejected = await one(index, "one")
+    assert (rejected.standing, rejected.reason) == (EntryStanding.REJECTED, "spam")
+
+
+class Meanwhile:
+    """A site whose card does something to the index while it is fetched."""
+
+    def __init__(self, web: Any, act: Callable[[], Any]) -> None:
+        self.web = web
+        self.act = act
+
+    async def __call__(self, exchange: Exchange) -> None:
+        await self.act()
+        await exchange.json(card(self.web.url))
+
+
+async def test_a_source_that_is_removed_while_it_is_visited_lists_nothing(
+    index: RegistryIndex,
+) -> None:
+    async with site() as web, reader(index=index) as reads:
+        url = web.serve(entry("one", f"{web.url}/one.json"))
+        web.pages["/one.json"] = Meanwhile(web, lambda: index.remove_source(url))
+        await visit(reads, url)
+        assert (await one(index, "one")).standing is EntryStanding.WITHDRAWN
+        assert await index.sources() == []
+
+
+async def test_what_is_said_of_a_source_while_it_is_visited_stays(index: RegistryIndex) -> None:
+    """Who sees its entries, and who vouches for them, is not what it was when the visit began."""
+    async with site() as web, reader(index=index) as reads:
+        url = web.serve(entry("one", f"{web.url}/one.json"))
+        web.headers[CATALOG] = {"etag": '"v1"'}
+
+        async def say() -> None:
+            [now] = await index.sources()
+            changed = msgspec.structs.replace(now, settings={"audience": ["owner:me"]})
+            await index.change_source(changed)
+
+        web.pages["/one.json"] = Meanwhile(web, say)
+        await visit(reads, url)
+        [kept] = await index.sources()
+        assert kept.settings == {"audience": ["owner:me"]}
+        assert (kept.due_at, kept.etag, kept.state) == (0, "", SourceState.OK)
+        await reads.crawler.visit(kept)
+        assert (await one(index, "one")).audience == ("owner:me",)
+        [kept] = await index.sources()
+        assert kept.due_at > 0
+
+
+async def test_a_claim_stays_while_somebody_else_changes_its_source(index: RegistryIndex) -> None:
+    await index.add_sources([Source(url="https://a.example/", kind=SourceKind.SITE)])
+    [claimed] = await index.claim_sources(1, 60)
+    await index.change_source(msgspec.structs.replace(claimed, depth=1))
+    assert await index.claim_sources(1, 60) == []
+    assert await index.end_visit(claimed, claimed)
+    [again] = await index.claim_sources(1, 60)
+    assert again.depth == 1
+    # A crawler that stops gives back what it claimed, also when the visit was just stored.
+    visited = msgspec.structs.replace(again, fetched_at=1, state=SourceState.OK, due_at=2**50)
+    assert await index.end_visit(visited, again)
+    assert await index.end_visit(msgspec.structs.replace(again, due_at=0), again)
+    assert await index.sources() == [visited]
+
+
+async def test_a_crawl_that_is_killed_is_continued_by_another_process(index_url: str) -> None:
+    """What was put before stays; the claim expires, and another process visits the source."""
+    count, held_at = 200, 120
+    killed = asyncio.Event()
+
+    def answer(number: int, url: str) -> Callable[[Exchange], Any]:
+        async def one_card(exchange: Exchange) -> None:
+            if number >= held_at and not killed.is_set():
+                await exchange.never()
+            await exchange.json({**card(url), "name": f"agent {number}"})
+
+        return one_card
+
+    async with site() as web:
+        for n in range(count):
+            web.pages[f"/{n}.json"] = answer(n, web.url)
+        url = web.serve(*(entry(f"n{n}", f"{web.url}/{n}.json") for n in range(count)))
+        index = open_index(index_url)
+        await index.open()
+        await index.add_sources([Source(url=url, kind=SourceKind.CATALOG)])
+        await index.close()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.registry.ingest.crawl_process", index_url, "12"
+        )
+        try:
+            await until(lambda: f"/{held_at}.json" in web.asked, 60)
+        finally:
+            process.kill()
+            await process.wait()
+        killed.set()
+        index = open_index(index_url)
+        await index.open()
+        before = await listed(index)
+        assert 1 <= before < count
+        if not index_url.startswith("sqlite:"):  # a file has one process, whose claims end with it
+            assert await index.claim_sources(1, 10) == []  # the claim of the one that is dead
+        async with reader(index=index, poll_seconds=0.1) as reads:
+            await reads.crawler.start()
+
+            async def is_ended() -> bool:
+                [source] = await index.sources()
+                return source.state is SourceState.OK
+
+            await until(is_ended, 60)
+        [source] = await index.sources()
+        assert await listed(index) == source.entries == count
+        await index.close()

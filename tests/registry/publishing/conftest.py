@@ -1,0 +1,85 @@
+"""A registry's publishing, on each index, with DNS and sites of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from parley.model.service import Caller
+from parley.registry.index.protocol import RegistryIndex
+from parley.registry.ingest.examiner import Examiner
+from parley.registry.ingest.fetching import WebFetcher
+from parley.registry.ingest.names import DnsNames
+from parley.registry.publishing.proofs import DomainProofs
+from parley.registry.publishing.pushing import EntryPublishing
+from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from tests.registry.index.conftest import Clock, clock, index  # noqa: F401
+from tests.registry.ingest.dns_server import DnsServer, dns_server
+from tests.registry.ingest.sites import HERE_ONLY, WebSite, site
+
+
+def caller(name: str, *scopes: str) -> Caller:
+    return Caller(id=name, issuer="keys", authenticated=True, scopes=frozenset(scopes))
+
+
+ADA, BOB = caller("ada"), caller("bob")
+
+
+class Publishing:
+    """The parts, put together."""
+
+    def __init__(
+        self,
+        index: RegistryIndex,  # noqa: F811
+        dns: DnsServer,
+        clock: Clock,  # noqa: F811
+        limits: PublishingLimits | None = None,
+    ) -> None:
+        self.index = index
+        self.dns = dns
+        self.clock = clock
+        self.fetcher = WebFetcher(HERE_ONLY)
+        limits = limits or PublishingLimits()
+        rates = CallerRates(limits, clock=lambda: clock.now / 1000)
+        self.proofs = DomainProofs(
+            index,
+            self.fetcher,
+            DnsNames([dns.address]),
+            registry="find.example",
+            limits=limits,
+            rates=rates,
+        )
+        self.examiner = Examiner(self.fetcher)
+        self.entries = EntryPublishing(index, self.examiner, self.proofs, rates=rates)
+
+    async def prove(self, who: Caller, domain: str) -> None:
+        """Prove a domain by a TXT record, beside those that are there."""
+        challenge = await self.proofs.challenge(who, domain)
+        name = f"_parley-registry.{domain}"
+        known = self.dns.records.get((name, "TXT"), [])
+        self.dns.add(name, "TXT", *known, f'"{challenge.text}"')
+        await self.proofs.prove(who, domain, "dns")
+
+
+@pytest.fixture
+async def dns() -> AsyncIterator[DnsServer]:
+    async with dns_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def web() -> AsyncIterator[WebSite]:
+    async with site() as made:
+        yield made
+
+
+@pytest.fixture
+async def publishing(
+    index: RegistryIndex,  # noqa: F811
+    dns: DnsServer,
+    clock: Clock,  # noqa: F811
+) -> AsyncIterator[Publishing]:
+    made = Publishing(index, dns, clock)
+    yield made
+    await made.fetcher.close()

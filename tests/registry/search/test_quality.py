@@ -1,0 +1,69 @@
+"""The ranking is as good as it was, on the committed set of agents and needs."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.registry_quality import (
+    DATA,
+    drafts,
+    measured,
+    ndcg,
+    needs,
+    quality,
+    recall,
+)  # fmt: skip
+
+from parley.registry.index.protocol import RegistryIndex
+from parley.registry.search.meaning import Meaning
+from parley.wire.catalog.entries import read_catalog
+from tests.registry.search.test_meaning import needs_model
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_searches_by_words_are_good_enough(index: RegistryIndex) -> None:
+    await index.put(drafts())
+    asked = needs()
+    found = (await measured(index))["words"]
+    every = quality(found, asked)
+    assert every.ndcg > 0.7
+    assert every.recall > 0.77
+    direct = [at for at, need in enumerate(asked) if need.kind == "direct"]
+    plain = quality([found[at] for at in direct], [asked[at] for at in direct])
+    assert plain.ndcg > 0.95
+    assert plain.recall == 1
+    typos = [at for at, need in enumerate(asked) if need.kind == "typo"]
+    assert quality([found[at] for at in typos], [asked[at] for at in typos]).ndcg > 0.85
+
+
+@needs_model
+async def test_searches_by_words_and_meaning_are_better(index: RegistryIndex) -> None:
+    await index.put(drafts())
+    asked = needs()
+    found = await measured(index, Meaning.load(index))
+    both, words = quality(found["both"], asked), quality(found["words"], asked)
+    assert both.ndcg > max(0.87, words.ndcg + 0.1)
+    assert both.recall > 0.93
+    assert quality(found["meaning"], asked).ndcg > 0.85
+
+
+def test_the_set_is_sound() -> None:
+    catalog = read_catalog((DATA / "catalog.json").read_bytes())
+    identifiers = {entry.identifier for entry in catalog.catalog.entries}
+    assert len(identifiers) == len(catalog.catalog.entries) >= 150
+    asked = needs()
+    assert len({need.text for need in asked}) == len(asked) >= 80
+    for need in asked:
+        assert need.relevant.keys() <= identifiers, need.text
+        assert 3 in need.relevant.values(), need.text
+        assert set(need.relevant.values()) <= {1, 2, 3}, need.text
+
+
+def test_the_measures_are_those_of_the_books() -> None:
+    relevant = {"a": 3, "b": 1}
+    assert ndcg(["a", "b"], relevant) == 1
+    assert ndcg(["x", "y"], relevant) == 0
+    assert ndcg(["b", "a"], relevant) == pytest.approx((1 + 7 / 1.585) / (7 + 1 / 1.585), rel=1e-3)
+    assert recall(["x", "a"], relevant) == 1
+    assert recall(["b"], relevant) == 0
+    assert recall([*"cdefghijkl", "a"], relevant) == 0

@@ -1,0 +1,108 @@
+"""The language of limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parley import Agent
+from parley.security.rates.limit import Budget, Rate, SizeLimit, StreamLimit, parse_limits
+
+
+def one(text: str, **options: Any) -> Any:
+    [limit] = parse_limits([text], **options)
+    return limit
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "period"),
+    [
+        ("60/minute", 60, 60_000),
+        ("5 per second", 5, 1000),
+        ("100 / 2 hours", 100, 7_200_000),
+        ("1_000/day per caller", 1000, 86_400_000),
+    ],
+)
+def test_a_rate_has_an_amount_and_a_span(text: str, amount: int, period: int) -> None:
+    rate = one(text)
+    assert isinstance(rate, Rate)
+    assert (rate.amount, rate.period_ms, rate.is_daily) == (amount, period, False)
+
+
+def test_a_limit_says_what_it_tells_apart_and_what_it_holds_for() -> None:
+    applies = one(
+        "9/minute per caller and tenant on SendMessage, gettask except caller:ada, role:ops"
+    ).applies
+    assert applies.per == ("caller", "tenant")
+    assert applies.operations == ("SendMessage", "GetTask")
+    assert [(each.kind, each.value) for each in applies.exempt] == [
+        ("caller", "ada"),
+        ("role", "ops"),
+    ]
+
+
+def test_other_limits_are_streams_budgets_and_sizes() -> None:
+    limits = parse_limits(
+        ["20 streams per caller", "5 MB output/day per tenant", "message 2 KiB", "message 3 parts"]
+    )
+    streams, output, size, parts = limits
+    assert isinstance(streams, StreamLimit)
+    assert isinstance(output, Budget)
+    assert isinstance(size, SizeLimit)
+    assert (streams.amount, output.amount, size.amount) == (20, 5_000_000, 2048)
+    assert isinstance(parts, SizeLimit)
+    assert parts.what == "parts"
+    assert one("100 tasks/day per caller").is_daily
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("60 a minute", "none of the forms"),
+        ("60/minute per planet", "'per' has caller, tenant"),
+        ("60/minute on Foo", "there is no operation 'Foo'; there are SendMessage"),
+        ("0/minute", "1 or more"),
+        ("5/0 minutes", "between a second and 31 days"),
+        ("60/minute except ada", "caller:ID"),
+        ("60/minute except address:nowhere", "no address or network"),
+        ("artifact 5 MB per caller", "holds for everybody"),
+        ("5 streams per skill", "not told apart by skill"),
+        ("5 MB output/day", "per caller, per tenant, or per both"),
+        ("60/minute on SendMessage for skill a", "leave 'on' out"),
+        ("60/minute except caller:a per caller", "caller:ID"),
+        ("", "none of the forms"),
+        ("60/fortnight", "none of the forms"),
+    ],
+)
+def test_a_limit_that_cannot_be_read_is_refused_with_the_right_form(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match="Limits look like '60/minute per caller'") as refused:
+        parse_limits([text])
+    assert why in str(refused.value)
+
+
+def test_a_single_text_is_no_list() -> None:
+    with pytest.raises(TypeError, match=r"such as \['60/minute per caller'\]"):
+        parse_limits("60/minute")
+
+
+def test_policies_have_names_of_their_own() -> None:
+    names = [each.name for each in parse_limits(["5/minute", "6/minute", "7/hour"])]  # type: ignore[union-attr]
+    assert names == ["all-minute", "all-minute-2", "all-hour"]
+
+
+def test_an_agent_refuses_a_limit_of_a_skill_that_it_does_not_have() -> None:
+    agent = Agent("Limited", limits=["5/minute for skill translate"])
+
+    @agent.skill
+    def echo(text: str) -> str:
+        return text
+
+    with pytest.raises(ValueError, match="'translate', which the agent 'Limited' does not have"):
+        agent.describe()
+
+
+def test_a_skill_refuses_limits_of_streams() -> None:
+    agent = Agent("Limited")
+    with pytest.raises(ValueError, match="give it to the agent"):
+        agent.skill(limits=["5 streams per caller"])(lambda text: text)

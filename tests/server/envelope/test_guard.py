@@ -1,0 +1,393 @@
+"""Who may say what: sources, signatures, targets and permissions, and attacks on them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+import parley
+from parley import Agent
+from parley.model.envelope.declared import EnvelopeSettings
+from parley.model.envelope.messages import ResponsePayload
+from parley.model.errors import (
+    OverloadedError,
+    PermissionDeniedError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
+from parley.model.service import ANONYMOUS, Caller
+from parley.security.authorization import Authorization
+from parley.security.failures import Failures
+from parley.security.signing.keys import SigningKeys
+from parley.security.signing.rotation import new_key_set, write_key_set
+from parley.server.envelope.identity import KnownCallers
+from parley.server.envelope.keys import EnvelopeKeys
+from parley.server.envelope.signed_messages import sign_answer
+from parley.server.run import serving
+from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from parley.wire.envelope.answers import response
+from parley.wire.envelope.codec import write_message
+from parley.wire.envelope.errors import (
+    MessageOutdated,
+    MessageReplayed,
+    SignatureInvalid,
+    SignatureRequired,
+    SourceMismatch,
+    TargetNotFound,
+)
+from parley.wire.envelope.jwks import read_key
+from parley.wire.envelope.signatures import EnvelopeKey, verify_signature
+from tests.server.envelope.guarded import (
+    ADA,
+    OTHERS,
+    PRIVATE,
+    SHARED,
+    Clock,
+    guard_of,
+    message,
+    received,
+    security_of,
+    signed,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(clock):
+    store = MemoryTaskStore(clock=clock)
+    await store.open(lambda records: None)
+    yield store
+    await store.close()
+
+
+# -- source ------------------------------------------------------------------------------------
+
+
+async def test_a_source_is_the_authenticated_caller_or_its_application(store):
+    guard = guard_of(store, keys=None)
+    for name in ("ada", "ada-app"):
+        assert await guard.admit(message(name), guard.sender(ADA, "")) is ADA
+
+
+async def test_a_caller_who_says_to_be_another_is_refused(store):
+    guard = guard_of(store, keys=None)
+    with pytest.raises(SourceMismatch, match=r"'ada'") as caught:
+        await guard.admit(message("bob"), guard.sender(ADA, ""))
+    assert [violation.field for violation in caught.value.violations] == ["source.agentId"]
+
+
+async def test_an_anonymous_caller_cannot_take_the_id_of_one_who_was_authenticated(store):
+    known = KnownCallers()
+    guard, other = guard_of(store, keys=None, known=known), guard_of(store, keys=None, known=known)
+    guard.sender(ADA, "")
+    for name in ("ada", "ada-app"):
+        with pytest.raises(SourceMismatch):
+            await other.admit(message(name), other.sender(ANONYMOUS, ""))
+    assert await other.admit(message("visitor"), other.sender(ANONYMOUS, "")) is ANONYMOUS
+
+
+async def test_an_anonymous_caller_cannot_take_the_id_of_one_who_has_credentials(store):
+    async def is_registered(id: str) -> bool:
+        return id == "eve"
+
+    guard = guard_of(store, keys=None, known=KnownCallers(is_registered))
+    with pytest.raises(SourceMismatch):
+        await guard.admit(message("eve"), guard.sender(ANONYMOUS, ""))
+
+
+async def test_the_ids_of_10_000_callers_are_remembered_and_no_more():
+    known = KnownCallers()
+    for number in range(10_001):
+        known.note(Caller(id=f"c{number}", authenticated=True))
+    assert not await known.has("c0")
+    assert await known.has("c1")
+    assert await known.has("c10000")
+
+
+async def test_a_connection_keeps_the_source_of_its_first_message(store):
+    guard = guard_of(store, keys=None)
+    with guard.open_socket(ANONYMOUS, "192.0.2.1") as sender:
+        await guard.admit(message("visitor"), sender)
+        await guard.admit(message("visitor"), sender)
+        with pytest.raises(SourceMismatch, match="another source needs another one"):
+            await guard.admit(message("guest"), sender)
+    with guard.open_socket(ADA, "192.0.2.1") as sender:
+        await guard.admit(message("ada"), sender)
+        with pytest.raises(SourceMismatch):
+            await guard.admit(message("ada-app"), sender)
+
+
+# -- signatures --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [SHARED, PRIVATE], ids=lambda key: key.algorithm)
+async def test_whoever_signs_is_the_owner_of_the_key(store, key):
+    guard = guard_of(store)
+    caller = await guard.admit(signed(store, key), guard.sender(ANONYMOUS, ""))
+    assert (caller.id, caller.issuer, caller.authenticated) == (key.owner, "envelope", True)
+
+
+async def test_the_key_of_one_signs_for_no_other(store):
+    guard = guard_of(store)
+    for claimed in (OTHERS.owner, "nobody"):
+        stolen = signed(store, SHARED, message(claimed))
+        with pytest.raises(SignatureInvalid):
+            await guard.admit(stolen, guard.sender(ANONYMOUS, ""))
+    with pytest.raises(SourceMismatch):  # a good signature, on the connection of somebody else
+        await guard.admit(signed(store, SHARED), guard.sender(ADA, ""))
+
+
+async def test_an_id_with_a_key_is_taken_by_nobody_without_it(store):
+    guard = guard_of(store)
+    with pytest.raises(SignatureRequired):
+        await guard.admit(message("shop"), guard.sender(ANONYMOUS, ""))
+    shop = Caller(id="shop", authenticated=True)
+    assert await guard.admit(message("shop"), guard.sender(shop, "")) is shop
+
+
+async def test_a_connection_that_signed_cannot_stop_to(store):
+    guard = guard_of(store)
+    sender = guard.sender(ANONYMOUS, "")
+    await guard.admit(signed(store, SHARED), sender)
+    with pytest.raises(SignatureRequired):
+        await guard.admit(message("shop"), sender)
+    await guard.admit(signed(store, SHARED), sender)
+
+
+async def test_where_signatures_are_required_a_stripped_one_is_refused(store):
+    for settings in (
+        EnvelopeSettings(signed=True),
+        EnvelopeSettings(data_classification="restricted"),
+    ):
+        guard = guard_of(store, settings)
+        stripped = replace(signed(store, SHARED), security=None)
+        for caller in (ANONYMOUS, Caller(id="shop", authenticated=True)):
+            with pytest.raises(SignatureRequired):
+                await guard.admit(stripped, guard.sender(caller, ""))
+
+
+async def test_a_signature_is_never_ignored(store):
+    guard = guard_of(store, keys=None)
+    with pytest.raises(SignatureInvalid, match="no keys"):
+        await guard.admit(signed(store, SHARED), guard.sender(Caller(id="shop"), ""))
+
+
+ALTERED = {
+    "payload": {"action": "now", "parameters": {"zone": "CET"}},
+    "target": {"agentId": "https://clock.example.com"},
+    "messageId": "another",
+    "timestamp": "2020-01-01T00:00:00Z",
+    "message": {"type": "REQUEST", "priority": "urgent"},
+    "invented": True,
+}
+
+
+@pytest.mark.parametrize("member", ALTERED)
+async def test_no_member_can_be_altered(store, member):
+    guard = guard_of(store)
+    altered = received(signed(store, SHARED), **{member: ALTERED[member]})
+    with pytest.raises(SignatureInvalid):
+        await guard.admit(altered, guard.sender(ANONYMOUS, ""))
+
+
+async def test_further_members_are_signed_and_cannot_be_removed(store):
+    guard = guard_of(store)
+    good = signed(store, SHARED, message("shop", further={"traffic": "green"}))
+    without = json.loads(write_message(good))
+    del without["traffic"]
+    bare = replace(good, further={}, received=without)
+    with pytest.raises(SignatureInvalid):
+        await guard.admit(bare, guard.sender(ANONYMOUS, ""))
+    await guard.admit(good, guard.sender(ANONYMOUS, ""))
+
+
+async def test_a_public_key_is_no_shared_secret(store):
+    """The message names HMAC-SHA256, and is "signed" with what everybody knows of the key."""
+    guard = guard_of(store)
+    confused = EnvelopeKey(
+        id="k2", owner="press", algorithm="HMAC-SHA256", material=PRIVATE.public.material
+    )
+    for claimed in ("HMAC-SHA256", ""):
+        forged = signed(store, confused)
+        forged = replace(forged, security=replace(security_of(forged), algorithm=claimed))
+        with pytest.raises(SignatureInvalid):
+            await guard.admit(forged, guard.sender(ANONYMOUS, ""))
+
+
+async def test_a_clock_may_differ_by_the_window_in_both_directions(store):
+    guard = guard_of(store)
+    for late in (299.0, -299.0):
+        await guard.admit(signed(store, SHARED, late=late), guard.sender(ANONYMOUS, ""))
+    for late, word in ((301.0, "behind"), (-301.0, "ahead of")):
+        with pytest.raises(MessageOutdated, match=word) as caught:
+            await guard.admit(signed(store, SHARED, late=late), guard.sender(ANONYMOUS, ""))
+        assert "now" in caught.value.metadata
+    narrow = guard_of(store, EnvelopeSettings(signature_window=10))
+    with pytest.raises(MessageOutdated):
+        await narrow.admit(signed(store, SHARED, late=11), narrow.sender(ANONYMOUS, ""))
+
+
+async def test_a_message_is_admitted_once_however_it_comes_again(store, clock):
+    first, second = guard_of(store), guard_of(store)
+    sent = signed(store, SHARED)
+    await first.admit(sent, first.sender(ANONYMOUS, ""))
+    for guard in (first, second):
+        with pytest.raises(MessageReplayed):
+            await guard.admit(sent, guard.sender(ANONYMOUS, ""))
+    clock.ms += 299_000
+    with pytest.raises(MessageReplayed):
+        await second.admit(sent, second.sender(ANONYMOUS, ""))
+    clock.ms += 2_000
+    with pytest.raises(MessageOutdated):
+        await second.admit(sent, second.sender(ANONYMOUS, ""))
+    # Nonces are pruned, but no earlier than the messages are out of time.
+    clock.ms += 700_000
+    await second.admit(signed(store, SHARED), second.sender(ANONYMOUS, ""))
+    assert len(store._counts.quotas) == 1
+    with pytest.raises(MessageOutdated):
+        await second.admit(sent, second.sender(ANONYMOUS, ""))
+
+
+async def test_what_is_refused_burns_no_nonce(store):
+    guard = guard_of(store)
+    good = signed(store, SHARED)
+    forged = received(good, invented=1)
+    with pytest.raises(SignatureInvalid):
+        await guard.admit(forged, guard.sender(ANONYMOUS, ""))
+    await guard.admit(good, guard.sender(ANONYMOUS, ""))
+
+
+async def test_without_nonces_no_signed_message_is_admitted(store, monkeypatch):
+    guard = guard_of(store)
+
+    async def fails(asks):
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(store, "take_quotas", fails)
+    with pytest.raises(OverloadedError):
+        await guard.admit(signed(store, SHARED), guard.sender(ANONYMOUS, ""))
+
+
+async def test_guesses_are_counted_with_the_refused_credentials_of_an_address(store):
+    guard = guard_of(store, failures=Failures(5))
+    for _ in range(5):
+        with pytest.raises(SignatureInvalid):
+            await guard.admit(
+                received(signed(store, SHARED), invented=1), guard.sender(ANONYMOUS, "192.0.2.1")
+            )
+    with pytest.raises(TooManyRequestsError):
+        await guard.admit(signed(store, OTHERS), guard.sender(ANONYMOUS, "192.0.2.1"))
+    await guard.admit(signed(store, SHARED), guard.sender(ANONYMOUS, "198.51.100.1"))
+
+
+# -- targets -----------------------------------------------------------------------------------
+
+
+async def test_a_message_for_another_agent_is_refused(store):
+    guard = guard_of(store, keys=None)
+    for target in ("", "clock", "https://clock.example.com/"):
+        await guard.admit(message("visitor", target=target), guard.sender(ANONYMOUS, ""))
+    with pytest.raises(TargetNotFound, match="'clock'"):
+        await guard.admit(message("visitor", target="bank"), guard.sender(ANONYMOUS, ""))
+    guard.is_reachable = lambda id: id == "bank"
+    await guard.admit(message("visitor", target="bank"), guard.sender(ANONYMOUS, ""))
+
+
+async def test_a_signed_message_names_its_target_so_that_nobody_passes_it_on(store):
+    guard = guard_of(store)
+    with pytest.raises(TargetNotFound, match="says for whom"):
+        await guard.admit(
+            signed(store, PRIVATE, message("press", target="")), guard.sender(ANONYMOUS, "")
+        )
+
+
+# -- permissions -------------------------------------------------------------------------------
+
+
+async def test_permissions_are_needed_over_sockets_and_posts(store):
+    rights = Authorization(permissions=("read",))
+    guard = guard_of(store, authorization=rights, keys=None)
+    reader = Caller(id="ada", authenticated=True, scopes=frozenset({"read", "more"}))
+    for open_one in (guard.sender, lambda *who: guard.open_socket(*who).__enter__()):
+        with pytest.raises(UnauthenticatedError):
+            open_one(ANONYMOUS, "")
+        with pytest.raises(PermissionDeniedError, match="scope read"):
+            open_one(ADA, "")
+        assert open_one(reader, "").caller is reader
+
+
+async def test_a_signature_proves_who_but_grants_no_permission(store):
+    internal = guard_of(store, authorization=Authorization(needs_identity=True))
+    sender = internal.sender(ANONYMOUS, "")
+    await internal.admit(signed(store, SHARED), sender)
+    with pytest.raises(UnauthenticatedError):
+        await internal.admit(message("visitor"), internal.sender(ANONYMOUS, ""))
+    guard = guard_of(store, authorization=Authorization(permissions=("read",)))
+    with pytest.raises(PermissionDeniedError):
+        await guard.admit(signed(store, SHARED), guard.sender(ANONYMOUS, ""))
+
+
+# -- sockets -----------------------------------------------------------------------------------
+
+
+async def test_one_caller_takes_no_sockets_from_another(store):
+    guard = guard_of(store, EnvelopeSettings(concurrent_connections=2), keys=None)
+    eve = Caller(id="eve", authenticated=True)
+    with guard.open_socket(ADA, "192.0.2.1"), guard.open_socket(ADA, "198.51.100.1"):
+        with pytest.raises(TooManyRequestsError), guard.open_socket(ADA, "203.0.113.1"):
+            pass
+        with guard.open_socket(eve, "192.0.2.1"), guard.open_socket(ANONYMOUS, "192.0.2.1"):
+            pass
+    with guard.open_socket(ADA, "192.0.2.1"):
+        pass
+    with guard.open_socket(ANONYMOUS, "192.0.2.1"), guard.open_socket(ANONYMOUS, "192.0.2.1"):
+        with pytest.raises(TooManyRequestsError), guard.open_socket(ANONYMOUS, "192.0.2.1"):
+            pass
+        with guard.open_socket(ANONYMOUS, "192.0.2.2"):
+            pass
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+async def test_answers_to_signed_messages_are_signed_by_the_server(store):
+    keys = SigningKeys.parse(write_key_set(new_key_set(["ES256", "EdDSA"], 0)))
+    guard = guard_of(store, signing_keys=keys)
+    request = signed(store, SHARED)
+    answer = response(request, ResponsePayload(status="success"), source=request.source)
+    assert guard.sign(answer, message("visitor")).security is None
+    assert guard_of(store).sign(answer, request).security is None
+    sent = received(guard.sign(answer, request))
+    key = next(key for key in keys.published["keys"] if key["alg"] == "EdDSA")
+    verify_signature(sent, read_key(key, owner="clock"))
+
+
+def clock_agent() -> Agent:
+    agent = Agent("Clock")
+    agent.skill(id="now")(lambda: "12:00")
+    return agent
+
+
+async def test_keys_that_their_owner_publishes_are_fetched(store):
+    keys = SigningKeys.parse(write_key_set(new_key_set(["EdDSA"], 0)))
+    async with serving(parley.asgi(clock_agent(), signing_keys=keys)) as url:
+        published = EnvelopeKeys([{"owner": "bank", "jwks_uri": f"{url}/.well-known/jwks.json"}])
+        try:
+            key = keys.signers[0]
+            found = await published.find("bank", key.kid)
+            sent = received(sign_answer(message("bank"), key))
+            verify_signature(sent, found)
+            assert found.is_public
+            assert await published.find("bank", "unknown") is None
+            assert await published.find("shop", key.kid) is None
+        finally:
+            await published.close()

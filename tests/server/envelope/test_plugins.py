@@ -1,0 +1,223 @@
+"""Handlers that an operator adds for types of messages and actions that no agent has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import parley
+from parley.host.envelope.assembly import EnvelopeOptions
+from parley.host.envelope.directory import RoutingLimits
+from parley.host.envelope.registration import RegistrationSettings
+from parley.model.envelope.messages import Envelope, RequestPayload
+from parley.model.errors import PermissionDeniedError
+from parley.model.service import Caller
+from parley.security import ApiKey, anonymous
+from parley.security.api_keys import digest_of
+from parley.server.envelope.directory import MessageContext
+from parley.server.envelope.plugins import EnvelopeHandlers
+from tests.examples.serving import listening
+from tests.host.envelope.talking import post, request, searching, socket
+from tests.polling import until
+
+pytestmark = pytest.mark.anyio
+
+KEY = "key-of-ada-0123456789"
+
+
+async def count(message: Envelope, context: MessageContext) -> Any:
+    """Count what is in stock, as a caller wants it."""
+    assert isinstance(message.payload, RequestPayload)
+    item = message.payload.parameters["item"]
+    if item == "nothing":
+        return None
+    if item == "secret":
+        raise RuntimeError("the password is hunter2")
+    if item == "not yours":
+        raise PermissionDeniedError(f"{message.source.agent_id} may not count this")
+    if item == "cancelled":
+        raise asyncio.CancelledError
+    if item == "no json":
+        return [object()]
+    return [{"item": item, "count": 7}]
+
+
+def code(found: dict[str, Any]) -> str:
+    return str(found["payload"]["error"]["code"])
+
+
+async def test_a_handler_answers_an_action_that_no_agent_has(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = parley.asgi(searching("shop"), envelope_handlers={"stock.count": count})
+    async with listening(app) as url, socket(url) as caller:
+        for ask in (caller.ask, lambda message: post(url, message)):
+            found = await ask(request("stock.count", {"item": "bolt"}))
+            assert found["payload"]["results"] == [{"item": "bolt", "count": 7}]
+            assert found["source"]["agentId"] == "shop"
+            empty = await ask(request("stock.count", {"item": "nothing"}))
+            assert (empty["payload"]["status"], empty["payload"]["results"]) == ("success", [])
+            refused = await ask(request("stock.count", {"item": "not yours"}))
+            assert code(refused) == "PERMISSION_DENIED"
+            assert "tester" in refused["payload"]["error"]["message"]
+        for item in ("secret", "cancelled", "no json"):
+            failed = await caller.ask(request("stock.count", {"item": item}))
+            assert code(failed) == "INTERNAL_ERROR"
+            assert "hunter2" not in str(failed)
+        assert "hunter2" in caplog.text  # where the operator looks for it
+        unknown = await caller.ask(request("stock.move", {}))
+        assert code(unknown) == "UNKNOWN_ACTION"
+        assert (await caller.ask(request()))["payload"]["status"] == "success"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RoutingLimits(agents=0),
+        lambda: RoutingLimits(broadcasts="many"),  # type: ignore[arg-type]
+        lambda: RegistrationSettings(enabled="no"),  # type: ignore[arg-type]
+        lambda: RegistrationSettings(anonymous="false"),  # type: ignore[arg-type]
+        lambda: EnvelopeOptions(handler_timeout=0),
+        lambda: EnvelopeOptions(handler_timeout=float("nan")),
+        lambda: EnvelopeOptions(registrar="https://registry.example.com"),  # type: ignore[arg-type]
+    ],
+)
+async def test_an_option_that_means_nothing_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises((TypeError, ValueError), match=r", not |does not"):
+        parley.asgi(searching("shop"), envelope_options=make())  # type: ignore[arg-type]
+
+
+async def test_a_handler_needs_the_credentials_that_its_agent_needs() -> None:
+    """An operation that is open to all lets everybody connect, and no more."""
+    scheme = ApiKey(keys={digest_of(KEY): Caller(id="ada", authenticated=True)})
+    shop = searching("shop", security=scheme, operation_security={"GetTask": anonymous})
+    app = parley.asgi(shop, envelope_handlers={"stock.count": count, "INVENTORY": count})
+    ask = request("stock.count", {"item": "bolt"})
+    other = {**ask, "message": {"type": "INVENTORY"}, "target": {}}
+    async with listening(app) as url:
+        for message in (ask, other, request("registry.register", {})):
+            assert code(await post(url, message)) == "UNAUTHENTICATED"
+        found = await post(url, {**ask, "source": {"agentId": "ada"}}, {"X-API-Key": KEY})
+        assert found["payload"]["results"] == [{"item": "bolt", "count": 7}]
+
+
+async def test_a_handler_takes_messages_of_another_type() -> None:
+    async def inventory(message: Envelope, context: MessageContext) -> Any:
+        return {"from": message.source.agent_id}
+
+    app = parley.asgi(searching("shop"), envelope_handlers={"INVENTORY": inventory})
+    async with listening(app) as url, socket(url) as caller:
+        message = {**request(), "message": {"type": "INVENTORY"}, "payload": {"any": "thing"}}
+        assert (await caller.ask(message))["payload"]["results"] == [{"from": "tester"}]
+        message = {**request(), "message": {"type": "SURPRISE"}, "payload": {}}
+        assert code(await caller.ask(message)) == "UNKNOWN_MESSAGE_TYPE"
+
+
+async def test_one_handler_takes_whatever_nobody_knows() -> None:
+    taken: list[str] = []
+
+    async def anything(message: Envelope, context: MessageContext) -> Any:
+        taken.append(message.message.type)
+        return "taken"
+
+    async with (
+        listening(parley.asgi(searching("shop"), envelope_fallback=anything)) as url,
+        socket(url) as caller,
+    ):
+        assert (await caller.ask(request("stock.move", {})))["payload"]["results"] == ["taken"]
+        message = {**request(), "message": {"type": "SURPRISE"}, "payload": {}}
+        assert (await caller.ask(message))["payload"]["results"] == ["taken"]
+        # What is known stays the agent's own.
+        found = await caller.ask(request())
+        assert found["payload"]["results"] == [{"by": "shop", "query": "refunds"}]
+        missing = await caller.ask(request("a2a.GetTask", {"id": "none"}))
+        assert code(missing) == "TASK_NOT_FOUND"
+    assert taken == ["REQUEST", "SURPRISE"]
+
+
+async def test_a_handler_has_a_time_and_few_run_at_once() -> None:
+    running, gate = 0, asyncio.Event()
+
+    async def wait(message: Envelope, context: MessageContext) -> Any:
+        nonlocal running
+        running += 1
+        await gate.wait()
+        return "done"
+
+    options = EnvelopeOptions(handler_timeout=0.05)
+    app = parley.asgi(
+        searching("shop"), envelope_handlers={"stock.wait": wait}, envelope_options=options
+    )
+    async with listening(app) as url:
+        slow = await post(url, request("stock.wait", {}))
+        assert code(slow) == "INTERNAL_ERROR"
+        assert "too long" in slow["payload"]["error"]["message"]
+    running = 0
+    handlers = EnvelopeHandlers({"stock.wait": wait}, at_once=2)
+    message = _message("stock.wait")
+    first = [
+        asyncio.create_task(handlers.answer(wait, message, MessageContext())) for _ in range(2)
+    ]
+    await until(lambda: running == 2)
+    with pytest.raises(parley.A2AError) as refused:
+        await handlers.answer(wait, message, MessageContext())
+    assert refused.value.retry_after
+    gate.set()
+    assert [each.results for each in await asyncio.gather(*first) if each] == [("done",)] * 2
+
+
+@pytest.mark.parametrize(
+    ("handlers", "error", "words"),
+    [
+        ({"REQUEST": count}, ValueError, "the protocol's own"),
+        ({"a2a.GetTask": count}, ValueError, "the protocol's own"),
+        ({"registry.register": count}, ValueError, "the protocol's own"),
+        ({"with space": count}, ValueError, "stock.count"),
+        ({"stock.count": lambda message, context: 1}, TypeError, "async function"),
+        ([count], TypeError, "mapping"),
+    ],
+)
+def test_handlers_that_make_no_sense_are_refused(
+    handlers: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        parley.asgi(searching("shop"), envelope_handlers=handlers)
+
+
+async def test_a_handler_in_the_place_of_a_skill_is_refused_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = parley.asgi(searching("shop"), envelope_handlers={"search": count})
+    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="never be called"):
+        async with app.lifespan():
+            pass
+
+
+def _message(action: str) -> Envelope:
+    from parley.model.envelope.messages import MessageType, Source
+    from parley.wire.envelope.answers import message
+
+    payload = RequestPayload(action=action)
+    return message(MessageType.REQUEST, payload, source=Source(agent_id="tester"))
+
+
+async def test_what_a_handler_answers_counts_against_the_rates_of_its_caller() -> None:
+    app = parley.asgi(
+        searching("shop"), envelope_handlers={"stock.count": count}, limits=["2/minute per caller"]
+    )
+    async with listening(app) as url, socket(url) as caller:
+        for ask in (caller.ask, lambda message: post(url, message)):
+            found = await ask(request("stock.count", {"item": "bolt"}))
+            assert found["payload"]["status"] == "success"
+        refused = await caller.ask(request("stock.count", {"item": "bolt"}))
+        assert code(refused) == "TOO_MANY_REQUESTS"
+        assert refused["payload"]["error"]["retryAfter"] > 0
+        heartbeat = request("unused")
+        heartbeat |= {"message": {"type": "HEARTBEAT"}, "payload": {}}
+        assert code(await post(url, heartbeat)) == "TOO_MANY_REQUESTS"
+        await caller.send(heartbeat)
+        assert (await caller.receive("HEARTBEAT"))["message"]["correlationId"]

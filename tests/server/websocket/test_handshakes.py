@@ -1,0 +1,225 @@
+"""Handshakes: what becomes a WebSocket, what is refused, and what stays HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from parley.server.app import Settings
+from parley.server.run import serving
+from tests.server.raw_http import JSON, WAIT, call, connection
+from tests.server.websocket.raw_socket import (
+    TEXT,
+    RawSocket,
+    echo,
+    frame,
+    head_of,
+    raw_socket,
+    refused,
+    socket_app,
+)
+
+pytestmark = pytest.mark.anyio
+
+CARD = "/.well-known/agent-card.json"
+BODY = call("SendMessage", {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": []}})
+
+
+@pytest.fixture(scope="module")
+async def url() -> AsyncIterator[str]:
+    async with serving(socket_app()) as url:
+        yield url
+
+
+async def test_a_handshake_is_answered_as_the_specification_does(url):
+    async with connection(url) as http:
+        await http.write(head_of())
+        status, headers = await http.head()
+        assert status == 101
+        assert headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+        assert headers["upgrade"].lower() == "websocket"
+        assert headers["connection"].lower() == "upgrade"
+        assert "sec-websocket-protocol" not in headers
+
+
+@pytest.mark.parametrize("size", [1, 17, 10**6])
+async def test_what_comes_behind_the_head_is_read_however_it_arrives(url, size):
+    data = head_of() + frame(TEXT, b"at once") + frame(TEXT, b"and more")
+    async with connection(url) as http:
+        for n in range(0, len(data), size):
+            await http.write(data[n : n + size])
+        assert (await http.head())[0] == 101
+        socket = RawSocket(http)
+        assert await socket.read() == (TEXT, b"at once")
+        assert await socket.read() == (TEXT, b"and more")
+
+
+async def test_requests_before_the_upgrade_are_answered_first(url):
+    """All of them, and the socket's first message, in one write."""
+    get = f"GET {CARD} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    async with connection(url) as http:
+        await http.write(get * 3 + head_of() + frame(TEXT, b"hello"))
+        for _ in range(3):
+            assert "name" in (await http.response()).json
+        assert (await http.head())[0] == 101
+        assert await RawSocket(http).read() == (TEXT, b"hello")
+
+
+async def test_an_upgrade_after_an_answer_was_read(url):
+    async with connection(url) as http:
+        assert (await http.ask("GET", CARD)).status == 200
+        await http.write(head_of())
+        assert (await http.head())[0] == 101
+        await RawSocket(http).echoed("hello")
+
+
+@pytest.mark.parametrize("version", ["12", "8", "", "13, 12", None])
+async def test_another_version_is_told_the_right_one(url, version):
+    answer = await refused(url, Sec_WebSocket_Version=version)
+    assert (answer.status, answer.headers["sec-websocket-version"]) == (426, "13")
+    assert answer.headers["upgrade"] == "websocket"
+    assert "version 13" in answer.json["error"]
+
+
+@pytest.mark.parametrize("key", ["short", "not base64 at all ======", "A" * 24, None])
+async def test_a_bad_key_is_refused(url, key):
+    answer = await refused(url, Sec_WebSocket_Key=key)
+    assert answer.status == 400
+    assert "Sec-WebSocket-Key" in answer.json["error"]
+
+
+async def test_two_keys_are_refused(url):
+    async with connection(url) as http:
+        await http.write(head_of()[:-2] + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+        assert (await http.response()).status == 400
+
+
+HTTP = {
+    "POST": head_of(method="POST", Content_Length="0"),
+    "HTTP/1.0": head_of(version="1.0"),
+    "without Connection": head_of(Connection=None),
+    "without Upgrade": head_of(Upgrade=None),
+    "of something else": head_of(Upgrade="h2c"),
+    "of several": head_of(Upgrade="websocket, h2c"),
+}
+
+
+@pytest.mark.parametrize("data", HTTP.values(), ids=HTTP)
+async def test_what_asks_for_no_socket_is_answered_over_http(url, data):
+    async with connection(url) as http:
+        await http.write(data)
+        assert (await http.head())[0] == 426
+
+
+async def test_a_head_request_that_asks_for_a_socket_gets_no_body(url):
+    async with connection(url) as http:
+        await http.write(head_of(CARD, method="HEAD"))
+        assert (await http.response(to_head=True)).status == 200
+        assert (await http.ask("GET", CARD)).status == 200
+
+
+async def test_a_path_that_takes_no_socket_answers_as_ever(url):
+    assert "name" in (await refused(url, CARD)).json
+    assert (await refused(url, "/nothing/here")).status == 404
+    async with connection(url) as http:
+        given = "".join(f"{name}: {value}\r\n" for name, value in JSON.items()).encode()
+        head = head_of("/", method="POST", Content_Length=str(len(BODY)))[:-2] + given + b"\r\n"
+        await http.write(head + BODY)
+        assert "jsonrpc" in (await http.response()).json
+
+
+async def test_a_subprotocol_is_one_that_the_client_offers(url):
+    async with connection(url) as http:
+        await http.write(head_of(Sec_WebSocket_Protocol="one, two"))
+        assert (await http.head())[1]["sec-websocket-protocol"] == "one"
+
+    async def insists(scope, receive, send):
+        await receive()
+        await send({"type": "websocket.accept", "subprotocol": "three"})
+
+    async with serving(socket_app(insists)) as other:
+        assert (await refused(other, Sec_WebSocket_Protocol="one")).status == 500
+
+
+async def test_the_scope_is_that_of_the_request():
+    seen = {}
+
+    async def note(scope, receive, send):
+        seen.update(scope)
+        await echo(scope, receive, send)
+
+    async with (
+        serving(socket_app(note)) as url,
+        raw_socket(url, "/echo?a=b%20c", Sec_WebSocket_Protocol="x , y", X_Own="caf\xe9"),
+    ):
+        pass
+    assert (seen["type"], seen["scheme"], seen["http_version"]) == ("websocket", "ws", "1.1")
+    assert (seen["path"], seen["raw_path"], seen["query_string"]) == ("/echo", b"/echo", b"a=b%20c")
+    assert seen["subprotocols"] == ["x", "y"]
+    assert (b"x-own", b"caf\xe9") in seen["headers"]
+    assert seen["client"][0] == "127.0.0.1"
+    assert f"http://{seen['server'][0]}:{seen['server'][1]}" == url
+    assert "websocket.http.response" in seen["extensions"]
+    assert "method" not in seen
+
+
+async def test_half_a_head_ends_at_the_timeout_and_a_socket_does_not():
+    async with serving(socket_app(settings=Settings(head_timeout=0.1))) as url:
+        async with connection(url) as http:
+            await http.write(head_of()[:-2])
+            assert (await http.response()).status == 408
+        async with raw_socket(url) as socket, connection(url) as http:
+            await http.write(b"GET")
+            assert (await http.response()).status == 408  # so the time is over
+            await socket.echoed("still here")
+
+
+async def test_a_head_that_is_too_large_is_refused(url):
+    assert (await refused(url, X_Large="x" * 70_000)).status == 431
+
+
+async def test_what_the_app_refuses_with_is_the_answer(url):
+    async def refuse(scope, receive, send):
+        await receive()
+        head = {"type": "websocket.http.response.start", "status": 401}
+        await send({**head, "headers": [(b"www-authenticate", b"Bearer")]})
+        body = {"type": "websocket.http.response.body"}
+        await send({**body, "body": b"not ", "more_body": True})
+        await send({**body, "body": b"you"})
+
+    async with serving(socket_app(refuse)) as other, connection(other) as http:
+        await http.write(head_of())
+        status, headers = await http.head()
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert await asyncio.wait_for(http.reader.read(), WAIT) == b"not you"
+
+
+async def test_an_app_that_fails_or_says_nothing_answers_500(caplog):
+    async def fail(scope, receive, send):
+        raise ValueError("broken")
+
+    async def say_nothing(scope, receive, send):
+        await receive()
+
+    async def close(scope, receive, send):
+        await send({"type": "websocket.close"})
+
+    for handler, status in ((fail, 500), (say_nothing, 500), (close, 403)):
+        async with serving(socket_app(handler)) as url:
+            assert (await refused(url)).status == status
+    assert "broken" in caplog.text
+    assert "neither accepted nor refused" in caplog.text
+
+
+@pytest.mark.parametrize("header", [(b"x-split", b"a\r\nb: c"), (b"sec-websocket-accept", b"x")])
+async def test_a_handler_writes_no_header_that_breaks_the_answer(header, caplog):
+    async def split(scope, receive, send):
+        await receive()
+        await send({"type": "websocket.accept", "headers": [header]})
+
+    async with serving(socket_app(split)) as url:
+        answer = await refused(url)
+        assert answer.status == 500
+        assert "b" not in answer.headers

@@ -1,0 +1,374 @@
+"""The audit, on every store: one chain, that nobody changes unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from parley.database.postgres.connection import Address
+from parley.host.store_urls import open_admin
+from parley.store.audit import chain
+from parley.store.audit.chain import Anchor, Verification, verify
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.audit import (
+    GENESIS,
+    MAX_DETAILS,
+    PRUNED,
+    AuditEntry,
+    AuditFilter,
+    AuditPrune,
+)
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import TaskStore
+from tests.store.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+EVERYTHING = AuditFilter()
+
+
+def entry(kind: str = "key.created", **given: Any) -> AuditEntry:
+    return AuditEntry(kind=kind, **({"issuer": "os", "actor": "ada@host"} | given))
+
+
+def pruning(before: int, **given: Any) -> AuditPrune:
+    return AuditPrune(before=before, by=entry(""), **given)
+
+
+async def verified(store: TaskStore, *anchors: str) -> Verification:
+    lines = await store.read_audit(EVERYTHING, limit=100_000)
+    return verify(lines, [Anchor.of(each) for each in anchors])
+
+
+async def test_entries_are_there_as_they_were_appended(store: TaskStore, clock: Clock) -> None:
+    given = entry(
+        address="10.0.0.1",
+        client="cli",
+        agent="shop",
+        tenant="acme",
+        subject="k1",
+        outcome="done",
+        details={"scopes": ["a", "b"], "n": 3, "none": None, "yes": True, "text": "é\x01"},
+    )
+    await store.append_audit([given, entry("key.revoked", at=5)])
+    first, second = await store.read_audit(EVERYTHING)
+    for name in ("kind", "issuer", "actor", "client", "address", "agent", "tenant", "subject"):
+        assert getattr(first, name) == getattr(given, name)
+    assert (first.outcome, first.details, first.id) == ("done", given.details, given.id)
+    assert (first.at, second.at) == (clock.now, 5)
+    assert (first.seq, first.previous, second.seq, second.previous) == (1, GENESIS, 2, first.hash)
+    assert (await verified(store)).is_intact
+
+
+async def test_what_a_store_could_not_keep_is_made_to_fit(store: TaskStore) -> None:
+    details = {"inf": float("inf"), "big": 2**80, "object": object, "s": {"b", "a", 1}, "\0": "\0"}
+    await store.append_audit([entry(actor="a\0b\ud800", subject="x" * 10_000, details=details)])
+    await store.append_audit([entry(details={str(n): "y" * 500 for n in range(100)})])
+    first, second = await store.read_audit(EVERYTHING)
+    assert first.actor == "a\ufffdb?"
+    assert len(first.subject) <= 512
+    assert first.details["inf"] == "inf"
+    assert first.details["s"] == [1, "a", "b"]
+    assert len(repr(second.details)) < MAX_DETAILS
+    assert (await verified(store)).is_intact
+
+
+async def test_an_append_that_is_repeated_counts_once(store: TaskStore) -> None:
+    given = entry()
+    await asyncio.gather(*[store.append_audit([given]) for _ in range(3)])
+    await store.append_audit([given, entry()])
+    assert len(await store.read_audit(EVERYTHING)) == 2
+    assert (await verified(store)).is_intact
+
+
+async def test_lines_are_selected_and_read_page_by_page(store: TaskStore, clock: Clock) -> None:
+    for n in range(10):
+        clock.now = 1000 + n
+        await store.append_audit([entry("key.created", subject=f"t{n}", agent=f"a{n % 2}")])
+    await store.append_audit([entry("keys", actor="bob"), entry("key", actor="bob")])
+
+    async def found(**given: Any) -> list[int]:
+        return [line.seq for line in await store.read_audit(AuditFilter(**given))]
+
+    assert await found(kind="key") == [*range(1, 11), 12]
+    assert await found(kind="key.created", since=1003, until=1006) == [4, 5, 6]
+    assert await found(actor="bob") == [11, 12]
+    assert await found(agent="a1") == [2, 4, 6, 8, 10]
+    assert await found(task_id="t4") == [5]
+    page = await store.read_audit(EVERYTHING, after=3, limit=2)
+    assert [line.seq for line in page] == [4, 5]
+    newest = await store.read_audit(AuditFilter(kind="key"), limit=2, newest=True)
+    assert [line.seq for line in newest] == [10, 12]
+
+
+async def test_times_may_go_back_and_the_chain_holds(store: TaskStore, clock: Clock) -> None:
+    for now in (5000, 4000, 6000, 1):
+        clock.now = now
+        await store.append_audit([entry()])
+    assert [line.at for line in await store.read_audit(EVERYTHING)] == [5000, 4000, 6000, 1]
+    assert (await verified(store)).is_intact
+
+
+async def test_a_prune_leaves_a_checkpoint_from_which_the_chain_goes_on(
+    store: TaskStore, clock: Clock
+) -> None:
+    for now in range(1, 11):
+        clock.now = now
+        await store.append_audit([entry()])
+    old = (await store.read_audit(EVERYTHING, after=5, limit=1))[0].anchor
+    clock.now = 20
+    assert await store.prune_audit(pruning(7)) == 6
+    lines = await store.read_audit(EVERYTHING)
+    assert [line.seq for line in lines] == [7, 8, 9, 10, 11]
+    assert (lines[-1].kind, lines[-1].actor) == (PRUNED, "ada@host")
+    assert lines[-1].details["removed"] == 6
+    assert (await verified(store)).is_intact
+    assert (await verified(store, old, lines[-1].anchor)).is_intact  # the checkpoint names line 6
+    assert not (await verified(store, f"3:{'0' * 64}")).is_intact
+    assert await store.prune_audit(pruning(7)) == 0
+    assert await store.prune_audit(pruning(1000)) == 5
+    assert [line.seq for line in await store.read_audit(EVERYTHING)] == [12]
+    await store.append_audit([entry()])
+    assert (await verified(store)).is_intact
+
+
+async def test_a_prune_removes_so_many_lines_at_once(
+    store: TaskStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "PRUNED_AT_ONCE", 4)
+    clock.now = 1
+    await store.append_audit([entry() for _ in range(10)])
+    clock.now = 20
+    given = pruning(7)
+    assert [await store.prune_audit(given) for _ in range(4)] == [4, 4, 2, 0]
+    assert [line.seq for line in await store.read_audit(EVERYTHING)] == [11, 12, 13]
+    assert (await verified(store)).is_intact
+
+
+async def test_a_prune_keeps_what_is_not_sent_and_stops_at_the_first_that_is_not_old(
+    store: TaskStore, clock: Clock
+) -> None:
+    for now in (1, 2, 50, 3, 4):
+        clock.now = now
+        await store.append_audit([entry()])
+    assert await store.prune_audit(pruning(10, keep_after=0)) == 0
+    assert await store.prune_audit(pruning(10, keep_after=1)) == 1
+    assert await store.prune_audit(pruning(10)) == 1
+    assert [line.at for line in await store.read_audit(EVERYTHING)][:3] == [50, 3, 4]
+    assert (await verified(store)).is_intact
+
+
+async def test_a_cursor_has_one_holder_at_a_time(store: TaskStore, clock: Clock) -> None:
+    assert await store.claim_audit_cursor("d", "one", clock.now + 100) == 0
+    assert await store.claim_audit_cursor("d", "two", clock.now + 100) is None
+    assert await store.claim_audit_cursor("e", "two", clock.now + 100) == 0
+    assert await store.save_audit_cursor("d", "one", 7, clock.now + 100)
+    assert not await store.save_audit_cursor("d", "two", 9, clock.now + 100)
+    clock.now += 101
+    assert await store.claim_audit_cursor("d", "two", clock.now + 100) == 7
+    assert not await store.save_audit_cursor("d", "one", 8, clock.now + 100)
+    assert await store.save_audit_cursor("d", "two", 8, 0)
+    assert await store.claim_audit_cursor("d", "one", clock.now + 100) == 8
+
+
+async def append_many(store: TaskStore, name: str) -> None:
+    for n in range(20):
+        entries = [entry(actor=name, subject=f"{n}.{i}") for i in range(3)]
+        await store.append_audit(entries)
+
+
+async def check_shared(stores: list[TaskStore]) -> None:
+    await asyncio.gather(*[append_many(each, f"r{n}") for n, each in enumerate(stores)])
+    assert (await verified(stores[0])).lines == 60 * len(stores)
+    assert (await verified(stores[0])).is_intact
+    lines = await stores[0].read_audit(EVERYTHING, limit=1000)
+    for n in range(len(stores)):
+        own = [line.subject for line in lines if line.actor == f"r{n}"]
+        assert own == [f"{k}.{i}" for k in range(20) for i in range(3)]
+
+
+async def test_replicas_in_memory_append_to_one_chain() -> None:
+    logs = MemoryLogs()
+    stores: list[TaskStore] = [MemoryTaskStore(logs=logs) for _ in range(2)]
+    for each in stores:
+        await each.open(lambda records: None)
+    await check_shared(stores)
+    for each in stores:
+        await each.close()
+
+
+@pytest.mark.service
+async def test_replicas_append_to_one_chain(postgres_url: str) -> None:
+    stores: list[TaskStore] = [PostgresTaskStore(postgres_url) for _ in range(3)]
+    for each in stores:
+        await each.open(lambda records: None)
+    operator = open_admin(postgres_url)
+    adding = asyncio.to_thread(lambda: [operator.append_audit([entry("op")]) for _ in range(10)])
+    await asyncio.gather(adding, *[append_many(each, f"r{n}") for n, each in enumerate(stores)])
+    assert (await verified(stores[0])).lines == 190
+    assert (await verified(stores[0])).is_intact
+    for each in stores:
+        await each.close()
+
+
+CHANGES = {
+    "a change": ("UPDATE {audit} SET actor = 'eve' WHERE seq = 3", 3, "changed"),
+    "a change of the time": ("UPDATE {audit} SET at = at + 1 WHERE seq = 3", 3, "changed"),
+    "a change of details": ("UPDATE {audit} SET details = '{\"n\":9}' WHERE seq = 3", 3, "changed"),
+    "what is no JSON": ("UPDATE {audit} SET details = 'x' WHERE seq = 3", 3, "changed"),
+    "a removal": ("DELETE FROM {audit} WHERE seq = 3", 3, "missing"),
+    "a removal at the begin": ("DELETE FROM {audit} WHERE seq <= 2", 1, "no prune accounts"),
+    "an exchange": (
+        "UPDATE {audit} SET seq = CASE seq WHEN 3 THEN 104 WHEN 4 THEN 103 ELSE seq END;"
+        "UPDATE {audit} SET seq = seq - 100 WHERE seq > 100",
+        3,
+        "does not follow",
+    ),
+    "a new hash": ("UPDATE {audit} SET hash = previous WHERE seq = 3", 3, "changed"),
+}
+REFUSED = [
+    "UPDATE {audit} SET actor = 'eve' WHERE seq = 3",
+    "DELETE FROM {audit} WHERE seq = 6",
+    "DELETE FROM {audit}",
+]
+
+
+class Intruder:
+    """Somebody with the rights of the store's owner: on statements, and on triggers."""
+
+    def __init__(self, place: str) -> None:
+        self.is_postgres = place.startswith("postgres")
+        self.place = place
+
+    def run(self, sql: str) -> None:
+        if not self.is_postgres:
+            connection = sqlite3.connect(self.place)
+            try:
+                connection.executescript(sql.replace("{audit}", "audit"))
+            finally:
+                connection.close()
+            return
+        address = Address.of(self.place)
+        with psycopg.connect(address.conninfo, autocommit=True) as connection:
+            connection.execute(sql.replace("{audit}", f"{address.schema}.audit").encode())
+
+    def disarm(self) -> None:
+        if self.is_postgres:
+            self.run("ALTER TABLE {audit} DISABLE TRIGGER ALL")
+        else:
+            for name in ("in_order", "unchanged", "kept"):
+                self.run(f"DROP TRIGGER audit_{name}")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+async def attacked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Intruder]:
+    if request.param == "sqlite":
+        url, place = f"sqlite:///{tmp_path / 'tasks.db'}", str(tmp_path / "tasks.db")
+    else:
+        url = place = request.getfixturevalue("postgres_url")
+    admin = open_admin(url)
+    admin.migrate()
+    admin.append_audit([entry(details={"n": n}) for n in range(6)])
+    return url, Intruder(place)
+
+
+def problems(url: str, *anchors: str) -> list[tuple[int, str]]:
+    with open_admin(url).audit() as reading:
+        result = verify(reading.chain(), [Anchor.of(each) for each in anchors])
+    return [(each.seq, each.text) for each in result.problems]
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+async def test_statements_that_change_the_audit_are_refused(
+    attacked: tuple[str, Intruder], sql: str
+) -> None:
+    url, intruder = attacked
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="append-only"):
+        intruder.run(sql)
+    assert problems(url) == []
+
+
+async def test_a_line_is_not_replaced_or_truncated(attacked: tuple[str, Intruder]) -> None:
+    url, intruder = attacked
+    columns = "seq, id, at, kind, issuer, actor, client, address, agent, tenant, subject, outcome"
+    columns += ", details, previous, hash"
+    if intruder.is_postgres:
+        sql = "TRUNCATE {audit}"
+    else:
+        sql = (
+            f"INSERT OR REPLACE INTO {{audit}} ({columns}) SELECT "
+            f"{columns.replace('actor', repr('eve'))} FROM {{audit}} WHERE seq = 6"
+        )
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="append-only"):
+        intruder.run(sql)
+    assert problems(url) == []
+
+
+@pytest.mark.parametrize("what", CHANGES)
+async def test_what_an_intruder_changes_shows_with_its_place(
+    attacked: tuple[str, Intruder], what: str
+) -> None:
+    url, intruder = attacked
+    sql, seq, text = CHANGES[what]
+    intruder.disarm()
+    intruder.run(sql)
+    found = problems(url)
+    assert found[0][0] == seq
+    assert text in found[0][1]
+
+
+async def test_a_missing_end_shows_with_an_anchor(attacked: tuple[str, Intruder]) -> None:
+    url, intruder = attacked
+    admin = open_admin(url)
+    with admin.audit() as reading:
+        last = reading.last()
+    assert last is not None
+    intruder.disarm()
+    intruder.run("DELETE FROM {audit} WHERE seq >= 5")
+    assert problems(url) == []  # nothing in the store shows it
+    [(seq, text)] = problems(url, last.anchor)
+    assert (seq, "the end is missing" in text) == (5, True)
+    admin.append_audit([entry(), entry(), entry()])
+    [(seq, text)] = problems(url, last.anchor)
+    assert (seq, "another line" in text) == (6, True)
+
+
+async def test_a_forged_prune_shows_with_an_anchor(attacked: tuple[str, Intruder]) -> None:
+    url, _ = attacked
+    admin = open_admin(url)
+    with admin.audit() as reading:
+        third = [*reading.chain()][2]
+    admin.prune_audit(pruning(2**60))
+    assert problems(url) == []
+    [(seq, text)] = problems(url, third.anchor)
+    assert (seq, "was pruned" in text) == (3, True)
+
+
+async def test_an_operator_appends_while_a_server_has_the_file_open(tmp_path: Path) -> None:
+    store = SqliteTaskStore(tmp_path / "tasks.db")
+    await store.open(lambda records: None)
+    admin = open_admin(f"sqlite:///{tmp_path / 'tasks.db'}")
+    await store.append_audit([entry()])
+    [line] = await asyncio.to_thread(admin.append_audit, [entry("op")])
+    assert line.seq == 2
+    assert await asyncio.to_thread(admin.prune_audit, pruning(2**60)) == 2
+    assert (await verified(store)).is_intact
+    await store.close()
+    admin.append_audit([entry("alone")])
+    assert problems(f"sqlite:///{tmp_path / 'tasks.db'}") == []
+
+
+async def test_a_store_says_what_it_migrated(tmp_path: Path) -> None:
+    store = SqliteTaskStore(tmp_path / "tasks.db")
+    await store.open(lambda records: None)
+    assert "7 audit" in store.migrated
+    await store.close()
+    await store.open(lambda records: None)
+    assert list(store.migrated) == []
+    await store.close()

@@ -1,0 +1,230 @@
+"""Cards of the envelope protocol, and what A2A cards make of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from parley.extensions.skill_schemas import schemas_on
+from parley.model.cards import AgentCard, AgentInterface
+from parley.model.encoding import encode
+from parley.model.envelope.messages import BINDING
+from parley.model.errors import A2AError
+from parley.model.schemes import (
+    HTTPAuthSecurityScheme,
+    MutualTlsSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
+from parley.wire import versions
+from parley.wire.envelope.agent_cards import agent_card_of, envelope_card_of
+from parley.wire.envelope.cards import EnvelopeCard, read_card, write_card
+from parley.wire.envelope.resources import schema
+from tests.strategies import value_of
+
+SCHEMA = jsonschema.Draft202012Validator(
+    {**json.loads(schema()), "$id": "urn:card", "$ref": "#/$defs/card"}
+)
+CARD: dict[str, Any] = {
+    "agentInfo": {
+        "id": "knowledge-base-001",
+        "name": "Knowledge base",
+        "type": "knowledge-base",
+        "version": "1.2.0",
+        "description": "Finds articles.",
+        "vendor": "Example",
+        "license": "MIT",
+    },
+    "capabilities": [
+        {
+            "name": "search",
+            "displayName": "Search",
+            "description": "Finds articles by words.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"query": {"type": "string"}, "maxResults": {"type": "integer"}},
+                "required": ["query"],
+            },
+            "outputSchema": {"type": "array"},
+            "performance": {
+                "averageResponseTime": 200,
+                "maxConcurrentRequests": 100,
+                "reliability": 0.99,
+            },
+            "measured": {
+                "averageResponseTime": 180,
+                "reliability": 1,
+                "requests": 12,
+                "measuredAt": "2026-01-15T10:30:00.000Z",
+            },
+        }
+    ],
+    "endpoints": {
+        "primary": "wss://kb.example/agent/envelope",
+        "backup": "https://kb.example/agent/envelope",
+        "healthCheck": "https://kb.example/health",
+    },
+    "security": {
+        "authMethods": ["bearer-token", "mutual-tls"],
+        "requiredPermissions": ["kb.read"],
+        "dataClassification": "internal",
+    },
+    "constraints": {
+        "rateLimits": {"requestsPerMinute": 1000, "concurrentConnections": 50},
+        "availability": {
+            "schedule": "24/7",
+            "maintenanceWindows": [{"start": "02:00", "end": "04:00", "day": "sunday"}],
+        },
+    },
+    "metadata": {
+        "createdAt": "2026-01-15T10:00:00.000Z",
+        "updatedAt": "2026-01-16T10:00:00.000Z",
+        "tags": ["knowledge", "search"],
+        "documentation": "https://kb.example/docs",
+    },
+}
+
+
+@given(value_of(EnvelopeCard))
+@settings(max_examples=40)
+def test_a_card_that_is_written_is_the_one_that_is_read(card: EnvelopeCard) -> None:
+    written = write_card(card)
+    if "\n" in card.agent_info.id or not card.agent_info.id.isprintable():
+        return
+
+    assert read_card(written) == card
+    SCHEMA.validate(json.loads(written))
+
+
+def test_the_card_that_users_print_keeps_all_its_members() -> None:
+    assert json.loads(write_card(read_card(json.dumps(CARD)))) == CARD
+    assert read_card(CARD) == read_card(json.dumps(CARD).encode())
+    SCHEMA.validate(CARD)
+
+
+def test_members_that_are_unknown_or_wrong_are_left_out_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    card = copy.deepcopy(CARD)
+    card["region"] = "eu"
+    card["agentInfo"]["license"] = ["MIT"]
+    card["capabilities"][0]["performance"]["reliability"] = 99.9
+    card["capabilities"].append("search")
+    card["constraints"]["rateLimits"]["requestsPerMinute"] = "many"
+
+    with caplog.at_level(logging.WARNING, "parley.client.answers"):
+        read = read_card(card)
+
+    found = read.capability("search")
+    assert found is not None
+    assert found.performance is not None
+    assert (found.performance.average_response_time, found.performance.reliability) == (200, None)
+    assert read.agent_info.license == ""
+    assert read.constraints.rate_limits is not None
+    assert read.constraints.rate_limits.requests_per_minute is None
+    for wrong in ("agentInfo.license", "capabilities[1]", "reliability", "requestsPerMinute"):
+        assert wrong in caplog.text
+    assert "region" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("card", "says"),
+    [
+        (b"", "it is empty"),
+        ([], "a card is a JSON object"),
+        ({}, "agentInfo.id: required"),
+        ({"agentInfo": {"id": 7}}, "agentInfo.id: required"),
+        ({"agentInfo": {"id": "a\nb"}}, "agentInfo.id: required"),
+        (b'{"agentInfo":{"id":"a","id":"b"}}', "stands twice"),
+        ({"agentInfo": {"id": "a"}, "capabilities": [{}] * 1001}, "at most 1000 are read"),
+        ({"agentInfo": {"id": "a", "description": "x" * 2**20}}, "the card has 1,048,6.. bytes"),
+        (b"[" * 101, "the card is nested more than 100 levels deep"),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_card_is_refused(card: Any, says: str) -> None:
+    with pytest.raises(A2AError, match=says):
+        read_card(card if isinstance(card, bytes) else json.dumps(card))
+
+
+def test_a_card_becomes_an_a2a_card_and_comes_back_whole() -> None:
+    card = read_card(CARD)
+
+    made = agent_card_of(card)
+
+    arrived = versions.read_card(json.loads(encode(made)))
+    assert arrived == made
+    assert envelope_card_of(arrived) == card
+    assert [(each.url, each.protocol_binding) for each in made.supported_interfaces] == [
+        ("wss://kb.example/agent/envelope", BINDING),
+        ("https://kb.example/agent/envelope", BINDING),
+    ]
+    assert made.provider is not None
+    assert (made.name, made.version, made.provider.organization) == (
+        "Knowledge base",
+        "1.2.0",
+        "Example",
+    )
+    assert [(each.id, each.name) for each in made.skills] == [("search", "Search")]
+    assert schemas_on(made)["search"].input == CARD["capabilities"][0]["inputSchema"]
+    assert set(made.security_schemes) == {"bearer-token", "mutual-tls"}
+    assert made.security_requirements[0].schemes["bearer-token"].list == ("kb.read",)
+
+
+def test_the_smallest_card_becomes_an_a2a_card_too() -> None:
+    card = read_card({"agentInfo": {"id": "a"}})
+
+    made = agent_card_of(card)
+
+    assert (made.name, made.supported_interfaces, made.skills) == ("a", (), ())
+    assert envelope_card_of(made).agent_info.id == "a"
+
+
+def test_the_card_of_any_a2a_agent_becomes_an_envelope_card() -> None:
+    plain = agent_card_of(read_card(CARD))
+    card = replace(
+        plain,
+        capabilities=replace(plain.capabilities, extensions=()),
+        supported_interfaces=(
+            AgentInterface(
+                url="ws://127.0.0.1:9999/envelope", protocol_binding=BINDING, protocol_version="1.0"
+            ),
+        ),
+        security_schemes={
+            "token": SecurityScheme(
+                http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer")
+            ),
+            "certificate": SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme()),
+        },
+        security_requirements=(
+            SecurityRequirement(schemes={"token": StringList(list=("read", "write"))}),
+            SecurityRequirement(schemes={"certificate": StringList(list=("read",))}),
+        ),
+    )
+
+    made = envelope_card_of(card)
+
+    assert made.agent_info.id == "Knowledge base"
+    assert envelope_card_of(card, agent_id="kb").agent_info.id == "kb"
+    assert made.endpoints.primary == "ws://127.0.0.1:9999/envelope"
+    assert made.endpoints.backup == "http://127.0.0.1:9999/envelope"
+    assert made.security.auth_methods == ("bearer-token", "mutual-tls")
+    assert made.security.required_permissions == ("read",)
+    assert [each.name for each in made.capabilities] == ["search"]
+
+
+@given(value_of(AgentCard))
+@settings(max_examples=25)
+def test_no_a2a_card_breaks_the_conversion(card: AgentCard) -> None:
+    made = envelope_card_of(card, agent_id="a")
+
+    assert [each.name for each in made.capabilities] == [each.id for each in card.skills]
+    assert read_card(write_card(made)).agent_info == made.agent_info

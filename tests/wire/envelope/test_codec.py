@@ -1,0 +1,321 @@
+"""Messages of the envelope protocol as JSON."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from parley.model.envelope.messages import Envelope, RequestPayload, ResponsePayload
+from parley.model.struct import Timestamp
+from parley.wire.envelope.codec import UnreadableEnvelope, members_of, read_message, write_message
+from parley.wire.envelope.resources import schema
+from tests.wire.envelope.messages import REQUEST, envelopes, request
+
+SCHEMA = jsonschema.Draft202012Validator(json.loads(schema()))
+
+
+def refusal(message: Any, **limits: int) -> UnreadableEnvelope:
+    data = message if isinstance(message, str | bytes) else json.dumps(message)
+    with pytest.raises(UnreadableEnvelope) as caught:
+        read_message(data, **limits)
+    return caught.value
+
+
+def fields(refused: UnreadableEnvelope) -> list[str]:
+    return [violation.field for violation in refused.error.violations]
+
+
+@given(envelopes())
+@settings(max_examples=80)
+def test_a_message_that_is_written_is_the_one_that_is_read(message: Envelope) -> None:
+    written = write_message(message)
+
+    read = read_message(written)
+
+    assert replace(read, received=None) == message
+    assert json.loads(written) == members_of(message)
+    SCHEMA.validate(json.loads(written))
+
+
+def test_the_message_that_users_print_is_read_with_all_its_members() -> None:
+    message = read_message(json.dumps(REQUEST))
+
+    assert isinstance(message.payload, RequestPayload)
+    assert message.payload.parameters["category"] == "customer-service"
+    assert message.payload.metadata.timeout == 5000
+    assert message.source.instance_id == "instance-7"
+    assert message.message.correlation_id == "conversation-1"
+    assert message.timestamp == Timestamp.parse("2026-01-15T10:30:00Z")
+    assert message.security is not None
+    assert message.security.nonce == "5f2b1c0a"
+    assert message.received == REQUEST
+
+
+def test_only_six_members_are_required() -> None:
+    message = read_message(
+        '{"version":"1.0","messageId":"m","timestamp":"2026-01-15T10:30:00+01:00",'
+        '"source":{"agentId":"a"},"message":{"type":"REQUEST"},"payload":{"action":"search"}}'
+    )
+
+    assert isinstance(message.payload, RequestPayload)
+    assert message.payload.parameters == {}
+    assert message.payload.metadata.encoding == "utf-8"
+    assert (message.message.sub_type, message.message.priority) == ("query", "normal")
+    assert message.target.routing_strategy == "direct"
+    assert message.security is None
+    assert message.received is None
+    for name in ("version", "messageId", "timestamp", "source", "message", "payload"):
+        assert name in fields(refusal(request(**{name: ...})))
+
+
+def test_null_leaves_a_member_out_if_it_has_a_default() -> None:
+    message = read_message(
+        json.dumps(
+            request(
+                security=None,
+                target=None,
+                payload__metadata=None,
+                payload__parameters=None,
+                source__agentType=None,
+            )
+        )
+    )
+
+    assert isinstance(message.payload, RequestPayload)
+    assert message.payload.parameters == {}
+    assert message.security is None
+    assert fields(refusal(request(source__agentId=None))) == ["source.agentId"]
+
+
+def test_every_wrong_member_is_named_with_what_would_be_right() -> None:
+    refused = refusal(
+        request(
+            timestamp="yesterday",
+            source__agentId="",
+            message__priority="shouting",
+            target__routingStrategy="anycast",
+            payload__action=7,
+            payload__metadata={"timeout": "5000", "stream": 1, "retryCount": -1},
+            security__timestamp=1768473000,
+        )
+    )
+
+    assert refused.error.reason == "INVALID_REQUEST"
+    assert refused.message_id == REQUEST["messageId"]
+    assert dict(refused.error.violations) == {
+        "timestamp": "'yesterday' is not a timestamp such as 2026-01-31T12:00:00.000Z",
+        "source.agentId": "must not be empty",
+        "message.priority": "expected one of low, normal, high, urgent; got 'shouting'",
+        "target.routingStrategy": "expected one of direct, broadcast, load-balance; got 'anycast'",
+        "payload.action": "expected a string, got a number",
+        "payload.metadata.timeout": "expected an integer from 0 to 9007199254740991, got 5000",
+        "payload.metadata.stream": "expected true or false, got a number",
+        "payload.metadata.retryCount": "expected an integer from 0 to 9007199254740991, got -1",
+        "security.timestamp": "expected a string, got a number",
+    }
+    assert not SCHEMA.is_valid(request(message__priority="shouting"))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"messageId": "x" * 513}, "messageId"),
+        ({"messageId": "a\0b"}, "messageId"),
+        ({"messageId": ["m"]}, "messageId"),
+        ({"source__agentId": "line\nbreak"}, "source.agentId"),
+        ({"target__agentId": "é" * 257}, "target.agentId"),
+        ({"message__correlationId": "x" * 513}, "message.correlationId"),
+        ({"payload__metadata": {"taskId": "\0"}}, "payload.metadata.taskId"),
+        (
+            {"payload__metadata": {"serviceParameters": {"a": 1}}},
+            "payload.metadata.serviceParameters.a",
+        ),
+        ({"payload__action": "a\x7f"}, "payload.action"),
+        ({"security__nonce": "n" * 513}, "security.nonce"),
+        ({"message": "REQUEST"}, "message"),
+        ({"payload": []}, "payload"),
+        (
+            {"message": {"type": "RESPONSE"}, "payload": {"status": "ok", "results": {}}},
+            "payload.results",
+        ),
+        ({"message": {"type": "EVENT"}, "payload": {"status": 1}}, "payload.status"),
+    ],
+)
+def test_a_member_that_is_wrong_is_refused_by_its_path(change: dict[str, Any], field: str) -> None:
+    assert fields(refusal(request(**change))) == [field]
+
+
+def test_every_1_x_is_read_and_members_of_later_versions_are_kept_or_ignored() -> None:
+    message = read_message(
+        json.dumps(
+            request(
+                version="1.12",
+                trace={"id": "t"},
+                source__region="eu",
+                payload__metadata={"cache": "no", "timeout": 1e3},
+            )
+        )
+    )
+
+    assert message.further == {"trace": {"id": "t"}}
+    assert isinstance(message.payload, RequestPayload)
+    assert message.payload.metadata.timeout == 1000
+    assert json.loads(write_message(message))["trace"] == {"id": "t"}
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "10.0", "1.", "v1", "1.0-beta"])
+def test_another_major_version_is_refused_with_those_that_are_known(version: str) -> None:
+    refused = refusal(request(version=version))
+
+    assert refused.error.reason == "UNSUPPORTED_VERSION"
+    assert refused.error.metadata["supportedVersions"] == "1.0"
+    assert refused.message_id == REQUEST["messageId"]
+
+
+def test_payloads_of_other_types_stay_as_they_are() -> None:
+    beat = read_message(json.dumps(request(message={"type": "HEARTBEAT"}, payload={"load": 0.5})))
+    assert isinstance(beat.payload, msgspec.Raw)
+    assert json.loads(bytes(beat.payload)) == {"load": 0.5}
+
+    unknown = request(message={"type": "INVENTORY", "priority": "whatever"}, payload={"n": None})
+    assert members_of(read_message(json.dumps(unknown)))["payload"] == {"n": None}
+
+    for payload, kind in (
+        ({"status": "partial", "action": "a"}, ResponsePayload),
+        ({"action": "a"}, RequestPayload),
+        ({"temperature": 21}, msgspec.Raw),
+    ):
+        event = request(message={"type": "EVENT"}, payload=payload)
+        assert isinstance(read_message(json.dumps(event)).payload, kind)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "says"),
+    [
+        (b"", "INVALID_JSON", "it is empty"),
+        ("hello", "INVALID_JSON", "not JSON"),
+        (b'{"a":"\xff"}', "INVALID_JSON", "not UTF-8"),
+        ('{"a":"\ud800"}', "INVALID_JSON", "not UTF-8"),
+        ('{"a":NaN}', "INVALID_JSON", "not JSON"),
+        ('{"a":1e999}', "INVALID_REQUEST", "too large to be kept"),
+        ("[]", "INVALID_REQUEST", "a message is a JSON object"),
+        ("null", "INVALID_REQUEST", "a message is a JSON object"),
+        ("[" * 101, "INVALID_REQUEST", "nested more than 100 levels deep"),
+        ('{"a":' * 100_000, "INVALID_REQUEST", "nested more than 100 levels deep"),
+    ],
+    ids=str,
+)
+def test_what_is_no_message_is_refused(data: bytes | str, reason: str, says: str) -> None:
+    refused = refusal(data)
+
+    assert refused.error.reason == reason
+    assert says in refused.error.message
+    assert refused.message_id == ""
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        '{"messageId":"a","messageId":"b"}',
+        '{"payload":{"parameters":[{"x":{"to":"me","to":"you"}}]}}',
+        '{"a\\u0062":1,"ab":2}',
+        '{"a":"\\"}:{\\"","b":{"c":1,"c":1}}',
+    ],
+)
+def test_a_member_that_stands_twice_is_refused_wherever_it_is(twice: str) -> None:
+    assert "stands twice in one object" in str(refusal(twice))
+
+
+def test_colons_and_quotes_in_strings_are_no_members() -> None:
+    odd = {'a":"b': '\\":{"\\', "c\\": ":", ":": [':"', "\\\\"]}
+
+    message = read_message(json.dumps(request(payload__parameters=odd)))
+
+    assert isinstance(message.payload, RequestPayload)
+    assert message.payload.parameters == odd
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_is_read() -> None:
+    refused = refusal(b'{"a":"' + b"x" * 1000, max_bytes=500)
+
+    assert refused.error.message == "the message has 1,006 bytes; at most 500 are read"
+
+
+def packed(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_compressed_parameters_are_read_and_written() -> None:
+    text = packed(gzip.compress(b'{"query":"password"}', mtime=0))
+    given = request(payload__parameters=text, payload__metadata={"encoding": "gzip+base64"})
+
+    message = read_message(json.dumps(given))
+
+    assert isinstance(message.payload, RequestPayload)
+    assert message.payload.parameters == {"query": "password"}
+    assert message.received is not None
+    assert message.received["payload"]["parameters"] == text
+    again = read_message(write_message(message))
+    assert replace(again, received=None) == replace(message, received=None)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"query": "x"}, "expected base64 of gzip of JSON, in a string, got an object"),
+        ("not base64!", "it is not base64"),
+        (packed(b"hello"), "it is not gzip"),
+        (packed(gzip.compress(b"{}", mtime=0)[:-3]), "the gzip data ends too early"),
+        (
+            packed(gzip.compress(b"{}", mtime=0) * 2),
+            "expected one gzip member, and nothing after it",
+        ),
+        (packed(gzip.compress(b"{", mtime=0)), "not JSON"),
+        (packed(gzip.compress(b'{"a":1,"a":2}', mtime=0)), "stands twice"),
+        (packed(gzip.compress(b"[" * 200, mtime=0)), "levels deep"),
+        (packed(gzip.compress(b'"' + b"0" * 20_000_000 + b'"', mtime=0)), "at most 389,"),
+        (packed(gzip.compress(b'"' + b"0" * 100_000 + b'"', mtime=0)), "at most 65,536 bytes"),
+        (
+            packed(
+                gzip.compress(
+                    b'"' + random.Random(1).randbytes(520_000).hex().encode() + b'"', mtime=0
+                )
+            ),
+            "at most 1,000,000 bytes when decompressed",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 60 else "",
+)
+def test_parameters_that_do_not_decompress_are_refused(parameters: Any, says: str) -> None:
+    message = request(payload__parameters=parameters, payload__metadata={"encoding": "gzip+base64"})
+
+    refused = refusal(message, max_bytes=1_000_000)
+
+    assert fields(refused) == ["payload.parameters"]
+    assert says in refused.error.message
+
+
+def test_another_encoding_is_refused_with_the_names_of_both() -> None:
+    refused = refusal(request(payload__metadata={"encoding": "latin-1"}))
+
+    assert refused.error.violations == (
+        ("payload.metadata.encoding", "expected utf-8 or gzip+base64; got 'latin-1'"),
+    )
+
+
+def test_a_number_that_json_does_not_have_is_not_written() -> None:
+    message = read_message(json.dumps(request()))
+    assert isinstance(message.payload, RequestPayload)
+    wrong = replace(message, payload=replace(message.payload, parameters={"a": [float("nan")]}))
+
+    with pytest.raises(ValueError, match=r"payload\.parameters\.a\.0 is nan"):
+        write_message(wrong)
