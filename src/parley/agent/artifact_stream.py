@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parley.engine.content import to_parts
+from parley.engine.serialization import check_metadata
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
@@ -97,23 +98,27 @@ class ArtifactStream:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BUFFER_SECONDS, self._write_late)
 
-    async def close(self) -> None:
-        """Mark the last chunk and wait until the store has room. Idempotent."""
+    async def close(self, *, metadata: dict[str, Any] | None = None) -> None:
+        """Mark the last chunk and wait until the store has room. Idempotent.
+
+        ``metadata`` is added to that of the artifact: what is known only now. Raises
+        ``UnusableValue`` for metadata that has no JSON form.
+        """
         if self._closed:
             return
-        self.finish()
+        self.finish(check_metadata(metadata))
         writer = self._attempt.runner.writer
         if writer is not None and writer.is_full:
             await writer.drain()
 
-    def finish(self) -> None:
-        """Mark the last chunk."""
+    def finish(self, metadata: dict[str, Any] | None = None) -> None:
+        """Mark the last chunk, and add its metadata to that of the artifact."""
         chunk, self._buffered = self._buffered, None
         if chunk is None and self._begun:
             chunk = (Part(raw=b"") if self._last[-1].raw is not None else Part(text=""),)
         self._stop()
         if chunk is not None:
-            self._emit(chunk, last=True)
+            self._emit(chunk, last=True, added=metadata)
 
     def write_buffered(self) -> None:
         """Write the buffered chunk: another event is to follow it."""
@@ -139,7 +144,9 @@ class ArtifactStream:
             self._timer = None
         self._attempt.streams = tuple(other for other in self._attempt.streams if other is not self)
 
-    def _emit(self, parts: tuple[Part, ...], *, last: bool = False) -> None:
+    def _emit(
+        self, parts: tuple[Part, ...], *, last: bool = False, added: dict[str, Any] | None = None
+    ) -> None:
         self._last = parts
         begun, self._begun = self._begun, True
         artifact = Artifact(
@@ -147,7 +154,7 @@ class ArtifactStream:
             name="" if begun else self._name,
             description="" if begun else self._description,
             parts=parts,
-            metadata=None if begun else self._metadata,
+            metadata=added if begun else {**(self._metadata or {}), **(added or {})} or None,
         )
         writer = self._attempt.runner.writer
         if begun and writer is not None and not self._attempt.finished:

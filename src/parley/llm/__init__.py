@@ -1,0 +1,1 @@
+"""Language models: the loop that calls their tools, and what a turn shows of a run."""

@@ -1,0 +1,170 @@
+"""An OpenAI-compatible endpoint whose model follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from parley.llm.model import ModelFailed, ModelRequest
+from parley.llm.model_usage import ModelUsage
+from parley.llm.scripted import Script, ScriptedModel
+from parley.testing.background_server import BackgroundServer
+
+MODEL = "scripted-1"
+"""The name of the model; requests may name any."""
+
+
+class ModelEndpoint:
+    """Serves a scripted model as ``/v1/chat/completions`` and ``/v1/models``, in a thread.
+
+        with ModelEndpoint(lambda request: f"You said: {request.said}") as endpoint:
+            run_a_framework(base_url=endpoint.url, api_key="any")
+
+    ``url`` ends in ``/v1``. ``requests`` has what it was asked, the newest last. Replies are
+    streamed where the request says so.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._model = ScriptedModel(script)
+        self._server = BackgroundServer(
+            Starlette(
+                routes=[
+                    Route("/v1/chat/completions", self._completions, methods=["POST"]),
+                    Route("/v1/models", self._models),
+                ]
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        """The base address of the API."""
+        return f"{self._server.url}/v1"
+
+    @property
+    def requests(self) -> list[ModelRequest]:
+        """What it was asked."""
+        return self._model.requests
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.stop()
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    async def _completions(self, request: Request) -> Response:
+        asked = msgspec.json.decode(await request.body())
+        wanted = ModelRequest(
+            model=asked.get("model", ""),
+            messages=asked.get("messages", []),
+            tools=asked.get("tools") or (),
+            response_format=asked.get("response_format"),
+            max_tokens=asked.get("max_tokens") or asked.get("max_completion_tokens"),
+            temperature=asked.get("temperature"),
+        )
+        if asked.get("stream"):
+            chunks = self._chunks(wanted)
+            try:
+                first = await anext(chunks)  # an error is answered as one, before a stream begins
+            except ModelFailed as error:
+                return _refusal(error)
+            return StreamingResponse(_sse(first, chunks), media_type="text/event-stream")
+        try:
+            return JSONResponse(await self._whole(wanted))
+        except ModelFailed as error:
+            return _refusal(error)
+
+    async def _whole(self, request: ModelRequest) -> dict[str, Any]:
+        text, thinking, calls, usage, reason = "", "", [], ModelUsage(), "stop"
+        async for chunk in self._model.stream(request):
+            text += chunk.text
+            thinking += chunk.thinking
+            calls += [_tool_call(call) for call in chunk.tool_calls]
+            usage = chunk.usage or usage
+            reason = chunk.finish_reason or reason
+        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if thinking:
+            message["reasoning_content"] = thinking
+        if calls:
+            message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+        return {**_head("chat.completion"), "choices": [choice], "usage": _usage(usage)}
+
+    async def _chunks(self, request: ModelRequest) -> AsyncIterator[dict[str, Any]]:
+        head = _head("chat.completion.chunk")
+        opening: dict[str, Any] = {"role": "assistant", "content": ""}
+        async for chunk in self._model.stream(request):
+            delta: dict[str, Any] = dict(opening)
+            opening = {}
+            if chunk.text:
+                delta["content"] = chunk.text
+            if chunk.thinking:
+                delta["reasoning_content"] = chunk.thinking
+            if chunk.tool_calls:
+                delta["tool_calls"] = [
+                    {"index": n, **_tool_call(call)} for n, call in enumerate(chunk.tool_calls)
+                ]
+            choice = {"index": 0, "delta": delta, "finish_reason": chunk.finish_reason or None}
+            yield {**head, "choices": [choice]}
+            if chunk.usage is not None:
+                yield {**head, "choices": [], "usage": _usage(chunk.usage)}
+
+
+async def _sse(first: dict[str, Any], rest: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    yield b"data: " + msgspec.json.encode(first) + b"\n\n"
+    async for chunk in rest:
+        yield b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-1", "object": kind, "created": 1_700_000_000, "model": MODEL}
+
+
+def _tool_call(call: Any) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _usage(usage: ModelUsage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.tokens,
+    }
+
+
+def _refusal(error: ModelFailed) -> Response:
+    kind = {429: "rate_limit_exceeded", 401: "invalid_api_key"}.get(error.status, "server_error")
+    said = {"message": str(error), "type": kind, "code": kind, "param": None}
+    return JSONResponse({"error": said}, status_code=error.status or 500)
+
+
+def held() -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
+    """Return what a reply awaits (``ScriptedReply(hold=...)``), and what lets it go on.
+
+    Both may be called in any thread.
+    """
+    gate = threading.Event()
+
+    async def wait() -> None:
+        await asyncio.to_thread(gate.wait)
+
+    return wait, gate.set

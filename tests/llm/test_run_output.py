@@ -1,0 +1,55 @@
+"""What a run of a model shows in a turn."""
+
+from __future__ import annotations
+
+import pytest
+
+import parley
+from parley import Agent, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
+from parley.extensions.usage import USAGE
+from parley.llm.current_turn import current_turn
+from parley.llm.model_usage import ModelUsage
+from parley.llm.run_output import RUN_PROGRESS, RunOutput
+
+pytestmark = pytest.mark.anyio
+
+agent = Agent("Runner")
+
+
+@agent.skill(replies="task")
+async def run(turn: Turn) -> None:
+    """Runs."""
+    async with RunOutput(turn) as out:
+        assert current_turn() is turn
+        await out.thinking("Hm. ")
+        await out.thinking("A city.")
+        await out.text("Let me ")
+        await out.text("see.")
+        await out.tool_called("weather", {"city": "Oslo"}, call_id="1")
+        await out.tool_returned("weather", "rain", call_id="1")
+        await out.text("It ")
+        await out.text("rains.")
+        out.used(ModelUsage(input_tokens=7, output_tokens=5, requests=2))
+
+
+async def test_the_answer_is_what_was_said_last_and_progress_is_not_kept() -> None:
+    async with parley.connect(agent) as remote:
+        async with remote.stream("Oslo?") as events:
+            seen = [event async for event in events]
+        task = await remote.get(events.task_id)
+    assert isinstance(task, Task)
+    assert task.text == "It rains."
+    (answer,) = task.artifacts
+    assert answer.metadata is not None
+    assert answer.metadata[USAGE] == {"tokens": 12}
+    shown = [
+        (event.metadata or {}).get(RUN_PROGRESS)
+        for event in seen
+        if isinstance(event, TaskStatusUpdateEvent)
+    ]
+    kinds = [each["kind"] for each in shown if each]
+    assert kinds == ["thinking", "thinking", "toolCall", "toolResult"]
+    assert [message.text for message in task.history] == ["Oslo?"]
+    chunks = [event for event in seen if isinstance(event, TaskArtifactUpdateEvent)]
+    assert "".join(part.text or "" for e in chunks for part in e.artifact.parts).startswith("Let me")
+    assert current_turn() is None
