@@ -1,0 +1,151 @@
+"""The agents of each framework, served in its own environment before a scripted model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import pytest
+
+import parley
+from parley import Agent, Turn
+from parley.testing.background_server import BackgroundServer
+from parley.testing.model_endpoint import ModelEndpoint
+from tests.integrations.frameworks import FRAMEWORKS, Framework
+from tests.integrations.script import Script
+from tests.peers.environments import NotMade, python_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+remote = Agent("Remote", description="An agent that frameworks call")
+
+
+@remote.skill(id="consult", replies="task")
+async def consult(message: str, turn: Turn) -> str:
+    """Answers questions of other agents; asks which city for those about the weather."""
+    await turn.working("looking it up")
+    if "weather" in message:
+        city = await turn.ask("Which city?")
+        return f"sunny in {city.text}"
+    return f"consulted on {message}"
+
+
+class FrameworkServer:
+    """The process that serves a framework's agents; it can be killed and started again."""
+
+    def __init__(self, framework: Framework, where: Path, remote_url: str) -> None:
+        self.framework = framework
+        self.files = where
+        self.script = Script()
+        self.model = ModelEndpoint(self.script)
+        self.url = ""
+        self._remote = remote_url
+        self._process: Popen[bytes] | None = None
+
+    def start(self) -> None:
+        peer = self.framework.peer
+        python = os.environ.get(peer.variable) or str(python_of(peer.name, peer.packages))
+        script = HERE / "served" / f"{self.framework.name}.py"
+        env = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}",
+            "OPENAI_BASE_URL": self.model.url,
+            "OPENAI_API_KEY": "none",
+            "PARLEY_TEST_FILES": str(self.files),
+            "PARLEY_TEST_REMOTE": self._remote,
+        }
+        words = [python, "-W", "ignore", str(script), str(self.files / "tasks.db")]
+        with (self.files / "log").open("ab") as log:
+            self._process = Popen(words, stdin=PIPE, stdout=PIPE, stderr=log, env=env)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().decode().strip()
+        assert self.url, f"{script.name} did not start: {self.log()[-3000:]}"
+
+    def kill(self) -> None:
+        """End the process with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process. Idempotent."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.stdin.close()  # type: ignore[union-attr]
+            process.wait(20)
+            process.stdout.close()  # type: ignore[union-attr]
+
+    def log(self) -> str:
+        return (self.files / "log").read_text(errors="replace")
+
+    def notes(self, name: str) -> list[str]:
+        """Return what tools noted since the test began."""
+        path = self.files / name
+        return path.read_text().split("\n")[:-1] if path.exists() else []
+
+    def forget(self) -> None:
+        for name in ("add", "book", "wait"):
+            (self.files / name).unlink(missing_ok=True)
+
+    def await_note(self, name: str, text: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while text not in self.notes(name):
+            assert time.monotonic() < end, f"no {text!r} in {name}: {self.log()[-3000:]}"
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def remote_url() -> Iterator[str]:
+    """The address of the agent that frameworks call."""
+    app = parley.asgi(remote, store="memory:", drain=0.0)
+    with ExitStack() as stack:
+        server = BackgroundServer(app)
+        server.start()
+        stack.callback(server.stop)
+        yield server.url
+
+
+@pytest.fixture(scope="module", params=sorted(FRAMEWORKS) or [None])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, remote_url: str
+) -> Iterator[FrameworkServer]:
+    """A framework's agents; tests with it run once for each framework."""
+    if request.param is None:
+        pytest.skip("no framework is listed")
+    server = FrameworkServer(
+        FRAMEWORKS[request.param], tmp_path_factory.mktemp(request.param), remote_url
+    )
+    with server.model:
+        try:
+            server.start()
+        except (NotMade, OSError) as error:
+            pytest.skip(f"no environment with {server.framework.peer.packages[0]}: {error}")
+        yield server
+        server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(request: pytest.FixtureRequest) -> None:
+    """Forget what earlier tests' tools noted, and skip what a framework lacks, with its reason."""
+    if "served" not in request.fixturenames:
+        return
+    server = request.getfixturevalue("served")
+    server.forget()
+    mark = request.node.get_closest_marker("feature")
+    if mark is not None and mark.args[0] in server.framework.lacks:
+        pytest.skip(f"{server.framework.name}: {server.framework.lacks[mark.args[0]]}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "served" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.peer)
+            callspec: Any = getattr(item, "callspec", None)
+            if callspec is not None:  # one process of a framework, in one worker
+                item.add_marker(pytest.mark.xdist_group(str(callspec.params.get("served"))))

@@ -1,0 +1,45 @@
+"""The frameworks of the adapter suite: their environments, and what they do not have, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.peers.environments import Peer
+
+PARLEY = (
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
+)  # fmt: skip
+"""What Parley needs: its sources are put on the path."""
+
+FEATURES = (
+    "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
+    "usage", "crash",
+    "calls a skill", "passes questions",
+)  # fmt: skip
+"""What the suite asks of each: one test has the name of each."""
+
+
+class Framework(NamedTuple):
+    """A framework: its name, its environment, and the features without a test, with the reason.
+
+    ``served/NAME.py`` serves its agents at ``/agent`` (text, tools ``add``, ``book``, which has to
+    be approved, and ``wait``; the framework's own memory), and at ``/structured`` (output with a
+    city and a temperature in celsius), and at ``/caller`` (its only tool is the skill of the agent
+    at ``PARLEY_TEST_REMOTE``). With ``checkpoints`` a crash does not repeat tools that returned.
+    """
+
+    name: str
+    peer: Peer
+    lacks: dict[str, str] = {}
+    checkpoints: bool = False
+
+
+FRAMEWORKS: dict[str, Framework] = {}
+
+
+def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str) -> None:
+    """Add a framework. ``lacks`` names features with ``_`` for spaces."""
+    reasons = {feature.replace("_", " "): reason for feature, reason in lacks.items()}
+    assert set(reasons) <= set(FEATURES), reasons
+    FRAMEWORKS[name] = Framework(name, peer, reasons, checkpoints)

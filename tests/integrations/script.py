@@ -1,0 +1,100 @@
+"""What the model of the adapter suite says: decided by the newest message of the user."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from parley.llm.model import ModelRequest, text_of
+from parley.llm.scripted import ScriptedReply
+from parley.testing.model_endpoint import held
+
+WEATHER = {"city": "Oslo", "celsius": 21.5}
+"""The structured output, for those who want it."""
+
+
+class Script:
+    """The script, and the gates that tests open: ``held`` replies wait for them."""
+
+    def __init__(self) -> None:
+        self.wait, self.open = held()
+
+    def __call__(self, request: ModelRequest) -> ScriptedReply | str:
+        said, results = request.said, request.tool_results
+        for words, answer in self._rules.items():
+            if re.search(words, said, re.IGNORECASE):
+                return answer(self, request, results)
+        return f"You said: {said}"
+
+    def _counts(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(text="one two three four five")
+
+    def _adds(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"The sum is {results[-1]}."
+        return ScriptedReply(text="Let me add.", tool_calls=[("add", {"a": 2, "b": 3})])
+
+    def _books(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"Result: {results[-1]}."
+        return ScriptedReply(tool_calls=[("book", {"city": "Oslo"})])
+
+    def _remembers(self, request: ModelRequest, results: list[str]) -> str:
+        for message in request.messages:
+            if message.get("role") == "user" and (
+                found := re.search(r"my name is (\w+)", text_of(message))
+            ):
+                return f"You are {found[1]}."
+        return "I do not know you."
+
+    def _waits(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        return f"Done: {results[-1]}" if results else ScriptedReply(tool_calls=[("wait", {})])
+
+    def _weather(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        names = [tool["function"]["name"] for tool in request.tools]
+        if request.response_format is None and names and not results:
+            return ScriptedReply(tool_calls=[(names[-1], WEATHER)])
+        return json.dumps(WEATHER)
+
+    def _sees(self, request: ModelRequest, results: list[str]) -> str:
+        kinds = [
+            part.get("type", "?")
+            for message in request.messages
+            if isinstance(content := message.get("content"), list)
+            for part in content
+            if part.get("type") != "text"
+        ]
+        return f"I see {len(kinds)}: {', '.join(kinds)}"
+
+    def _fails(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(error=400)
+
+    def _thinks(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(thinking="Let me think. Yes.", text="Forty-two.")
+
+    def _crashes(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Call ``add``; what follows its result is held until the test opens the gate."""
+        if not results:
+            return ScriptedReply(tool_calls=[("add", {"a": 20, "b": 22})])
+        return ScriptedReply(text=f"The sum is {results[-1]}.", hold=self.wait)
+
+    def _asks_the_agent(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"The agent says: {results[-1]}"
+        name = next(t["function"]["name"] for t in request.tools)
+        return ScriptedReply(tool_calls=[(name, {"message": request.said})])
+
+    _rules: dict[str, Callable[..., ScriptedReply | str]] = {
+        r"^count": _counts,
+        r"^add": _adds,
+        r"^book": _books,
+        r"^who am i": _remembers,
+        r"^wait": _waits,
+        r"^weather": _weather,
+        r"^look": _sees,
+        r"^fail": _fails,
+        r"^think": _thinks,
+        r"^crash": _crashes,
+        r"^agent": _asks_the_agent,
+    }

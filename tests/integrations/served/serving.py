@@ -1,0 +1,65 @@
+"""Serves the agents of a framework for the adapter suite, in that framework's environment.
+
+``python served/langgraph.py STORE`` prints the address, then serves until its input closes. The
+endpoint of the model is in ``OPENAI_BASE_URL``; files that tools write in ``PARLEY_TEST_FILES``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import parley
+from parley import Agent
+
+MODEL_URL = os.environ["OPENAI_BASE_URL"]
+FILES = Path(os.environ["PARLEY_TEST_FILES"])
+
+
+def note(name: str, text: str) -> None:
+    """Let the test know: add a line to a file."""
+    with (FILES / name).open("a") as file:
+        file.write(f"{text}\n")
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    note("add", f"{a}+{b}")
+    return a + b
+
+
+def book(city: str) -> str:
+    """Book a room in a city. It has to be approved."""
+    note("book", city)
+    return f"booked {city}"
+
+
+async def wait() -> str:
+    """Wait for ever."""
+    note("wait", "begun")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        note("wait", "cancelled")
+        raise
+    return "waited"
+
+
+def serve(agents: Mapping[str, Agent]) -> None:
+    """Serve agents, by the names of their features."""
+
+    def end() -> None:
+        sys.stdin.read()
+        os._exit(0)
+
+    threading.Thread(target=end, daemon=True).start()
+    parley.serve(
+        {f"/{name}": agent for name, agent in agents.items()},
+        port=0,
+        store=f"sqlite:///{sys.argv[1]}",
+        on_listening=lambda url: print(url, flush=True),
+    )

@@ -1,0 +1,169 @@
+"""What every adapter keeps of its framework: the same questions to each."""
+
+from __future__ import annotations
+
+import pytest
+
+import parley
+from parley import Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.extensions.usage import USAGE
+from parley.llm.run_output import RUN_PROGRESS
+from parley.model.parts import Message
+from tests.integrations.conftest import FrameworkServer
+
+pytestmark = pytest.mark.anyio
+
+
+def agent_of(served: FrameworkServer, name: str = "agent"):
+    return parley.connect(f"{served.url}/{name}")
+
+
+def progress_in(events) -> list[dict]:
+    found = [
+        (event.metadata or {}).get(RUN_PROGRESS)
+        for event in events
+        if isinstance(event, TaskStatusUpdateEvent)
+    ]
+    return [each for each in found if each]
+
+
+def completed(task) -> Task:
+    assert isinstance(task, Task)
+    assert task.state is TaskState.COMPLETED, (task.state, task.text)
+    return task
+
+
+@pytest.mark.feature("stream")
+async def test_tokens_are_streamed(served):
+    async with agent_of(served) as remote, remote.stream("count to five") as events:
+        seen = [event async for event in events]
+        task = completed(await remote.get(events.task_id))
+    chunks = [event for event in seen if isinstance(event, TaskArtifactUpdateEvent)]
+    assert len(chunks) > 2
+    assert task.text == "one two three four five"
+    assert [message.text for message in task.history] == ["count to five"]
+
+
+@pytest.mark.feature("tools")
+async def test_tool_calls_are_shown_and_the_answer_is_the_last_message(served):
+    async with agent_of(served) as remote, remote.stream("add 2 and 3") as events:
+        shown = progress_in([event async for event in events])
+        task = completed(await remote.get(events.task_id))
+    assert task.text == "The sum is 5."
+    assert served.notes("add") == ["2+3"]
+    calls = [each for each in shown if each["kind"] == "toolCall"]
+    assert [(call["name"], call["arguments"]) for call in calls] == [("add", {"a": 2, "b": 3})]
+    results = [each for each in shown if each["kind"] == "toolResult"]
+    assert [str(result["result"]) for result in results] == ["5"]
+
+
+@pytest.mark.feature("approval")
+@pytest.mark.parametrize("answer", ["yes", "no"])
+async def test_what_needs_approval_asks_the_caller_and_goes_on(served, answer):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        assert task.state is TaskState.INPUT_REQUIRED, (task.state, task.text)
+        assert "book" in task.text
+        assert served.notes("book") == []
+        task = completed(await remote.send(answer, task_id=task.id))
+    assert ("booked Oslo" in task.text) is (answer == "yes")
+    assert served.notes("book") == (["Oslo"] if answer == "yes" else [])
+
+
+@pytest.mark.feature("memory")
+async def test_a_context_is_the_frameworks_thread(served):
+    async with agent_of(served) as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        same = await remote.send("who am I?", context_id=first.context_id)
+        other = await remote.send("who am I?", context_id="another-context")
+    assert completed(same).text == "You are Ada."
+    assert completed(other).text == "I do not know you."
+
+
+@pytest.mark.feature("cancel")
+async def test_cancel_stops_the_run(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("wait for it", return_immediately=True)
+        served.await_note("wait", "begun")
+        canceled = await remote.cancel(task.id)
+        assert canceled.state is TaskState.CANCELED
+    served.await_note("wait", "cancelled")
+
+
+@pytest.mark.feature("structured")
+async def test_structured_output_is_a_data_part_with_its_schema(served):
+    async with agent_of(served, "structured") as remote:
+        task = completed(await remote.send("weather in Oslo"))
+    (result,) = [artifact for artifact in task.artifacts if artifact.name == "result"]
+    assert result.parts[0].data == {"city": "Oslo", "celsius": 21.5}
+    properties = (result.metadata or {})["schema"]["properties"]
+    assert set(properties) == {"city", "celsius"}
+
+
+@pytest.mark.feature("files in")
+async def test_files_reach_the_model(served):
+    pixel = bytes.fromhex(
+        "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
+        "0000000d49444154789c6360000002000001000100000505000100a0b0c0000000"
+        "0049454e44ae426082"
+    )
+    image = Part(raw=pixel, media_type="image/png", filename="dot.png")
+    async with agent_of(served) as remote:
+        task = completed(await remote.send(["look at this", image]))
+    assert "I see 1" in task.text
+
+
+@pytest.mark.feature("failure")
+async def test_a_run_that_fails_fails_the_task_and_says_nothing_of_its_insides(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("fail")
+        assert task.state is TaskState.FAILED
+        assert "Traceback" not in task.text
+        assert "127.0.0.1" not in task.text
+        completed(await remote.send("count to five"))
+
+
+@pytest.mark.feature("usage")
+async def test_usage_is_in_the_metadata(served):
+    async with agent_of(served) as remote:
+        task = completed(await remote.send("add 2 and 3"))
+    said = [(artifact.metadata or {}).get(USAGE) for artifact in task.artifacts]
+    assert any(each and each["tokens"] > 0 for each in said)
+
+
+@pytest.mark.feature("crash")
+async def test_a_killed_run_is_taken_up_again(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("crash in the middle", return_immediately=True)
+        served.await_note("add", "20+22")
+        asked = len(served.model.requests)
+    served.kill()
+    served.script.open()
+    served.start()
+    async with agent_of(served) as remote:
+        task = completed(await remote.wait(task.id))
+    assert task.text == "The sum is 42."
+    times = 1 if served.framework.checkpoints else 2
+    assert served.notes("add") == ["20+22"] * times
+    assert len(served.model.requests) > asked
+
+
+@pytest.mark.feature("calls a skill")
+async def test_a_remote_skill_is_a_tool_of_the_framework(served):
+    async with agent_of(served, "caller") as remote:
+        answer = await remote.send("agent, tell me about birds")
+    assert "consulted on agent, tell me about birds" in _said(answer)
+
+
+@pytest.mark.feature("passes questions")
+async def test_questions_of_a_remote_agent_reach_the_caller(served):
+    async with agent_of(served, "caller") as remote:
+        task = await remote.send("agent, what is the weather?")
+        assert task.state is TaskState.INPUT_REQUIRED, (task.state, task.text)
+        assert "Which city?" in task.text
+        task = await remote.send("Oslo", task_id=task.id)
+    assert "sunny in Oslo" in _said(task)
+
+
+def _said(answer: Task | Message) -> str:
+    return completed(answer).text if isinstance(answer, Task) else answer.text
