@@ -23,6 +23,7 @@ import pytest
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
 from tests.house.package import Environment
 from tests.polling import block_thread
+from tests.services.ports import free_port
 
 PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
@@ -60,10 +61,8 @@ class Page:
 
     def port(self, written: str) -> str:
         if written not in self.ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.ports[written] = str(probe.getsockname()[1])
-                self.environment["A2ACLI_AGENT_CARD"] = f"http://127.0.0.1:{self.port('9999')}"
+            self.ports[written] = str(free_port())
+            self.environment["A2ACLI_AGENT_CARD"] = f"http://127.0.0.1:{self.port('9999')}"
         return self.ports[written]
 
     def play(self, block: Block, printed: str | None) -> None:
