@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,8 +13,10 @@ from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
+from parley.extensions.spent import Spent, spent_on
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
+from parley.llm.tool_names import free_name, tool_name
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -150,15 +151,20 @@ async def remote_skills(agent: Callee, **options: Any) -> list[RemoteSkill]:
     """
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         card = remote.card
+    return skills_on(agent, card, options)
+
+
+def skills_on(
+    agent: Callee, card: AgentCard, options: Mapping[str, Any], only: Sequence[str] = ()
+) -> list[RemoteSkill]:
+    """Return the skills on a card as tools, all or those with some ids."""
     schemas = schemas_on(card)
     names: set[str] = set()
     found = []
     for skill in card.skills:
-        name = tool_name(skill.id)
-        number = 2
-        while name in names:
-            name = f"{tool_name(skill.id)[:60]}_{number}"
-            number += 1
+        if only and skill.id not in only:
+            continue
+        name = free_name(tool_name(skill.id), names)
         names.add(name)
         found.append(RemoteSkill(agent, card, skill, schemas.get(skill.id), options, name=name))
     return found
@@ -170,7 +176,7 @@ def result_of(answer: Task | Message) -> ToolResult:
     Raises ``RemoteQuestion`` for a task that waits for its caller.
     """
     if isinstance(answer, Message):
-        return _result(tuple(answer.parts), is_error=False)
+        return _result(tuple(answer.parts), is_error=False, spent=spent_on(answer))
     if answer.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
         raise RemoteQuestion(answer)
     is_error = answer.state is not TaskState.COMPLETED
@@ -180,19 +186,13 @@ def result_of(answer: Task | Message) -> ToolResult:
         parts += tuple(message.parts)
     if is_error and not parts:
         parts = (Part(text=f"the task ended as {answer.state.name.lower()}"),)
-    return _result(parts, is_error=is_error)
+    return _result(parts, is_error=is_error, spent=spent_on(answer))
 
 
-def _result(parts: tuple[Part, ...], *, is_error: bool) -> ToolResult:
+def _result(parts: tuple[Part, ...], *, is_error: bool, spent: Spent) -> ToolResult:
     data = [part.data for part in parts if part.data is not msgspec.UNSET]
     value = None if not data else data[0] if len(data) == 1 else data
-    return ToolResult(parts=parts, data=value, is_error=is_error)
-
-
-def tool_name(skill_id: str) -> str:
-    """Return the name of a skill as a tool: letters, digits, ``_`` and ``-``, at most 64."""
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", skill_id).strip("_")[:64]
-    return name or "skill"
+    return ToolResult(parts=parts, data=value, is_error=is_error, spent=spent)
 
 
 def described(card: AgentCard, skill: AgentSkill) -> str:
