@@ -67,7 +67,10 @@ class FunctionTool:
         self.description = description or summary or own.replace("_", " ")
         self._inputs = tool_inputs(function, (Turn, BlockingTurn))
         self.parameters: Mapping[str, Any] = _described(self._inputs.schema or NO_PARAMETERS, about)
-        self._result = result_of(function)
+        try:
+            self._result = result_of(function)
+        except TypeError:  # only the model reads it: what is returned decides
+            self._result = None
 
     def __repr__(self) -> str:
         return f"FunctionTool({self.name!r})"

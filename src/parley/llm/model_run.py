@@ -64,6 +64,7 @@ class ModelRun:
         self._writes = settings.writes and kind is None
         self._ids: set[str] = set()
         self._number = 0
+        self._last = 0
 
     async def answer(self, instructions: str, content: Any) -> Any:
         """Run until the answer, and return it: text, or a value of the output type.
@@ -131,6 +132,7 @@ class ModelRun:
         reply: ModelReply = await self._turn.step(f"{self._key}:reply:{number}", ask)
         self._ids.update(call.id for call in reply.tool_calls)
         self._output.used(reply.usage)
+        self._last = reply.usage.input_tokens
         await self._spending.count(number, reply.usage.tokens)
         if not is_new and self._writes and not reply.tool_calls:
             await self._output.text(reply.text)  # what an earlier attempt has streamed of it
@@ -142,7 +144,7 @@ class ModelRun:
 
     async def _asked(self, request: ModelRequest) -> ModelReply:
         """Ask the model, and show its reply as it comes."""
-        left = await self._spending.left(request, self._output.total)
+        left = await self._spending.left(request, self._output.total, self._last)
         if left is not None:
             most = left if request.max_tokens is None else min(left, request.max_tokens)
             request = msgspec.structs.replace(request, max_tokens=most)

@@ -162,7 +162,7 @@ class OpenAIModel:
                 await asyncio.sleep(pause)
 
     def _sent(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the optional members of a request, without what the endpoint has refused before."""
+        """Return the optional members of a request, without what the endpoint has refused."""
         body: dict[str, Any] = {}
         if request.tools:
             body["tools"] = list(request.tools)

@@ -80,8 +80,11 @@ class Spending:
         self._budget = budget
         self._key = key
 
-    async def left(self, request: ModelRequest, total: Spent) -> int | None:
-        """Return how many tokens a reply may have. Raises ``BudgetExceeded``."""
+    async def left(self, request: ModelRequest, total: Spent, last: int) -> int | None:
+        """Return how many tokens a reply may have. ``last`` is how many the request before this had.
+
+        Raises ``BudgetExceeded``.
+        """
         turn, budget, callers = self._turn, self._budget, self._turn.budget
         limits: list[tuple[str, int, int]] = []
         if budget.turn is not None:
@@ -98,7 +101,7 @@ class Spending:
                 f"The budget that the caller set is used up: {total.cost:g} of {callers.cost:g}."
             )
         said = [without_files(message.get("content")) for message in request.messages]
-        asked, left = estimated([said, *request.tools]), None
+        asked, left = max(last, estimated([said, *request.tools])), None
         for what, most, used in limits:
             room = most - used - asked
             if room < SMALLEST_REPLY:

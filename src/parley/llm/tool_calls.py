@@ -1,4 +1,4 @@
-"""The tool calls of one reply of a model: done at the same time, each once in the life of a task."""
+"""The tool calls of one reply of a model: at the same time, each once in the life of a task."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ class ToolCalls:
             async with asyncio.TaskGroup() as group:
                 for number, call in enumerate(calls[:MAX_CALLS]):
                     tasks.append(group.create_task(self._one(call, f"{key}.{number}")))
+                    if self._is_alone(call):
+                        self._note(tasks[-1])
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         results = [task.result() for task in tasks]
@@ -98,7 +100,7 @@ class ToolCalls:
             result, is_known = failed(why), False
         else:
             is_known = self._is_remembered(key)
-            result = await self._called(tool, arguments, key)
+            result = await tool.call(arguments, key=key)
         if not is_known:
             shown = result.text if result.text else result.data
             await self._output.tool_returned(
@@ -106,18 +108,21 @@ class ToolCalls:
             )
         return result
 
-    async def _called(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> ToolResult:
-        if isinstance(tool, RemoteSkill | AskUser):
-            return await tool.call(arguments, key=key)
-        if isinstance(tool, FunctionTool) and tool.takes_turn:
-            return await tool.call(arguments, key=key)  # it may ask from another task
-        task, over = asyncio.current_task(), asyncio.Event()
-        self._running[task] = over
-        try:
-            return await tool.call(arguments, key=key)
-        finally:
+    def _is_alone(self, call: ModelToolCall) -> bool:
+        """Return whether a tool asks nothing itself, so that these can wait for it."""
+        tool = self._tools.get(call.name)
+        is_asker = isinstance(tool, RemoteSkill | AskUser)
+        return not is_asker and not (isinstance(tool, FunctionTool) and tool.takes_turn)
+
+    def _note(self, task: asyncio.Task[Any]) -> None:
+        """Have questions wait for a task."""
+        over = self._running[task] = asyncio.Event()
+
+        def ended(task: asyncio.Task[Any]) -> None:
             self._running.pop(task, None)
             over.set()
+
+        task.add_done_callback(ended)
 
     def _is_remembered(self, key: str) -> bool:
         attempt = self._turn._attempt
