@@ -1,0 +1,81 @@
+"""A run whose process is killed goes on after the last completed reply, and does nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import parley
+from parley import TaskArtifactUpdateEvent, TaskState
+from parley.extensions.spent import spent_on
+from parley.llm import ModelUsage, ScriptedReply
+from parley.testing.model_endpoint import held
+from tests.faults.conftest import Served
+from tests.polling import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.E3]
+
+SCRIPT = Path(__file__).with_name("served.py")
+
+
+async def test_a_killed_run_asks_no_completed_reply_again(endpoint, tmp_path) -> None:
+    wait, let_go = held()
+    usage = ModelUsage(input_tokens=10, output_tokens=5)
+    asked: list[str] = []
+
+    def script(request):
+        if not request.tool_results:
+            asked.append("first")
+            calls = [("book", {"room": "one"}), ("book", {"room": "two"})]
+            return ScriptedReply(text="I book.", tool_calls=calls, usage=usage)
+        asked.append("second")
+        if asked.count("second") == 1:  # the process dies while the model thinks
+            return ScriptedReply(text="Never said.", hold=wait)
+        return ScriptedReply(text="Both are booked.", usage=usage)
+
+    served = endpoint(script)
+    written = tmp_path / "written"
+    server = Served(tmp_path / "tasks.db", script=SCRIPT, args=[served.url, str(written)])
+    await server.start()
+    try:
+        async with parley.connect(server.url) as remote:
+            task = await remote.send("Two rooms", return_immediately=True)
+            await until(lambda: "second" in asked)
+            await server.end()
+            await server.start()
+            task = await remote.wait(task.id)
+        assert task.state is TaskState.COMPLETED
+        assert task.text == "Both are booked."
+        assert asked == ["first", "second", "second"]
+        assert sorted(written.read_text().split()) == ["one", "two"]
+        assert spent_on(task).tokens == 30
+        assert [artifact.name for artifact in task.artifacts] == ["answer"]
+    finally:
+        let_go()
+        if server.process is not None and server.process.returncode is None:
+            await server.end()
+
+
+async def test_an_answer_that_was_cut_off_begins_anew(endpoint, tmp_path) -> None:
+    served = endpoint(
+        lambda request: ScriptedReply(
+            text="One two three four.", pause=0.5 if len(served.requests) == 1 else 0
+        )
+    )
+    server = Served(tmp_path / "tasks.db", script=SCRIPT, args=[served.url, str(tmp_path / "w")])
+    await server.start()
+    try:
+        async with parley.connect(server.url) as remote:
+            async with remote.stream("Count") as stream:
+                async for event in stream:
+                    if isinstance(event, TaskArtifactUpdateEvent):
+                        break
+            await server.end()
+            await server.start()
+            task = await remote.wait(stream.task_id)
+        assert task.text == "One two three four."
+        assert len(served.requests) == 2
+    finally:
+        if server.process is not None and server.process.returncode is None:
+            await server.end()
