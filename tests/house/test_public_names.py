@@ -9,6 +9,7 @@ import pytest
 
 import parley
 import parley.compose
+import parley.llm
 import parley.push
 import parley.testing
 
@@ -21,6 +22,8 @@ RemoteTaskFailed Role RoutedMessage Settings StoreError Task TaskArtifactUpdateE
 TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn TurnFile
 asgi complete complete_sync connect connect_sync find find_sync serve
 """
+
+PACKAGES = [parley, parley.compose, parley.llm, parley.push, parley.testing]
 
 
 def test_the_public_names_are_these() -> None:
@@ -36,7 +39,7 @@ def test_dir_shows_the_public_names() -> None:
     assert set(NAMES.split()) <= set(dir(parley))
 
 
-@pytest.mark.parametrize("package", [parley, parley.compose, parley.push, parley.testing])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_has_the_name_of_something_public_beside_it(package: ModuleType) -> None:
     # Python sets a module's name in its package when it is imported: the other would be gone.
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}

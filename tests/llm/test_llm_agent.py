@@ -15,8 +15,14 @@ from parley.extensions.run_progress import RUN_PROGRESS, run_progress
 from parley.extensions.spent import Spent, spent_on
 from parley.extensions.usage import USAGE
 from parley.llm import (
-    ModelLoop, ModelUsage, Price, RunStopped, ScriptedReply, TokenBudget, llm_agent,
-)  # fmt: skip
+    ModelLoop,
+    ModelUsage,
+    Price,
+    RunStopped,
+    ScriptedReply,
+    TokenBudget,
+    llm_agent,
+)
 from parley.model.errors import ContentTypeNotSupportedError
 from tests.llm.raw_endpoint import events, refusal, refusing
 from tests.polling import until
@@ -79,7 +85,8 @@ async def test_tools_of_one_reply_run_at_the_same_time_and_a_wrong_call_is_told(
         return f"{name} met"
 
     def call(index, name, arguments):
-        return {"index": index, "id": f"c{index}", "function": {"name": name, "arguments": arguments}}
+        function = {"name": name, "arguments": arguments}
+        return {"index": index, "id": f"c{index}", "function": function}
 
     raw.will(
         events({"tool_calls": [call(0, "meet", '{"name": "A"}'), call(1, "meet", '{"name": "B"}'),
@@ -96,7 +103,7 @@ async def test_tools_of_one_reply_run_at_the_same_time_and_a_wrong_call_is_told(
     assert results[3] == "Error: there is no tool 'flee'; the tools: meet"
     assert results[4].startswith("Error: these arguments do not fit: name: required")
     sent = next(message for message in said if message["role"] == "assistant")
-    assert sent["tool_calls"][2]["function"]["arguments"] == "{}"  # endpoints refuse what is no JSON
+    assert sent["tool_calls"][2]["function"]["arguments"] == "{}"
 
 
 async def test_contexts_remember_whole_exchanges_within_bounds(endpoint) -> None:
@@ -142,9 +149,7 @@ async def test_tasks_at_the_same_time_mix_nothing_in_their_context(endpoint) -> 
         return ScriptedReply(tool_calls=[("meet", {})])
 
     async with parley.connect(made(endpoint(script), tools=[meet])) as remote:
-        await asyncio.gather(
-            remote.send("A", context_id="ctx"), remote.send("B", context_id="ctx")
-        )
+        await asyncio.gather(remote.send("A", context_id="ctx"), remote.send("B", context_id="ctx"))
         said = (await remote.send("What was said?", context_id="ctx")).text
     assert said in (
         "A None A done B None B done What was said?",
@@ -382,7 +387,7 @@ async def test_a_loop_runs_in_any_skill_and_may_only_return(endpoint) -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(TypeError, match="tools=."):
+    with pytest.raises(TypeError, match=r"tools=\["):
         ModelLoop(tools="https://example.com")
     with pytest.raises(TypeError, match="a tool is a function"):
         ModelLoop(tools=[3])

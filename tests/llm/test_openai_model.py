@@ -58,10 +58,14 @@ async def test_tool_calls_come_in_pieces(raw) -> None:
 
     raw.will(
         events(
-            piece(0, "a", "rain", ""), piece(1, "b", "wind", '{"at"'), piece(0, None, None, '{"in":'),
-            piece(1, None, None, ': "sea"}'), piece(0, None, None, ' "Oslo"}'), {"finish": "tool_calls"},
+            piece(0, "a", "rain", ""),
+            piece(1, "b", "wind", '{"at"'),
+            piece(0, None, None, '{"in":'),
+            piece(1, None, None, ': "sea"}'),
+            piece(0, None, None, ' "Oslo"}'),
+            {"finish": "tool_calls"},
         )
-    )  # fmt: skip
+    )
     chunks = await said(model(raw))
     assert calls(chunks) == [("a", "rain", '{"in": "Oslo"}'), ("b", "wind", '{"at": "sea"}')]
 
@@ -136,7 +140,7 @@ async def test_a_stream_that_breaks_before_its_first_piece_is_repeated(raw) -> N
 
 async def test_one_that_breaks_later_is_not(raw) -> None:
     raw.will(events({"content": "Hel"}, {"raw": {"error": {"message": "out of memory"}}}))
-    with pytest.raises(ModelFailed, match="broke off.*out of memory"):
+    with pytest.raises(ModelFailed, match=r"broke off.*out of memory"):
         await said(model(raw))
     assert len(raw.bodies) == 1
 

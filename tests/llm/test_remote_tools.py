@@ -52,12 +52,11 @@ async def test_skills_are_tools_with_their_schemas_and_cost_counts(endpoint, url
         return ScriptedReply(tool_calls=[("price", {"flower": "rose", "count": 4})])
 
     served = endpoint(script)
-    async with listening(parley.asgi(made(served, url), allow_private_agents=True)) as address:
-        async with parley.connect(address) as remote:
-            async with remote.stream("Four roses?") as stream:
-                said = [e.status.message.text async for e in stream if getattr(e, "status", None)
-                        and e.status.message]  # fmt: skip
-            task = await remote.get(stream.task_id)
+    async with parley.connect(made(served, url)) as remote:
+        async with remote.stream("Four roses?") as stream:
+            seen = [getattr(event, "status", None) async for event in stream]
+        task = await remote.get(stream.task_id)
+    said = [status.message.text for status in seen if status and status.message]
     assert task.text.startswith("It costs a bill")
     assert '{"price":12}' in task.text
     assert "looking at rose" in said

@@ -140,6 +140,9 @@ class OpenAIModel:
                 f"no model is named: give model=..., such as 'qwen3:8b', or set {NAME_VARIABLE}"
             )
         async with self:
+            import httpx2
+            import openai
+
             client: AsyncOpenAI = self._held[asyncio.get_running_loop()][0]
             failures = 0
             while True:
@@ -149,7 +152,7 @@ class OpenAIModel:
                         has_begun = True
                         yield chunk
                     return
-                except Exception as error:
+                except (openai.OpenAIError, httpx2.HTTPError, ModelFailed, ValueError) as error:
                     if has_begun:
                         raise failure_of(error, self, request) from error
                     if (option := unsupported(error, self._sent(request))) is not None:

@@ -81,7 +81,7 @@ class Spending:
         self._key = key
 
     async def left(self, request: ModelRequest, total: Spent, last: int) -> int | None:
-        """Return how many tokens a reply may have. ``last`` is how many the request before this had.
+        """Return how many tokens a reply may have; ``last`` is what the request before this had.
 
         Raises ``BudgetExceeded``.
         """
