@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from parley.agent.tools.mcp_server import McpServerUnavailable
 from parley.agent.tools.tool import Tool
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError
@@ -39,6 +40,9 @@ MEMORY_TOKENS = 8000
 
 MAX_ROUNDS = 12
 """How often a model may be asked in one run, unless the author says."""
+
+UNAVAILABLE = (A2AError, ClientError, McpServerUnavailable, OSError, TimeoutError)
+"""What is raised where tools cannot be opened."""
 
 
 class ModelLoop:
@@ -217,7 +221,7 @@ class ModelLoop:
                 return [each]
             try:
                 return list(await stack.enter_async_context(each.open_tools(turn)))
-            except (A2AError, ClientError, OSError, TimeoutError) as error:
+            except UNAVAILABLE as error:
                 turn.log.warning("the tools of %r are not available: %s", each, error)
                 notes.append(f"The tools of {each!r} are not available now; say so if they matter.")
                 return []

@@ -162,11 +162,19 @@ def has_right_arguments(call: ModelToolCall) -> bool:
     return _arguments(call) is not None
 
 
+def _is_json_of(text: str, data: Any) -> bool:
+    """Return whether a text says the same as the data, as tools of MCP servers do."""
+    try:
+        return bool(msgspec.json.decode(text) == data)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+
+
 def said(result: ToolResult) -> str:
     """Return a result as the model gets it."""
     words = [result.text] if result.text else []
     has_text = any(isinstance(part.text, str) and part.text for part in result.parts)
-    if has_text and result.data is not None:
+    if has_text and result.data is not None and not _is_json_of(result.text, result.data):
         words.append(msgspec.json.encode(result.data).decode())
     for part in result.parts:
         if part.is_file:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from parley.agent.remote.uses import Callee, UsableAgent
+from parley.agent.tools.mcp_server import McpServer
 from parley.agent.tools.tool import Tool, ToolResult
 from parley.agent.turn import Turn
 from parley.client.registry.found import FoundAgent
@@ -55,6 +56,22 @@ class AgentSkills:
             yield skills_on(self.agent, card, self._options, self._only)
 
 
+class McpTools:
+    """The tools of an MCP server: connected for a turn, each call done once."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+
+    def __repr__(self) -> str:
+        return self.server.name
+
+    @asynccontextmanager
+    async def open_tools(self, turn: Turn) -> AsyncIterator[Sequence[Tool]]:
+        """Connect, and yield the tools. Raises ``McpServerUnavailable``."""
+        async with turn.tools(self.server, progress=True) as tools:
+            yield tools.list
+
+
 class AskUser:
     """The tool by which a model asks the caller of the turn: the task needs input meanwhile."""
 
@@ -82,7 +99,7 @@ class AskUser:
 
 
 ToolLike = Any
-"""A function, an agent or its address, a ``Tool``, a ``ToolSource``, or a list of them."""
+"""A function, an agent or its address, an MCP server, a ``Tool``, a ``ToolSource``, a list."""
 
 
 def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
@@ -98,6 +115,8 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
             found += sorted_out(each)
         elif isinstance(each, str | AgentCard | UsableAgent | FoundAgent):
             found.append(AgentSkills(each))
+        elif isinstance(each, McpServer):
+            found.append(McpTools(each))
         elif isinstance(each, ToolSource) or is_tool(each):
             found.append(each)
         elif callable(each):
