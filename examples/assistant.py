@@ -6,11 +6,13 @@
     parley send "历史上的7月20日发生了什么?"
 
 A language model answers, with three kinds of tools: a function (days_between), a tool of an MCP
-server (events_on, in on_this_day.py), and a skill of another agent (current_time, in time_agent.py).
+server (events_on, in on_this_day.py), and a skill of another agent (current_time, in
+time_agent.py). They are in this folder; CLOCK names a time agent that is elsewhere.
 PARLEY_MODEL_URL names the endpoint of the model and PARLEY_MODEL the model, such as
 http://localhost:11434/v1 and qwen3:8b for Ollama. Without an endpoint the rules below answer.
 """
 
+import calendar
 import json
 import os
 import re
@@ -33,6 +35,7 @@ def days_between(first: date, last: date) -> int:
     Args:
         first: such as 2026-07-04
         last: such as 2026-12-24
+
     """
     return (last - first).days
 
@@ -41,7 +44,7 @@ def rules(request: ModelRequest) -> ScriptedReply | str:
     """Answer as a model would, by rules: the next tool to call, or what the tools returned."""
     said, results = request.said, request.tool_results
     in_chinese = bool(re.search(r"[\u4e00-\u9fff]", said))
-    asks_for_events = bool(re.search(r"happen|event|发生|历史|大事", said))
+    asks_for_events = bool(re.search(r"happen|event|发生|历史|大事", said, re.IGNORECASE))
     days = [int(day) for day in re.findall(r"\d{4}-\d\d-\d\d", said) for day in day.split("-")]
     if results and results[-1].startswith("Error"):
         return results[-1]
@@ -68,9 +71,7 @@ def rules(request: ModelRequest) -> ScriptedReply | str:
     )
 
 
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+MONTHS = list(calendar.month_name)
 
 
 def day_in(text: str) -> tuple[int, int] | None:
@@ -78,9 +79,9 @@ def day_in(text: str) -> tuple[int, int] | None:
     if found := re.search(r"(\d+)月(\d+)[日号]|\d{4}-(\d\d)-(\d\d)", text):
         month, day = [int(each) for each in found.groups() if each]
         return month, day
-    names = "|".join(MONTHS)
+    names = "|".join(MONTHS[1:])
     if found := re.search(rf"({names}) (\d{{1,2}})\b|\b(\d{{1,2}}) ({names})", text):
-        return MONTHS.index(found[1] or found[4]) + 1, int(found[2] or found[3])
+        return MONTHS.index(found[1] or found[4]), int(found[2] or found[3])
     return None
 
 
@@ -89,7 +90,7 @@ def told(found: dict[str, object], in_chinese: bool) -> str:
     month, day, year, event = found["month"], found["day"], found["year"], found["event"]
     if in_chinese:
         return f"{year}年{month}月{day}日：{event}。"
-    return f"On {day} {MONTHS[int(str(month)) - 1]} {year}: {event}."
+    return f"On {day} {MONTHS[int(str(month))]} {year}: {event}."
 
 
 agent = llm_agent(

@@ -39,7 +39,7 @@ async def test_rules_answer_with_all_kinds_of_tools_in_two_languages(example, ca
             return (await remote.send(text)).text
 
         assert await says("历史上的7月20日发生了什么?") == "1969年7月20日：人类登上月球。"
-        assert "On 9 November 1989: The Berlin Wall opens." == await says("Events of 9 November?")
+        assert await says("Events of 9 November?") == "On 9 November 1989: The Berlin Wall opens."
         assert await says("Days from 2026-07-04 to 2026-12-24?") == "It is 173 days."
         assert "In Tokyo it is" in await says("What time is it in Tokyo?")
         assert "北京现在是" in await says("北京现在几点?")
