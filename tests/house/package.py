@@ -15,9 +15,8 @@ from typing import NamedTuple
 from tests.house.documents import ROOT
 from tests.peers.environments import alone
 
-EXTRAS = (
-    "cli", "grpc", "keyring", "llm", "mcp", "meaning", "postgres", "redis", "registry", "reload", "s3"
-)  # fmt: skip
+EXTRAS = ("cli", "grpc", "keyring", "llm", "mcp", "meaning", "postgres", "redis", "registry")
+EXTRAS += ("reload", "s3")
 SHOWN = ("fastapi", "pytest")  # what the documentation uses besides
 
 

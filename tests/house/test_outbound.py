@@ -31,6 +31,7 @@ OPENERS = {
     "HttpTransport",
     "ws_connect",
     "AsyncClient",
+    "AsyncOpenAI",
     "Resolver",
 }
 """The names of calls that connect, or make what does."""
@@ -66,6 +67,7 @@ OUTBOUND = {
     "registry/ingest/fetching.py": CRAWL,
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
+    "llm/endpoint/openai_model.py": OPERATOR,
 }
 
 

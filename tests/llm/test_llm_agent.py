@@ -24,6 +24,7 @@ from parley.llm import (
     llm_agent,
 )
 from parley.model.errors import ContentTypeNotSupportedError
+from parley.testing.model_endpoint import held
 from tests.llm.raw_endpoint import events, refusal, refusing
 from tests.polling import until
 
@@ -354,6 +355,24 @@ async def test_an_endpoint_that_refuses_is_the_operators_to_know(raw, caplog) ->
     )
     assert "set OPENAI_API_KEY" in caplog.text
     assert "k-secret" not in caplog.text
+
+
+async def test_a_canceled_task_stops_asking(endpoint) -> None:
+    wait, let_go = held()
+    served = endpoint(lambda request: ScriptedReply(text="Late.", hold=wait))
+    try:
+        async with parley.connect(made(served)) as remote:
+            task = await remote.send("Hello?", return_immediately=True)
+            await until(lambda: served.requests)
+            assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    finally:
+        let_go()
+
+
+async def test_a_server_does_not_start_without_a_model(endpoint) -> None:
+    with pytest.raises(Exception, match="PARLEY_MODEL_URL"):
+        async with parley.connect(llm_agent("Helper")) as remote:
+            await remote.send("Hello?")
 
 
 async def test_an_empty_reply_is_asked_for_again(endpoint) -> None:

@@ -35,6 +35,12 @@ async def order(turn: Turn) -> str:
     return f"{colour.text} {turn.text}"
 
 
+@shop.skill
+async def where(turn: Turn) -> str:
+    """Tells the context."""
+    return turn.context_id
+
+
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     async with listening(parley.asgi(shop)) as url:
@@ -60,7 +66,7 @@ async def test_skills_are_tools_with_their_schemas_and_cost_counts(endpoint, url
     assert task.text.startswith("It costs a bill")
     assert '{"price":12}' in task.text
     assert "looking at rose" in said
-    tool, other = [each["function"] for each in served.requests[0].tools]
+    tool, other, _ = [each["function"] for each in served.requests[0].tools]
     assert tool["name"] == "price"
     assert tool["parameters"]["required"] == ["flower"]
     assert "a skill of the agent Shop" in tool["description"]
@@ -140,3 +146,17 @@ async def test_a_task_that_fails_is_a_result_with_an_error(endpoint) -> None:
 
     async with parley.connect(made(endpoint(script), broken)) as remote:
         assert (await remote.send("Go")).text == "Error: the shop burnt down"
+
+
+async def test_the_calls_of_a_context_share_a_context_of_the_other_agent(endpoint) -> None:
+    def script(request):
+        if len(request.tool_results) == 2:
+            return " ".join(request.tool_results)
+        return ScriptedReply(tool_calls=[("where", {"message": "?"})])
+
+    async with parley.connect(made(endpoint(script), shop)) as remote:
+        task = await remote.send("Where?")
+        again = await remote.send("And now?", context_id=task.context_id)
+        other = await remote.send("Elsewhere?")
+    assert len(set(task.text.split() + again.text.split())) == 1
+    assert not set(task.text.split()) & set(other.text.split())

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parley.agent.tools.tool import Tool, ToolResult
     from parley.llm.agent_of_model import answered, llm_agent
+    from parley.llm.endpoint.openai_model import OpenAIModel
     from parley.llm.function_tools import FunctionTool, ToolFailed
     from parley.llm.model import Model, ModelChunk, ModelFailed, ModelRequest, ModelToolCall
     from parley.llm.model_loop import ModelLoop
     from parley.llm.model_usage import ModelUsage
-    from parley.llm.openai_model import OpenAIModel
-    from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+    from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
     from parley.llm.run_output import RunOutput
     from parley.llm.scripted import Script, ScriptedModel, ScriptedReply
     from parley.llm.token_budget import BudgetExceeded, Price, RunStopped, TokenBudget
@@ -37,7 +37,7 @@ _HOMES = {
     "ModelRequest": "parley.llm.model",
     "ModelToolCall": "parley.llm.model",
     "ModelUsage": "parley.llm.model_usage",
-    "OpenAIModel": "parley.llm.openai_model",
+    "OpenAIModel": "parley.llm.endpoint.openai_model",
     "Price": "parley.llm.token_budget",
     "RemoteQuestion": "parley.llm.remote_skills",
     "RemoteSkill": "parley.llm.remote_skills",
@@ -53,7 +53,6 @@ _HOMES = {
     "ToolSource": "parley.llm.tool_sources",
     "answered": "parley.llm.agent_of_model",
     "llm_agent": "parley.llm.agent_of_model",
-    "remote_skills": "parley.llm.remote_skills",
 }
 
 __all__ = [
@@ -83,7 +82,6 @@ __all__ = [
     "ToolSource",
     "answered",
     "llm_agent",
-    "remote_skills",
 ]
 
 

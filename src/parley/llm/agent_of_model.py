@@ -10,7 +10,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Failed
 from parley.extensions.run_progress import RunProgress
-from parley.llm.endpoint_errors import for_callers
+from parley.llm.endpoint.failures import for_callers
 from parley.llm.model import Model, ModelFailed
 from parley.llm.model_loop import MAX_ROUNDS, MEMORY_TOKENS, Instructions, ModelLoop
 from parley.llm.scripted import Script

@@ -18,7 +18,7 @@ MAX_SAID = 8000
 Messages = list[dict[str, Any]]
 
 
-class Conversation:
+class ModelConversation:
     """The earlier exchanges of a context.
 
     An exchange is all of one task: what its caller said, the tool calls, the answer. It is added as

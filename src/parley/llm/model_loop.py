@@ -16,15 +16,15 @@ from parley.agent.turn import Turn
 from parley.client.errors import ClientError
 from parley.client.message import Sendable
 from parley.engine.content import to_parts
-from parley.llm.conversation import Conversation
+from parley.llm.conversation import ModelConversation
+from parley.llm.endpoint.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
 from parley.llm.message_content import MAX_FILE_BYTES, NotTaken, content_of
 from parley.llm.model import Model, ModelFailed
 from parley.llm.model_run import ModelRun, RunSettings
-from parley.llm.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
 from parley.llm.run_output import RunOutput
 from parley.llm.scripted import Script, ScriptedModel
 from parley.llm.structured import OutputType
-from parley.llm.token_budget import Price, RunStopped, Spending, TokenBudget
+from parley.llm.token_budget import Price, RunStopped, TokenBudget, TokenSpending
 from parley.llm.tool_calls import ToolCalls
 from parley.llm.tool_names import free_name, tool_name
 from parley.llm.tool_sources import AskUser, ToolLike, ToolSource, sorted_out
@@ -188,8 +188,8 @@ class ModelLoop:
                     model,
                     output,
                     ToolCalls(turn, tools, output),
-                    Conversation(turn, key, self._memory_tokens),
-                    Spending(turn, self._budget, key),
+                    ModelConversation(turn, key, self._memory_tokens),
+                    TokenSpending(turn, self._budget, key),
                     msgspec.structs.replace(self._settings, writes=writes),
                     self.output,
                 )

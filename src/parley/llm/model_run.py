@@ -10,13 +10,13 @@ import msgspec
 
 from parley.agent.turn import Turn
 from parley.engine.typed.mismatch import Mismatch
-from parley.llm.conversation import Conversation, Messages
+from parley.llm.conversation import Messages, ModelConversation
 from parley.llm.model import Model, ModelFailed, ModelReply, ModelRequest, ModelToolCall
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 from parley.llm.structured import OutputType
 from parley.llm.think_tags import ThinkTags
-from parley.llm.token_budget import Price, RunStopped, Spending, estimated, priced
+from parley.llm.token_budget import Price, RunStopped, TokenSpending, estimated, priced
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
 
 MAX_EMPTY = 2
@@ -46,8 +46,8 @@ class ModelRun:
         model: Model,
         output: RunOutput,
         calls: ToolCalls,
-        conversation: Conversation,
-        spending: Spending,
+        conversation: ModelConversation,
+        spending: TokenSpending,
         settings: RunSettings,
         kind: OutputType | None,
     ) -> None:

@@ -49,7 +49,8 @@ class RemoteSkill:
 
     Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
     the task, with the deadline, the trace and the cancellation of the turn, and questions of the
-    agent are asked of the turn's caller. Elsewhere a question raises ``RemoteQuestion``.
+    agent are asked of the turn's caller. The calls of a context share one of the other agent, which
+    remembers what was said. Elsewhere a question raises ``RemoteQuestion``.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class RemoteSkill:
                     answer = await bound.send(
                         content,
                         key=key or None,
+                        context_key="",
                         metadata={"skill": self.skill.id},
                         pass_questions=pass_questions,
                         progress=True,

@@ -72,7 +72,7 @@ def estimated(value: Any) -> int:
     return len(msgspec.json.encode(value)) // 4 + 1
 
 
-class Spending:
+class TokenSpending:
     """What one run may still use, and counts what it has used."""
 
     def __init__(self, turn: Turn, budget: TokenBudget, key: str) -> None:

@@ -127,6 +127,7 @@ class BoundAgent(RemoteAgent):
         message: Sendable | None = None,
         *,
         key: str | None = None,
+        context_key: str | None = None,
         pass_questions: bool = False,
         progress: bool = False,
         artifacts: bool = False,
@@ -140,14 +141,15 @@ class BoundAgent(RemoteAgent):
         ``pass_questions`` passes the questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED)
         on to the caller and the answers back, and returns when the task has ended. ``progress``
         passes its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
-        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. The
-        other options are those of ``RemoteAgent.send``.
+        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls
+        with one ``context_key``, by default ``key``, share a context of the other agent. The other
+        options are those of ``RemoteAgent.send``.
         """
         name = self._calls.begin(self._address, key)
         return await self.for_call(name).answer(
             name,
             message,
-            context_key=key or "",
+            context_key=(key or "") if context_key is None else context_key,
             pass_questions=pass_questions,
             progress=progress,
             artifacts=artifacts,

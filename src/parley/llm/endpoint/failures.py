@@ -13,7 +13,7 @@ QUOTED = 300
 _OPTIONAL = ("stream_options", "response_format")
 
 
-class Endpoint(Protocol):
+class NamedEndpoint(Protocol):
     """What an error says about the endpoint."""
 
     name: str
@@ -63,7 +63,7 @@ def unsupported(error: Exception, sent: Mapping[str, Any]) -> str | None:
     return next((option for option in _OPTIONAL if option in sent and option in said), None)
 
 
-def failure_of(error: Exception, endpoint: Endpoint, request: ModelRequest) -> ModelFailed:
+def failure_of(error: Exception, endpoint: NamedEndpoint, request: ModelRequest) -> ModelFailed:
     """Return an error as one that says what was wrong, what would be right, and no secrets."""
     import openai
 

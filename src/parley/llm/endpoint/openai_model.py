@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
-from parley.llm.endpoint_errors import failure_of, is_temporary, later, unsupported
+from parley.llm.endpoint.failures import failure_of, is_temporary, later, unsupported
+from parley.llm.endpoint.tool_call_deltas import ToolCallDeltas
 from parley.llm.model import ModelChunk, ModelFailed, ModelRequest
 from parley.llm.model_usage import ModelUsage
-from parley.llm.tool_call_deltas import ToolCallDeltas
 from parley.model.backoff import Backoff
 from parley.model.distribution import install_command
 
