@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from traceback import format_exception
+
 import pytest
 
 from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel
@@ -150,11 +152,12 @@ async def test_one_that_breaks_later_is_not(raw) -> None:
     [
         (refusal(401, f"Incorrect API key provided: {KEY}"), "refuses the key .401."),
         (refusal(404, "model not found"), "ollama pull qwen3:8b"),
+        (refusal(400, f"the key {KEY} may not do this"), r"the key \[key\] may not do this"),
         (refusal(400, "qwen3:8b does not support tools"), "does not support tools"),
         (whole({"choices": []}), "without a stream of events"),
         (refusal(307, headers={"Location": "/elsewhere"}), "redirects .307."),
     ],
-    ids=["the key", "the model", "its words", "no stream", "a redirect"],
+    ids=["the key", "the model", "a quoted key", "its words", "no stream", "a redirect"],
 )
 async def test_errors_say_what_would_be_right_and_never_the_key(raw, answer, match, caplog) -> None:
     raw.will(answer)
@@ -162,7 +165,8 @@ async def test_errors_say_what_would_be_right_and_never_the_key(raw, answer, mat
     with pytest.raises(ModelFailed, match=match) as caught:
         await said(model(raw))
     assert len(raw.bodies) == 1
-    assert KEY not in str(caught.value) + caplog.text
+    traceback = "".join(format_exception(caught.value))
+    assert KEY not in traceback + caplog.text
 
 
 async def test_an_endpoint_that_is_not_there(raw) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from parley.agent.tools.tool import Tool, ToolResult
+from parley.agent.tools.turn_tools import McpTool
 from parley.agent.turn import Turn
 from parley.llm.conversation import shortened
 from parley.llm.function_tools import FunctionTool, failed
@@ -100,13 +101,22 @@ class ToolCalls:
             result, is_known = failed(why), False
         else:
             is_known = self._is_remembered(key)
-            result = await tool.call(arguments, key=key)
+            result = await self._called(tool, arguments, key)
         if not is_known:
             shown = result.text if result.text else result.data
             await self._output.tool_returned(
                 call.name, shown, call_id=call.id, is_error=result.is_error
             )
         return result
+
+    async def _called(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> ToolResult:
+        if isinstance(tool, FunctionTool | RemoteSkill | McpTool | AskUser):
+            return await tool.call(arguments, key=key)  # they remember their calls themselves
+
+        async def call() -> ToolResult:
+            return await tool.call(arguments, key=key)
+
+        return await self._turn.step(f"{key}:result", call)
 
     def _is_alone(self, call: ModelToolCall) -> bool:
         """Return whether a tool asks nothing itself, so that these can wait for it."""
@@ -127,7 +137,7 @@ class ToolCalls:
     def _is_remembered(self, key: str) -> bool:
         attempt = self._turn._attempt
         results = attempt.results or {}
-        if f"step:{key}" in results:
+        if f"step:{key}" in results or f"step:{key}:result" in results:
             return True
         if (record := results.get(f"tool:{key}")) is not None:  # a call of an MCP server
             return bool(msgspec.json.decode(record).get("state") == "returned")

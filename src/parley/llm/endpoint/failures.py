@@ -23,6 +23,10 @@ class NamedEndpoint(Protocol):
         """The address, without secrets."""
         ...
 
+    def without_secrets(self, text: str) -> str:
+        """Return a text without the key."""
+        ...
+
 
 def is_temporary(error: Exception) -> bool:
     """Return whether a request may succeed when it is sent again."""
@@ -64,7 +68,15 @@ def unsupported(error: Exception, sent: Mapping[str, Any]) -> str | None:
 
 
 def failure_of(error: Exception, endpoint: NamedEndpoint, request: ModelRequest) -> ModelFailed:
-    """Return an error as one that says what was wrong, what would be right, and no secrets."""
+    """Return an error as one that says what was wrong, what would be right, and no secrets.
+
+    Raise it ``from None``: the words of the endpoint may quote the key.
+    """
+    failure = _failure(error, endpoint, request)
+    return ModelFailed(endpoint.without_secrets(str(failure)), status=failure.status)
+
+
+def _failure(error: Exception, endpoint: NamedEndpoint, request: ModelRequest) -> ModelFailed:
     import openai
 
     if isinstance(error, ModelFailed):

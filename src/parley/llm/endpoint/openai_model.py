@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -16,9 +17,12 @@ from parley.llm.model import ModelChunk, ModelFailed, ModelRequest
 from parley.llm.model_usage import ModelUsage
 from parley.model.backoff import Backoff
 from parley.model.distribution import install_command
+from parley.security.loopback import is_loopback
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+log = logging.getLogger("parley.llm")
 
 URL_VARIABLES = ("PARLEY_MODEL_URL", "OPENAI_BASE_URL")
 """Variables of the environment that name the endpoint; the first that is set counts."""
@@ -74,6 +78,12 @@ class OpenAIModel:
                 f"{URL_VARIABLES[0]}"
             )
         self._key = api_key or os.environ.get(KEY_VARIABLE, "")
+        parts = urlsplit(self.base_url)
+        if self._key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            log.warning(
+                "the key of %s is sent without encryption: use https, unless you trust the network",
+                self.place,
+            )
         self._timeout = timeout
         self._retries = retries
         self._options = dict(options or {})
@@ -90,6 +100,10 @@ class OpenAIModel:
         """The address of the endpoint, without what may be a secret."""
         parts = urlsplit(self.base_url)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without the key."""
+        return text.replace(self._key, "[key]") if self._key else text
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -154,14 +168,14 @@ class OpenAIModel:
                     return
                 except (openai.OpenAIError, httpx2.HTTPError, ModelFailed, ValueError) as error:
                     if has_begun:
-                        raise failure_of(error, self, request) from error
+                        raise failure_of(error, self, request) from None
                     if (option := unsupported(error, self._sent(request))) is not None:
                         self._refused.add(option)
                         continue
                     failures += 1
                     pause = later(error) or self._backoff.delay(failures)
                     if not is_temporary(error) or failures > self._retries or pause > MAX_PAUSE:
-                        raise failure_of(error, self, request) from error
+                        raise failure_of(error, self, request) from None
                 await asyncio.sleep(pause)
 
     def _sent(self, request: ModelRequest) -> dict[str, Any]:
