@@ -20,6 +20,7 @@ from parley.extensions.usage import USAGE
 from parley.llm import (
     ModelLoop,
     ModelUsage,
+    OpenAIModel,
     Price,
     RunStopped,
     ScriptedReply,
@@ -379,6 +380,25 @@ async def test_a_server_does_not_start_without_a_model(endpoint) -> None:
     with pytest.raises(Exception, match="PARLEY_MODEL_URL"):
         async with parley.connect(llm_agent("Helper")) as remote:
             await remote.send("Hello?")
+
+
+async def test_a_model_that_wants_its_thinking_back_gets_it_until_the_answer(raw) -> None:
+    def look() -> str:
+        return "seen"
+
+    call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}
+    raw.will(
+        events({"reasoning_content": "Let me "}, {"reasoning_content": "look."},
+               {"tool_calls": [call]}, {"finish": "tool_calls"}),
+        events({"content": "Seen."}, {"finish": "stop"}),
+    )  # fmt: skip
+    model = OpenAIModel("m", base_url=raw.url, returns_thinking=True)
+    async with parley.connect(llm_agent("Helper", model=model, tools=[look])) as remote:
+        task = await remote.send("Look")
+        await remote.send("And?", context_id=task.context_id)
+    assert raw.bodies[1]["messages"][1]["reasoning_content"] == "Let me look."
+    assert "Let me" not in repr(raw.bodies[2])
+    assert "Let me" not in repr(task)
 
 
 async def test_an_empty_reply_is_asked_for_again(endpoint) -> None:

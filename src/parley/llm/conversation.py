@@ -64,7 +64,7 @@ class ModelConversation:
 
 
 def _fitted(messages: Sequence[Mapping[str, Any]], most: int) -> Messages:
-    """Return an exchange as it is remembered: without files, with short results of tools.
+    """Return an exchange as it is remembered: without files and thinking, with short results.
 
     Of one that is still too long only what was said first and last is left.
     """
@@ -73,7 +73,8 @@ def _fitted(messages: Sequence[Mapping[str, Any]], most: int) -> Messages:
         content = without_files(message.get("content"))
         if message.get("role") == "tool" and isinstance(content, str):
             content = shortened(content, MAX_RESULT)
-        whole.append({**message, "content": content})
+        kept = {key: value for key, value in message.items() if key != "reasoning_content"}
+        whole.append({**kept, "content": content})
     if estimated(whole) <= most:
         return whole
     ends = [whole[0], *([whole[-1]] if len(whole) > 1 else [])]

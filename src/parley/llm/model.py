@@ -66,9 +66,10 @@ class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply, as a task's log keeps it: without the thinking."""
+    """A whole reply, as a task's log keeps it: with thinking only if the model wants it back."""
 
     text: str = ""
+    thinking: str = ""
     tool_calls: tuple[ModelToolCall, ...] = ()
     usage: ModelUsage = ModelUsage()
     finish_reason: str = ""

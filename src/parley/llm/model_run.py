@@ -151,11 +151,13 @@ class ModelRun:
         tags, said = ThinkTags(), [""]
         calls: list[ModelToolCall] = []
         usage, reason, thought = None, "", 0
+        kept: list[str] = []
         chunks: Any = self._model.stream(request)
         async with aclosing(chunks):
             async for chunk in chunks:
                 if chunk.thinking:
                     thought += len(chunk.thinking)
+                    kept.append(chunk.thinking)
                     await self._output.thinking(chunk.thinking)
                 thought += await self._show(tags.add(chunk.text), said)
                 calls += chunk.tool_calls
@@ -171,8 +173,10 @@ class ModelRun:
                 requests=1,
             )
         name = request.model or getattr(self._model, "name", "")
+        wants_it_back = bool(getattr(self._model, "returns_thinking", False))
         return ModelReply(
             text=text,
+            thinking="".join(kept) if wants_it_back and calls else "",
             tool_calls=tuple(calls),
             usage=priced(usage, name, self._settings.prices),
             finish_reason=reason,
@@ -240,9 +244,11 @@ def _said(reply: ModelReply) -> dict[str, Any]:
     """Return a reply with tool calls as a message. What is no JSON is left out: endpoints refuse
     messages with it.
     """
+    thinking = {"reasoning_content": reply.thinking} if reply.thinking else {}
     return {
         "role": "assistant",
         "content": reply.text or None,
+        **thinking,
         "tool_calls": [
             {
                 "id": call.id,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_TAG = re.compile(r"(?<!`)<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
+_TAG = re.compile(r"(?<!`)<(/?)(?:think|thinking)>", re.IGNORECASE)
 
 _BEGUN = re.compile(r"<(?:/?[a-z]{0,9})?$", re.IGNORECASE)
 
-_NAMES = ("think>", "thinking>", "reasoning>")
+_NAMES = ("think>", "thinking>")
 
 
 class Piece(NamedTuple):

@@ -52,6 +52,9 @@ class OpenAIModel:
     endpoint is busy (429), fails (5xx) or cannot be reached, but only before the first piece of the
     reply. ``options`` go into every request, such as ``{"top_p": 0.9}``; ``headers`` too.
 
+    With ``returns_thinking`` a model gets back what it thought before it called tools, until the
+    answer: some hosted models refuse the results of tools without it.
+
     ``async with model:`` keeps its connections open; without it each request opens its own.
 
     Raises ``ValueError`` for an address that is none, and where no endpoint is named.
@@ -67,6 +70,7 @@ class OpenAIModel:
         retries: int = 3,
         options: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        returns_thinking: bool = False,
         backoff: Backoff = BACKOFF,
     ) -> None:
         self.name = name or os.environ.get(NAME_VARIABLE, "")
@@ -84,6 +88,7 @@ class OpenAIModel:
                 "the key of %s is sent without encryption: use https, unless you trust the network",
                 self.place,
             )
+        self.returns_thinking = returns_thinking
         self._timeout = timeout
         self._retries = retries
         self._options = dict(options or {})
