@@ -89,9 +89,7 @@ class McpServing:
                 print_line(f"{options['name']}\n  MCP        {address}\n\nCtrl-C stops it.")
 
             try:
-                await serve_http(
-                    app, host, port, cert=tls[0], key=tls[1], on_listening=listening
-                )
+                await serve_http(app, host, port, cert=tls[0], key=tls[1], on_listening=listening)
             except OSError as error:
                 raise CommandFailure(
                     "PARLEY_ERR_LISTEN",
@@ -101,9 +99,7 @@ class McpServing:
 
         return self._run(options, serve)
 
-    def _run(
-        self, options: dict[str, Any], serve: Callable[[McpBridge], Awaitable[None]]
-    ) -> int:
+    def _run(self, options: dict[str, Any], serve: Callable[[McpBridge], Awaitable[None]]) -> int:
         settings = self._settings
         if settings.credential_redirect is not None:
             raise UsageFailure(

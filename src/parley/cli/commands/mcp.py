@@ -14,7 +14,6 @@ from parley.cli.settings.registry import PANEL as REGISTRY_PANEL
 from parley.cli.settings.table import CommandSettings
 from parley.model.distribution import install_command
 
-
 TOKEN_VARIABLE = "PARLEY_MCP_TOKEN"
 PORT = 9020
 
@@ -115,9 +114,7 @@ def register(app: typer.Typer) -> None:
         port: Annotated[
             int,
             typer.Option(
-                metavar="PORT",
-                help="Port to listen on; 0 takes a free one.",
-                rich_help_panel=_HTTP,
+                metavar="PORT", help="Port to listen on; 0 takes a free one.", rich_help_panel=_HTTP
             ),
         ] = PORT,
         url: Annotated[

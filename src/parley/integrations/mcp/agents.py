@@ -216,5 +216,3 @@ class BridgedAgents:
 
 async def _open(reference: Any, **options: Any) -> RemoteAgent:
     return await connect(reference, **options)
-
-

@@ -21,7 +21,13 @@ from parley.integrations.mcp.schemas import WRAPPED_RESULT
 from parley.llm.remote_skills import RemoteQuestion, result_of
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
-from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
 
 log = logging.getLogger("parley.mcp")
 
@@ -282,9 +288,7 @@ def failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
-def note(
-    text: str, handle: str, state: TaskState, tool: SkillTool | None
-) -> types.CallToolResult:
+def note(text: str, handle: str, state: TaskState, tool: SkillTool | None) -> types.CallToolResult:
     """Return a result that is none yet. For a tool with a result schema it has to be an error."""
     has_schema = tool is not None and tool.output_schema is not None
     data = {"task": handle, "state": state.value}

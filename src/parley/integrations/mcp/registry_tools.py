@@ -121,9 +121,7 @@ class RegistryTools:
         ]
         data = msgspec.json.decode(msgspec.json.encode({"results": results}))
         text = msgspec.json.encode(data).decode()
-        return types.CallToolResult(
-            content=[types.TextContent(text=text)], structured_content=data
-        )
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=data)
 
     async def ask(self, host: HostRequest, arguments: Mapping[str, Any]) -> Answer:
         """Ask an agent that was found."""

@@ -29,11 +29,7 @@ def object_schema(schema: Mapping[str, Any], wrapped: str) -> tuple[dict[str, An
     if root.get("type") == "object":
         return root, False
     definitions = root.pop("$defs", None)
-    found: dict[str, Any] = {
-        "type": "object",
-        "properties": {wrapped: root},
-        "required": [wrapped],
-    }
+    found: dict[str, Any] = {"type": "object", "properties": {wrapped: root}, "required": [wrapped]}
     if definitions:
         found["$defs"] = definitions
     return found, True
@@ -75,9 +71,9 @@ def _field(schema: Any, root: Mapping[str, Any]) -> dict[str, Any] | None:
     if "$ref" in schema:
         schema = _resolved({**schema, "$defs": root.get("$defs", {})})
     kind = schema.get("type")
-    if kind is None and isinstance(schema.get("enum"), list):
-        if all(isinstance(each, str) for each in schema["enum"]):
-            kind = "string"
+    choices = schema.get("enum")
+    if kind is None and isinstance(choices, list):
+        kind = "string" if all(isinstance(each, str) for each in choices) else None
     if kind == "array":
         items = schema.get("items")
         if not (isinstance(items, dict) and ("enum" in items or "anyOf" in items)):
