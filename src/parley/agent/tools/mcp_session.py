@@ -242,7 +242,10 @@ class McpSession:
             return error
         forbidden = find_forbidden(error) or _find_forbidden(error)
         if forbidden is not None:
-            return self._unavailable(f"must not be called: {forbidden}")
+            return self._unavailable(
+                f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
+                "the server where the agent is made, or allow its address (allow_private_agents)"
+            )
         return self._unavailable(f"cannot be used: {_said(error)}")
 
     def _unavailable(self, text: str) -> McpServerUnavailable:
