@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -182,13 +182,29 @@ def result_of(answer: Task | Message) -> ToolResult:
     if answer.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
         raise RemoteQuestion(answer)
     is_error = answer.state is not TaskState.COMPLETED
-    parts = tuple(part for artifact in answer.artifacts for part in artifact.parts)
+    parts = tuple(part for artifact in answer.artifacts for part in _joined(artifact.parts))
     message = answer.status.message
     if message is not None and (is_error or not parts):
         parts += tuple(message.parts)
     if is_error and not parts:
         parts = (Part(text=f"the task ended as {answer.state.name.lower()}"),)
     return _result(parts, is_error=is_error, spent=spent_on(answer))
+
+
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts of an artifact, the chunks of a text as one."""
+    joined: list[Part] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last is not None and _is_plain(last) and _is_plain(part):
+            joined[-1] = Part(text=f"{last.text}{part.text}")
+        else:
+            joined.append(part)
+    return joined
+
+
+def _is_plain(part: Part) -> bool:
+    return part.text is not None and not (part.metadata or part.media_type or part.filename)
 
 
 def _result(parts: tuple[Part, ...], *, is_error: bool, spent: Spent) -> ToolResult:

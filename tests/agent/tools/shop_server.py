@@ -1,4 +1,4 @@
-"""An MCP server of a workshop, for tests: over stdio, or over HTTP with ``--http PORT``.
+"""An MCP server of a workshop: over stdio, or with ``--http`` over HTTP on a port that it prints.
 
 ``JOURNAL`` names a file to which it writes a line for each thing that it does.
 """
@@ -6,9 +6,11 @@
 import asyncio
 import base64
 import os
+import socket
 import sys
 from typing import Annotated
 
+import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.resolve import Elicit, Resolve
@@ -50,8 +52,12 @@ async def order(part: str, ctx: Context) -> str:
     """Order a part; takes until a file says so."""
     done(f"ordered {part}")
     await ctx.report_progress(1, 2, f"looking for {part}")
-    while not os.path.exists(os.environ["JOURNAL"] + ".go"):
-        await asyncio.sleep(0.02)
+    try:
+        while not os.path.exists(os.environ["JOURNAL"] + ".go"):
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        done(f"gave up {part}")
+        raise
     return f"ordered {part}"
 
 
@@ -111,6 +117,9 @@ def stop() -> str:
 
 if __name__ == "__main__":
     if "--http" in sys.argv:
-        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[-1]))
+        listening = socket.create_server(("127.0.0.1", 0))
+        print(listening.getsockname()[1], flush=True)
+        app = server.streamable_http_app()
+        uvicorn.Server(uvicorn.Config(app, log_config=None)).run(sockets=[listening])
     else:
         server.run("stdio")

@@ -42,9 +42,7 @@ class McpCall:
         self._record = ToolCallRecord(tool=tool.tool, server=tool.server.address)
         self._round = 0
 
-    async def run(
-        self, arguments: dict[str, Any], *, timeout: float, progress: bool
-    ) -> ToolResult:
+    async def run(self, arguments: dict[str, Any], *, timeout: float, progress: bool) -> ToolResult:
         """Return the result, from the log or from the server."""
         attempt = self._attempt
         attempt.use(f"tool:{self._key}", "tool call")
@@ -188,9 +186,8 @@ class McpCall:
             )
         if not requests:
             await asyncio.sleep(min(2.0, 0.1 * (self._record.round + 1)))  # it is not ready yet
-        await self._log(
-            "asked", questions=kept, request_state=answer.request_state, round=self._record.round + 1
-        )
+        changes = {"questions": kept, "request_state": answer.request_state}
+        await self._log("asked", **changes, round=self._record.round + 1)
 
     async def _answers(self) -> tuple[types.InputResponses | None, str | None]:
         """Return the answers to what the server has asked last, once the caller gave them."""
@@ -219,5 +216,3 @@ def _interrupted(tool: McpTool) -> ToolResult:
         f"the call of {tool.name} was interrupted when this server stopped; it is not known "
         "whether it was done, so it was not repeated"
     )
-
-

@@ -142,10 +142,11 @@ class _Attached(httpx2.Auth):
         sent = await self._credential.attach(self._use)
         _add(request, sent)
         response = yield request
-        if response.status_code == 401:
-            if await self._credential.renew(self._use, sent, widened=False):
-                _add(request, await self._credential.attach(self._use))
-                yield request
+        if response.status_code == 401 and await self._credential.renew(
+            self._use, sent, widened=False
+        ):
+            _add(request, await self._credential.attach(self._use))
+            yield request
 
 
 def _add(request: httpx2.Request, parameters: RequestParameters) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import msgspec
 from mcp import types
 
@@ -99,11 +98,11 @@ def _wrong(schema: Mapping[str, Any], value: Any) -> str:
         error = next(_validator(msgspec.json.encode(schema)).iter_errors(value), None)
     except (jsonschema.SchemaError, msgspec.MsgspecError):
         return ""  # the server's schema is not one: it judges the answer itself
-    return "" if error is None else f"{'.'.join(map(str, error.path)) or '$'}: {error.message[:500]}"
+    return (
+        "" if error is None else f"{'.'.join(map(str, error.path)) or '$'}: {error.message[:500]}"
+    )
 
 
 @lru_cache(maxsize=64)
 def _validator(schema: bytes) -> Any:
     return jsonschema.Draft202012Validator(msgspec.json.decode(schema))
-
-

@@ -10,8 +10,10 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 from mcp import Client, MCPError, StdioServerParameters, types
+from mcp.client._transport import Transport
 from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import ProgressFnT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from parley.agent.tools.mcp_http import http_client
@@ -42,7 +44,7 @@ LOST = frozenset({types.CONNECTION_CLOSED})
 OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
 """Asks what a server asks during a call, and returns the answer."""
 
-OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+OnProgress = ProgressFnT
 """Gets the progress of a call."""
 
 Answered = types.CallToolResult | types.InputRequiredResult
@@ -106,7 +108,8 @@ class McpSession:
             self._client = None
 
     async def _connect(self, stack: AsyncExitStack) -> Client:
-        server, transport = self.server, None
+        server = self.server
+        transport: StdioServerParameters | Transport
         if server.command:
             transport = StdioServerParameters(
                 command=server.command[0],
@@ -239,7 +242,10 @@ class McpSession:
             return error
         forbidden = find_forbidden(error) or _find_forbidden(error)
         if forbidden is not None:
-            return self._unavailable(f"must not be called: {forbidden}")
+            return self._unavailable(
+                f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
+                "the server where the agent is made, or allow its address (allow_private_agents)"
+            )
         return self._unavailable(f"cannot be used: {_said(error)}")
 
     def _unavailable(self, text: str) -> McpServerUnavailable:

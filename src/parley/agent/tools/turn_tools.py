@@ -253,9 +253,7 @@ class BlockingTools:
         timeout: float = 0.0,
     ) -> ToolResult:
         """Call a tool by its name, once in the life of the task."""
-        result: ToolResult = self._wait(
-            self.tools.call(name, arguments, key=key, timeout=timeout)
-        )
+        result: ToolResult = self._wait(self.tools.call(name, arguments, key=key, timeout=timeout))
         return result
 
     def close(self) -> None:
