@@ -10,7 +10,7 @@ import parley
 from parley import Agent, TaskState, Turn
 from parley.extensions import Usage
 from parley.extensions.spent import Spent, spent_on
-from parley.llm import AgentSkills, ScriptedReply, llm_agent
+from parley.llm import AgentSkills, ModelUsage, ScriptedReply, TokenBudget, llm_agent
 from tests.examples.serving import listening
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +41,13 @@ async def where(turn: Turn) -> str:
     return turn.context_id
 
 
+@shop.skill
+async def purse(turn: Turn) -> dict[str, int]:
+    """Tells what may be spent."""
+    assert turn.budget is not None
+    return {"tokens": turn.budget.tokens or 0}
+
+
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     async with listening(parley.asgi(shop)) as url:
@@ -66,7 +73,7 @@ async def test_skills_are_tools_with_their_schemas_and_cost_counts(endpoint, url
     assert task.text.startswith("It costs a bill")
     assert '{"price":12}' in task.text
     assert "looking at rose" in said
-    tool, other, _ = [each["function"] for each in served.requests[0].tools]
+    tool, other, *_ = [each["function"] for each in served.requests[0].tools]
     assert tool["name"] == "price"
     assert tool["parameters"]["required"] == ["flower"]
     assert "a skill of the agent Shop" in tool["description"]
@@ -104,6 +111,18 @@ async def test_questions_of_parallel_calls_reach_the_caller_one_after_the_other(
     assert task.text.endswith(", white lilies")
     assert RUNS == ["tulip"]
     assert len(served.requests) == 2
+
+
+async def test_another_agent_may_spend_what_is_left(endpoint) -> None:
+    def script(request):
+        usage = ModelUsage(input_tokens=90, output_tokens=10)
+        if request.tool_results:
+            return ScriptedReply(text=request.tool_results[0], usage=usage)
+        return ScriptedReply(tool_calls=[("purse", {"message": "?"})], usage=usage)
+
+    agent = made(endpoint(script), shop, budget=TokenBudget(turn=5000))
+    async with parley.connect(agent) as remote:
+        assert (await remote.send("How much?")).text == '{"tokens":4900}'
 
 
 async def test_an_agent_of_this_process_needs_no_address(endpoint) -> None:

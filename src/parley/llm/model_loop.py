@@ -182,14 +182,15 @@ class ModelLoop:
             output = await stack.enter_async_context(RunOutput(turn))
             try:
                 tools, notes = await self._opened_tools(turn, stack)
+                spending = TokenSpending(turn, self._budget, key)
                 run = ModelRun(
                     turn,
                     key,
                     model,
                     output,
-                    ToolCalls(turn, tools, output),
+                    ToolCalls(turn, tools, output, spending),
                     ModelConversation(turn, key, self._memory_tokens),
-                    TokenSpending(turn, self._budget, key),
+                    spending,
                     msgspec.structs.replace(self._settings, writes=writes),
                     self.output,
                 )

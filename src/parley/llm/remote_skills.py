@@ -12,11 +12,13 @@ from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
+from parley.extensions.call_chain import ChainBudget
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
 from parley.extensions.spent import Spent, spent_on
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
-from parley.llm.tool_names import free_name, tool_name
+from parley.llm.tool_names import free_name
+from parley.llm.tool_names import tool_name as tool_name
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -82,12 +84,14 @@ class RemoteSkill:
         key: str = "",
         on_progress: Progress | None = None,
         pass_questions: bool = True,
+        budget: ChainBudget | None = None,
     ) -> ToolResult:
         """Call the skill. A task that fails, and an agent that refuses, is a result with an error.
 
         ``key`` identifies the call in the turn. ``pass_questions=False`` raises ``RemoteQuestion``
         in a turn too. ``on_progress`` is for calls outside of a turn; in one, progress is shown as
-        the turn's own.
+        the turn's own. In a turn the agent may spend ``budget``, without one what the caller has
+        said.
         """
         content = self._content(arguments)
         turn = current_turn()
@@ -98,6 +102,7 @@ class RemoteSkill:
                         content,
                         key=key or None,
                         context_key="",
+                        budget=budget,
                         metadata={"skill": self.skill.id},
                         pass_questions=pass_questions,
                         progress=True,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from parley.agent.turn import Turn
+from parley.extensions.call_chain import ChainBudget
 from parley.extensions.spent import Spent
 from parley.llm.message_content import without_files
 from parley.llm.model import ModelRequest
@@ -111,6 +112,17 @@ class TokenSpending:
                 )
             left = room if left is None else min(left, room)
         return left
+
+    def for_others(self, total: Spent) -> ChainBudget | None:
+        """Return what another agent may spend: what is left for the task, ``None`` for no limit."""
+        budget = self._turn.budget or ChainBudget()
+        tokens = [each for each in (budget.tokens, self._budget.turn) if each is not None]
+        left = ChainBudget(
+            calls=budget.calls,
+            tokens=max(0, min(tokens) - total.tokens) if tokens else None,
+            cost=None if budget.cost is None else max(0.0, budget.cost - total.cost),
+        )
+        return left or None
 
     async def count(self, number: int, tokens: int) -> None:
         """Count what a request has used, once in the life of the task."""

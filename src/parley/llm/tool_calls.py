@@ -16,6 +16,7 @@ from parley.llm.function_tools import FunctionTool, failed
 from parley.llm.model import ModelToolCall
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
+from parley.llm.token_budget import TokenSpending
 from parley.llm.tool_sources import AskUser
 
 MAX_RESULT = 20_000
@@ -31,7 +32,10 @@ OWN_STEPS_SECONDS = 60.0
 class ToolCalls:
     """Calls the tools of one run."""
 
-    def __init__(self, turn: Turn, tools: Mapping[str, Tool], output: RunOutput) -> None:
+    def __init__(
+        self, turn: Turn, tools: Mapping[str, Tool], output: RunOutput, spending: TokenSpending
+    ) -> None:
+        self._spending = spending
         self._turn = turn
         self._tools = tools
         self._output = output
@@ -110,7 +114,10 @@ class ToolCalls:
         return result
 
     async def _called(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> ToolResult:
-        if isinstance(tool, FunctionTool | RemoteSkill | McpTool | AskUser):
+        if isinstance(tool, RemoteSkill):
+            left = self._spending.for_others(self._output.total)
+            return await tool.call(arguments, key=key, budget=left)
+        if isinstance(tool, FunctionTool | McpTool | AskUser):
             return await tool.call(arguments, key=key)  # they remember their calls themselves
 
         async def call() -> ToolResult:
