@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from traceback import format_exception
 
 import pytest
@@ -183,7 +184,8 @@ async def test_connections_are_kept_open_within_a_block(raw) -> None:
         await said(asked)
         await said(asked)
     await said(asked)
-    assert len(raw.bodies) == 3
+    await asyncio.gather(said(asked), said(asked))
+    assert len(raw.bodies) == 5
 
 
 def test_the_environment_names_endpoint_key_and_model(monkeypatch) -> None:

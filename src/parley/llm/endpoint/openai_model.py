@@ -114,12 +114,13 @@ class OpenAIModel:
 
     async def __aenter__(self) -> Self:
         held = self._held.get(loop := asyncio.get_running_loop())
+        made = None
         if held is None:
             made = await self._client()
             held = self._held.setdefault(loop, [made, 0])
-            if held[0] is not made:
-                await made.close()
         held[1] += 1
+        if made is not None and held[0] is not made:  # another one was faster
+            await made.close()
         return self
 
     async def __aexit__(self, *error: object) -> None:
