@@ -92,7 +92,7 @@ class AgentCalls:
                     message = None if asked.is_auth else asked.content(given.content or {})
         except Running as running:
             return await self._goes_on(host, agent, running.task_id, tool)
-        except (A2AError, ClientError) as error:
+        except (A2AError, ClientError, ValueError) as error:  # such as nothing to send
             return failed(f"{agent.card.name if agent.card else agent.slug}: {error}")
 
     async def _followed(
