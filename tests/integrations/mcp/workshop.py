@@ -7,9 +7,16 @@ from typing import Literal
 
 import msgspec
 
-from parley import Agent, Turn
+from parley import Agent, Caller, Turn
+from parley.security import Bearer, anonymous
 
-agent = Agent("Workshop", description="Repairs cars")
+
+def judge(token: str) -> Caller | None:
+    """Return whose token it is."""
+    return Caller(id="ann") if token == "token-of-ann" else None
+
+
+agent = Agent("Workshop", description="Repairs cars", security=Bearer(judge) | anonymous)
 ended: list[str] = []
 """How ``slow`` ended."""
 
