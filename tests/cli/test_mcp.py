@@ -170,12 +170,19 @@ def test_the_inspector_of_mcp_uses_agents(
     assert inspected(inspector, *program, *words)["structuredContent"]["price"] == 400
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
-    for words, hint in (
-        (("mcp", "serve"), "name an agent, or a registry"),
-        (("mcp", "serve", "http://127.0.0.1:9/none"), "no agent can be offered"),
-        (("mcp", "serve", "h.example", "--http", "--host", "0.0.0.0"), "--allow-anonymous"),
-    ):
-        with Running(words, tmp_path) as running:
-            assert running.end() != 0
-            assert hint in running.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("serve",), "name an agent, or a registry"),
+        (("serve", "http://127.0.0.1:9/none"), "no agent can be offered"),
+        (("serve", "h.example", "--search", "paint"), "--search needs --registry"),
+        (("serve", "h.example", "--http", "--host", "0.0.0.0"), "--allow-anonymous"),
+        (("serve", "h.example", "--http", "--tls-key", "key.pem"), "belong together"),
+        (("serve", "h.example", "--call-time", "0"), "above 0"),
+    ],
+    ids=["nothing", "unreachable", "search", "anonymous", "tls", "time"],
+)
+def test_what_is_wrong_is_said(parley: Any, words: tuple[str, ...], said: str) -> None:
+    ran = parley("mcp", *words)
+    assert ran.status != 0
+    assert said in ran.stderr
