@@ -18,6 +18,7 @@ from parley.integrations.mcp.handles import Handles, UnknownHandle
 from parley.integrations.mcp.host import HostRequest
 from parley.integrations.mcp.questions import Asked, asked_by
 from parley.integrations.mcp.schemas import WRAPPED_RESULT
+from parley.integrations.mcp.task_values import created
 from parley.llm.remote_skills import RemoteQuestion, result_of
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
@@ -181,8 +182,6 @@ class AgentCalls:
     async def _goes_on(
         self, host: HostRequest, agent: BridgedAgent, task_id: str, tool: SkillTool | None
     ) -> Answer:
-        from parley.integrations.mcp.tasks import created
-
         handle = self.handle(host, agent, task_id, tool)
         if host.takes_tasks and tool is not None:
             async with self.agents.connected(agent, host.credentials) as remote:
