@@ -44,6 +44,7 @@ FILES = "the file policy"
 ISSUERS = "the policy of the agent, but for the issuer that the author names"
 USER = "none: the user of a command names the address"
 OPERATOR = "none: the operator names the address"
+TOOLS = "the policy of the agent, but for the server and issuer that the author names"
 CRAWL = "the policy of the registry, for every hop by name and at connect time"
 
 OUTBOUND = {
@@ -57,6 +58,7 @@ OUTBOUND = {
     "client/connection.py": GIVEN,
     "client/auth/issuer_http.py": GIVEN,
     "agent/remote_files.py": FILES,
+    "agent/tools/mcp_http.py": TOOLS,
     "agent/issuers.py": ISSUERS,
     "cli/calls/agent_call.py": USER,
     "client/card/key_sets.py": NAMED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx2
 import msgspec
@@ -11,8 +11,8 @@ from mcp import MCPError, types
 
 from parley.agent.tools.mcp_content import result_of
 from parley.agent.tools.mcp_questions import ask
-from parley.agent.tools.mcp_server import McpServerUnavailable
-from parley.agent.tools.mcp_sessions import McpSessions
+from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
+from parley.agent.tools.mcp_sessions import McpSessions, ServerUse
 from parley.agent.tools.tool import ToolResult
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.tool_calls import ToolCallRecord
@@ -21,7 +21,6 @@ from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
     from parley.agent.tools.mcp_session import Answered
-    from parley.agent.tools.turn_tools import McpTool
 
 MAX_ROUNDS = 20
 """How often a server may ask during one call."""
@@ -29,10 +28,20 @@ MAX_ROUNDS = 20
 Question = tuple[types.ElicitRequestParams, "asyncio.Future[types.ElicitResult]"]
 
 
+class CalledTool(Protocol):
+    """The tool that is called: ``McpTool``."""
+
+    name: str
+    tool: str
+    server: McpServer
+    use: ServerUse
+    is_repeatable: bool
+
+
 class McpCall:
     """A call of a tool in an attempt at a turn, and what the log has of it."""
 
-    def __init__(self, attempt: Attempt, sessions: McpSessions, tool: McpTool, key: str) -> None:
+    def __init__(self, attempt: Attempt, sessions: McpSessions, tool: CalledTool, key: str) -> None:
         self._attempt = attempt
         self._sessions = sessions
         self._tool = tool
@@ -211,7 +220,7 @@ def _error(text: str) -> ToolResult:
     return ToolResult(parts=(Part(text=text),), is_error=True)
 
 
-def _interrupted(tool: McpTool) -> ToolResult:
+def _interrupted(tool: CalledTool) -> ToolResult:
     return _error(
         f"the call of {tool.name} was interrupted when this server stopped; it is not known "
         "whether it was done, so it was not repeated"

@@ -76,6 +76,11 @@ class McpServer:
             )
         if isinstance(auth, str):
             check_secret("the bearer token", auth)
+        if not getattr(auth, "issuer", "unnamed"):
+            raise ValueError(
+                "an MCP server could name any issuer for the client's secret: say which one is "
+                "right, as in ClientCredentials(..., issuer='https://login.example.com')"
+            )
         for header, value in (headers or {}).items():
             check_secret(f"the header {header}", value)
         self.url = url

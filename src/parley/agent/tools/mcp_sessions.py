@@ -19,6 +19,14 @@ MAX_SESSIONS = 64
 """How many connections are kept that no turn uses."""
 
 
+class ServerUse:
+    """A server in a turn, and its connection: another one, if that is lost."""
+
+    def __init__(self, server: McpServer, session: McpSession) -> None:
+        self.server = server
+        self.session = session
+
+
 class McpSessions:
     """Opens each connection once for all turns that name the same server.
 

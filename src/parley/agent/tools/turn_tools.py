@@ -9,14 +9,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
-from parley.agent.tools.mcp_sessions import McpSessions
+from parley.agent.tools.mcp_sessions import McpSessions, ServerUse
 from parley.agent.tools.tool import ToolResult
 from parley.engine.turn.attempt import Attempt
 
 if TYPE_CHECKING:
     from mcp import types
-
-    from parley.agent.tools.mcp_session import McpSession
 
 NAME_LENGTH = 64
 """How long the name of a tool may be."""
@@ -70,14 +68,6 @@ class McpTool:
             timeout=timeout or self.server.timeout,
             progress=self._tools.progress,
         )
-
-
-class ServerUse:
-    """A server in a turn, and its connection while there is one."""
-
-    def __init__(self, server: McpServer, session: McpSession) -> None:
-        self.server = server
-        self.session = session
 
 
 class TurnTools:

@@ -18,6 +18,7 @@ from parley.integrations.mcp.handles import Handles, UnknownHandle
 from parley.integrations.mcp.host import HostRequest
 from parley.integrations.mcp.questions import Asked, asked_by
 from parley.integrations.mcp.schemas import WRAPPED_RESULT
+from parley.integrations.mcp.task_values import created
 from parley.llm.remote_skills import RemoteQuestion, result_of
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
@@ -92,7 +93,7 @@ class AgentCalls:
                     message = None if asked.is_auth else asked.content(given.content or {})
         except Running as running:
             return await self._goes_on(host, agent, running.task_id, tool)
-        except (A2AError, ClientError) as error:
+        except (A2AError, ClientError, ValueError) as error:  # such as nothing to send
             return failed(f"{agent.card.name if agent.card else agent.slug}: {error}")
 
     async def _followed(
@@ -181,8 +182,6 @@ class AgentCalls:
     async def _goes_on(
         self, host: HostRequest, agent: BridgedAgent, task_id: str, tool: SkillTool | None
     ) -> Answer:
-        from parley.integrations.mcp.tasks import created
-
         handle = self.handle(host, agent, task_id, tool)
         if host.takes_tasks and tool is not None:
             async with self.agents.connected(agent, host.credentials) as remote:

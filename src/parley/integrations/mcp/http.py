@@ -16,7 +16,6 @@ from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
-from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 
 from parley.integrations.mcp.bridge import McpBridge
@@ -100,10 +99,12 @@ def http_app(
             raise ValueError("oidc needs url: clients have to find the issuer by it")
         resource = f"{url.rstrip('/')}{PATH}"
         issuer = OpenIdConnect(oidc, audience=audience or resource)
-        options["auth"] = AuthSettings(
-            issuer_url=AnyHttpUrl(issuer.authorization_servers[0]),
-            resource_server_url=AnyHttpUrl(resource),
-            validate_token_resource=False,  # the scheme checks the audience
+        options["auth"] = AuthSettings.model_validate(  # from text, which keeps issuers as they are
+            {
+                "issuer_url": issuer.authorization_servers[0],
+                "resource_server_url": resource,
+                "validate_token_resource": False,  # the scheme checks the audience
+            }
         )
     verifier = Tokens(tokens, issuer) if tokens or issuer else None
     app = bridge.server.streamable_http_app(
