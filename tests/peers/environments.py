@@ -73,6 +73,9 @@ JS_0_3 = Peer(
 GO_2_4 = Peer("a2a-go-2.4", "PARLEY_OFFICIAL_GO", ("github.com/a2aproject/a2a-go/v2@2.4.0",), "go")
 RUST = Peer("a2a-rs-0.4", "PARLEY_OFFICIAL_RUST", ("a2a-cli@0.4.5",), "cargo")
 WS = Peer("ws-8", "PARLEY_WS", ("ws@8.23.0",), "node")
+INSPECTOR = Peer(
+    "mcp-inspector-2", "PARLEY_MCP_INSPECTOR", ("@modelcontextprotocol/inspector@2.12.0",), "node"
+)
 OIDC_PROVIDER = Peer("oidc-provider-9", "PARLEY_OIDC_PROVIDER", ("oidc-provider@9.13.3",), "node")
 WEBHOOKS_PYTHON = Peer(
     "webhooks-python",

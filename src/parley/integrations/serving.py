@@ -7,6 +7,7 @@ from typing import Any
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.extensions.run_progress import RunProgress
 from parley.llm.run_output import RunOutput
 from parley.model.distribution import install_command
 
@@ -35,7 +36,10 @@ def framework_agent(
 
     Raises ``ValueError`` for an invalid option.
     """
-    agent = Agent(name, description=description, output_modes=output_modes, **options)
+    extensions = [RunProgress(), *options.pop("extensions", ())]
+    agent = Agent(
+        name, description=description, output_modes=output_modes, extensions=extensions, **options
+    )
 
     async def serve(turn: Turn) -> object:
         async with RunOutput(turn) as output:

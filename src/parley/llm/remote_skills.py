@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,9 +12,13 @@ from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
+from parley.extensions.call_chain import ChainBudget
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
+from parley.extensions.spent import Spent, spent_on
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
+from parley.llm.tool_names import free_name
+from parley.llm.tool_names import tool_name as tool_name
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -48,7 +51,8 @@ class RemoteSkill:
 
     Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
     the task, with the deadline, the trace and the cancellation of the turn, and questions of the
-    agent are asked of the turn's caller. Elsewhere a question raises ``RemoteQuestion``.
+    agent are asked of the turn's caller. The calls of a context share one of the other agent, which
+    remembers what was said. Elsewhere a question raises ``RemoteQuestion``.
     """
 
     def __init__(
@@ -80,12 +84,14 @@ class RemoteSkill:
         key: str = "",
         on_progress: Progress | None = None,
         pass_questions: bool = True,
+        budget: ChainBudget | None = None,
     ) -> ToolResult:
         """Call the skill. A task that fails, and an agent that refuses, is a result with an error.
 
         ``key`` identifies the call in the turn. ``pass_questions=False`` raises ``RemoteQuestion``
         in a turn too. ``on_progress`` is for calls outside of a turn; in one, progress is shown as
-        the turn's own.
+        the turn's own. In a turn the agent may spend ``budget``, without one what the caller has
+        said.
         """
         content = self._content(arguments)
         turn = current_turn()
@@ -95,6 +101,8 @@ class RemoteSkill:
                     answer = await bound.send(
                         content,
                         key=key or None,
+                        context_key="",
+                        budget=budget,
                         metadata={"skill": self.skill.id},
                         pass_questions=pass_questions,
                         progress=True,
@@ -150,15 +158,20 @@ async def remote_skills(agent: Callee, **options: Any) -> list[RemoteSkill]:
     """
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         card = remote.card
+    return skills_on(agent, card, options)
+
+
+def skills_on(
+    agent: Callee, card: AgentCard, options: Mapping[str, Any], only: Sequence[str] = ()
+) -> list[RemoteSkill]:
+    """Return the skills on a card as tools, all or those with some ids."""
     schemas = schemas_on(card)
     names: set[str] = set()
     found = []
     for skill in card.skills:
-        name = tool_name(skill.id)
-        number = 2
-        while name in names:
-            name = f"{tool_name(skill.id)[:60]}_{number}"
-            number += 1
+        if only and skill.id not in only:
+            continue
+        name = free_name(tool_name(skill.id), names)
         names.add(name)
         found.append(RemoteSkill(agent, card, skill, schemas.get(skill.id), options, name=name))
     return found
@@ -170,29 +183,39 @@ def result_of(answer: Task | Message) -> ToolResult:
     Raises ``RemoteQuestion`` for a task that waits for its caller.
     """
     if isinstance(answer, Message):
-        return _result(tuple(answer.parts), is_error=False)
+        return _result(tuple(answer.parts), is_error=False, spent=spent_on(answer))
     if answer.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
         raise RemoteQuestion(answer)
     is_error = answer.state is not TaskState.COMPLETED
-    parts = tuple(part for artifact in answer.artifacts for part in artifact.parts)
+    parts = tuple(part for artifact in answer.artifacts for part in _joined(artifact.parts))
     message = answer.status.message
     if message is not None and (is_error or not parts):
         parts += tuple(message.parts)
     if is_error and not parts:
         parts = (Part(text=f"the task ended as {answer.state.name.lower()}"),)
-    return _result(parts, is_error=is_error)
+    return _result(parts, is_error=is_error, spent=spent_on(answer))
 
 
-def _result(parts: tuple[Part, ...], *, is_error: bool) -> ToolResult:
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts of an artifact, the chunks of a text as one."""
+    joined: list[Part] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last is not None and _is_plain(last) and _is_plain(part):
+            joined[-1] = Part(text=f"{last.text}{part.text}")
+        else:
+            joined.append(part)
+    return joined
+
+
+def _is_plain(part: Part) -> bool:
+    return part.text is not None and not (part.metadata or part.media_type or part.filename)
+
+
+def _result(parts: tuple[Part, ...], *, is_error: bool, spent: Spent) -> ToolResult:
     data = [part.data for part in parts if part.data is not msgspec.UNSET]
     value = None if not data else data[0] if len(data) == 1 else data
-    return ToolResult(parts=parts, data=value, is_error=is_error)
-
-
-def tool_name(skill_id: str) -> str:
-    """Return the name of a skill as a tool: letters, digits, ``_`` and ``-``, at most 64."""
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", skill_id).strip("_")[:64]
-    return name or "skill"
+    return ToolResult(parts=parts, data=value, is_error=is_error, spent=spent)
 
 
 def described(card: AgentCard, skill: AgentSkill) -> str:
