@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import parley
 from parley import Agent
@@ -47,6 +50,30 @@ async def wait() -> str:
         note("wait", "cancelled")
         raise
     return "waited"
+
+
+def block_of(page: str, file: str) -> dict[str, Any]:
+    """Run a block of a page below ``docs/frameworks``, and return its names.
+
+    What the block serves is not served, but is ``served``.
+    """
+    root = Path(__file__).parents[3]
+    text = (root / "docs" / "frameworks" / f"{page}.md").read_text("utf-8")
+    found = re.search(rf"```python\n(# {re.escape(file)}\n.*?)```", text, re.DOTALL)
+    assert found is not None, f"{page}.md has no block {file}"
+    names: dict[str, Any] = {"__name__": file}
+    served, parley.serve = parley.serve, lambda agent, **_: names.update(served=agent)
+    try:
+        exec(compile(found[1], file, "exec"), names)
+    finally:
+        parley.serve = served
+    return names
+
+
+async def in_a_loop_of_its_own(run: Callable[[], Coroutine[Any, Any, str]]) -> str:
+    """Run a coroutine in a thread that knows no turn."""
+    with ThreadPoolExecutor(1) as pool:
+        return await asyncio.wrap_future(pool.submit(lambda: asyncio.run(run())))
 
 
 def serve(agents: Mapping[str, Agent]) -> None:

@@ -1,0 +1,155 @@
+"""What only agents of Google ADK have."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import TaskArtifactUpdateEvent, TaskState
+from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.typed_questions import question
+from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["google_adk"], indirect=True)]
+
+
+def asks(task, text: str) -> None:
+    assert task.state is TaskState.INPUT_REQUIRED, (task.state, task.text)
+    assert text in task.text
+
+
+async def test_the_card_is_the_agents_own(served):
+    async with agent_of(served) as remote:
+        card = remote.card
+    assert (card.name, card.description) == ("travel helper", "Helps with travel")
+    assert set(card.skills[0].tags) >= {"google-adk", "add", "book", "apply"}
+    async with agent_of(served, "structured") as remote:
+        (schema,) = schemas_on(remote.card).values()
+    assert set(schema.output["properties"]) == {"city", "celsius"}
+
+
+async def test_an_answer_that_is_neither_yes_nor_no_is_asked_again(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        task = await remote.send("is it nice there?", task_id=task.id)
+        asks(task, "neither yes nor no")
+        completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+
+
+async def test_the_result_of_a_long_running_tool_is_asked_of_the_caller(served):
+    async with agent_of(served) as remote:
+        task = await remote.send('call apply {"days": 3}')
+        asks(task, '"status": "pending"')
+        task = completed(await remote.send({"status": "granted"}, task_id=task.id))
+    assert task.text == 'Result: {"status": "granted"}'
+
+
+async def test_a_confirmation_takes_the_payload_that_the_tool_wants(served):
+    async with agent_of(served) as remote:
+        task = await remote.send('call pay {"amount": 9}')
+        asks(task, "How much may be paid?")
+        asks(await remote.send("well", task_id=task.id), '{"amount":9}')
+        task = completed(await remote.send({"amount": 5}, task_id=task.id))
+    assert task.text == 'Result: {"paid": 5}'
+
+
+async def test_files_that_a_tool_saves_are_artifacts(served):
+    async with agent_of(served) as remote:
+        first = completed(await remote.send("call draw {}"))
+        again = completed(await remote.send("call draw {}", context_id=first.context_id))
+    (picture,) = [each for each in first.artifacts if each.name == "picture.png"]
+    assert (picture.parts[0].raw, picture.parts[0].media_type) == (b"pixels", "image/png")
+    assert (first.text.strip(), again.text.strip()) == ("Result: drawn 0", "Result: drawn 1")
+
+
+async def test_agents_in_a_row_are_steps_and_the_last_one_answers(served):
+    async with agent_of(served, "sequence") as remote, remote.stream("hello") as events:
+        shown = progress_in([event async for event in events])
+        task = completed(await remote.get(events.task_id))
+    steps = [each["name"] for each in shown if each["kind"] == "step"]
+    assert [each for each in steps if each != "sequence"] == ["first", "second"]
+    assert [artifact.name for artifact in task.artifacts] == ["answer"]
+
+
+async def test_agents_side_by_side_write_artifacts_of_their_own(served):
+    async with agent_of(served, "parallel") as remote, remote.stream("hello") as events:
+        seen = [event async for event in events]
+        task = completed(await remote.get(events.task_id))
+    assert {artifact.name for artifact in task.artifacts} == {"left", "right"}
+    texts = ["".join(part.text for part in each.parts) for each in task.artifacts]
+    assert texts == ["You said: hello"] * 2
+    assert sum(isinstance(event, TaskArtifactUpdateEvent) for event in seen) > 4
+
+
+async def test_a_loop_answers_with_its_last_round(served):
+    async with agent_of(served, "loop") as remote:
+        task = completed(await remote.send("hello"))
+    assert task.text.startswith("You said: Continue")
+
+
+async def test_a_workflow_asks_with_a_schema_and_returns_data(served):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send("plan")
+        asks(task, "Which city?")
+        assert question(task).schema["properties"] == {"city": {"type": "string"}}
+        asks(await remote.send("Oslo", task_id=task.id), "does not fit")
+        task = completed(await remote.send({"city": "Oslo"}, task_id=task.id))
+    (result,) = [artifact for artifact in task.artifacts if artifact.name == "result"]
+    assert result.parts[0].data == {"to": "Oslo"}
+
+
+async def test_an_agent_without_a_model_answers(served):
+    async with agent_of(served, "custom") as remote:
+        task = completed(await remote.send("hi"))
+    assert task.text == "Hello from a custom agent."
+
+
+async def test_a_remote_agent_is_a_sub_agent_and_asks_the_caller(served):
+    to_remote = 'call transfer_to_agent {"agent_name": "remote"}'
+    async with agent_of(served, "parent") as remote:
+        task = completed(await remote.send(to_remote))
+        assert "consulted on call transfer_to_agent" in task.text
+        task = await remote.send(f'{to_remote[:-1]}, "weather": 1}}')
+        asks(task, "Which city?")
+        task = completed(await remote.send("Oslo", task_id=task.id))
+    assert task.text == "sunny in Oslo"
+
+
+async def test_a_session_service_of_adk_keeps_the_conversation(served):
+    async with agent_of(served, "kept") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        same = completed(await remote.send("who am I?", context_id=first.context_id))
+    assert same.text == "You are Ada."
+
+
+async def test_a_question_outlives_a_crash(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        waiting = await remote.send('call apply {"days": 1}')
+    served.kill()
+    served.start()
+    async with agent_of(served) as remote:
+        completed(await remote.send("yes", task_id=task.id))
+        completed(await remote.send("granted", task_id=waiting.id))
+    assert served.notes("book") == ["Oslo"]
+
+
+async def test_the_page_serves_an_agent(served):
+    async with agent_of(served, "page") as remote:
+        task = completed(await remote.send("add 2 and 3"))
+    assert task.text == "The sum is 5."
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("with_tools", "agent, what about the weather"),
+        ("with_sub_agent", 'call transfer_to_agent {"agent_name": "remote", "weather": 1}'),
+    ],
+    ids=["tools", "sub_agent"],
+)
+async def test_the_page_calls_agents_outside_of_parley(served, kind, said):
+    async with agent_of(served, "outside") as remote:
+        answer = await remote.send({"kind": kind, "said": said, "answer": "Oslo"})
+    assert "Which city?" in answer.text
+    assert "sunny in Oslo" in answer.text
