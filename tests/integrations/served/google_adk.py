@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
 from google.adk.events import Event
@@ -19,7 +21,7 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
 from google.adk.workflow import Workflow
 from google.genai import types
 from pydantic import BaseModel
-from serving import FILES, MODEL_URL, add, block_of, book, in_a_loop_of_its_own, serve, wait
+from serving import FILES, MODEL_URL, add, book, documented, serve, wait
 
 from parley import Agent
 from parley.integrations import google_adk
@@ -138,14 +140,14 @@ async def agents() -> dict:
     served = {name: google_adk.agent(thing) for name, thing in things.items()}
     kept = SqliteSessionService(str(FILES / "sessions.db"))
     served["kept"] = google_adk.agent(named("kept"), sessions=kept)
-    served["page"] = block_of("google-adk", "adk_helper.py")["served"]
+    served["page"] = google_adk.agent(documented("google-adk", "adk_helper.py")["helper"])
     served["outside"] = outside(remote)
     return served
 
 
 def outside(url: str) -> Agent:
     """Return an agent that runs the page's callers as programs without Parley do."""
-    page = block_of("google-adk", "adk_caller.py")
+    page = documented("google-adk", "adk_caller.py")
     agent = Agent("Outside")
 
     async def run(kind: str, said: str, answer: str) -> str:
@@ -172,9 +174,15 @@ def outside(url: str) -> Agent:
     @agent.skill
     async def call(kind: str, said: str, answer: str) -> str:
         """Run a caller of the page outside of a turn."""
-        return await in_a_loop_of_its_own(lambda: run(kind, said, answer))
+        return await _outside(run(kind, said, answer))
 
     return agent
+
+
+async def _outside(run: Coroutine[Any, Any, str]) -> str:
+    """Run a coroutine in a thread, which knows of no turn."""
+    with ThreadPoolExecutor(1) as pool:
+        return await asyncio.wrap_future(pool.submit(asyncio.run, run))
 
 
 serve(asyncio.run(agents()))

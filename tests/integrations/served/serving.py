@@ -11,8 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,28 +51,14 @@ async def wait() -> str:
     return "waited"
 
 
-def block_of(page: str, file: str) -> dict[str, Any]:
-    """Run a block of a page below ``docs/frameworks``, and return its names.
-
-    What the block serves is not served, but is ``served``.
-    """
-    root = Path(__file__).parents[3]
-    text = (root / "docs" / "frameworks" / f"{page}.md").read_text("utf-8")
-    found = re.search(rf"```python\n(# {re.escape(file)}\n.*?)```", text, re.DOTALL)
-    assert found is not None, f"{page}.md has no block {file}"
-    names: dict[str, Any] = {"__name__": file}
-    served, parley.serve = parley.serve, lambda agent, **_: names.update(served=agent)
-    try:
-        exec(compile(found[1], file, "exec"), names)
-    finally:
-        parley.serve = served
+def documented(name: str, file: str) -> dict[str, Any]:
+    """Return what a block of a framework's page defines: the one that begins with the file."""
+    page = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    (block,) = [each for each in blocks if each.startswith(f"# {file}\n")]
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile(block, file, "exec"), names)
     return names
-
-
-async def in_a_loop_of_its_own(run: Callable[[], Coroutine[Any, Any, str]]) -> str:
-    """Run a coroutine in a thread that knows no turn."""
-    with ThreadPoolExecutor(1) as pool:
-        return await asyncio.wrap_future(pool.submit(lambda: asyncio.run(run())))
 
 
 def serve(agents: Mapping[str, Agent]) -> None:
