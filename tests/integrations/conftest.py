@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -23,6 +24,14 @@ from tests.peers.environments import NotMade, python_of
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
+
+@dataclass
+class Country:
+    """A country."""
+
+    name: str
+
+
 remote = Agent("Remote", description="An agent that frameworks call")
 
 
@@ -30,6 +39,10 @@ remote = Agent("Remote", description="An agent that frameworks call")
 async def consult(message: str, turn: Turn) -> str:
     """Answers questions of other agents; asks which city for those about the weather."""
     await turn.working("looking it up")
+    if "country" in message:  # something is said before it asks, and the answer has a schema
+        await turn.artifact("a map", name="map")
+        country = await turn.ask("Which country?", answer=Country)
+        return f"a map of {country.name}"
     if "weather" in message:
         city = await turn.ask("Which city?")
         return f"sunny in {city.text}"

@@ -96,6 +96,11 @@ class Script:
         _, name, arguments = request.said.split(" ", 2)
         return ScriptedReply(tool_calls=[(name, json.loads(arguments))])
 
+    def _books_twice(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"Results: {'; '.join(results)}."
+        return ScriptedReply(tool_calls=[("book", {"city": "Oslo"}), ("book", {"city": "Bergen"})])
+
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
         r"^add": _adds,
@@ -108,6 +113,7 @@ class Script:
         r"^think": _thinks,
         r"^crash": _crashes,
         r"^agent": _asks_the_agent,
+        r"^twice book": _books_twice,
         r"^call \w+ \{": _calls,
     }
 

@@ -153,3 +153,33 @@ async def test_the_page_calls_agents_outside_of_parley(served, kind, said):
         answer = await remote.send({"kind": kind, "said": said, "answer": "Oslo"})
     assert "Which city?" in answer.text
     assert "sunny in Oslo" in answer.text
+
+
+async def test_a_question_comes_alone_and_with_its_schema(served):
+    async with agent_of(served, "caller") as remote:
+        task = await remote.send("agent, show me a country")
+        asked = question(task)
+        assert (asked.text, set(asked.schema["properties"])) == ("Which country?", {"name"})
+        task = completed(await remote.send({"name": "Norway"}, task_id=task.id))
+    assert "a map of Norway" in task.text
+
+
+async def test_two_calls_that_need_approval_are_asked_one_after_the_other(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("twice book a room")
+        asks(task, "Oslo")
+        asks(await remote.send("no", task_id=task.id), "Bergen")
+        completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Bergen"]
+
+
+async def test_a_pipeline_of_a_tutorial_keeps_its_state_and_leaves_its_loop(served):
+    async with agent_of(served, "pipeline") as remote, remote.stream("hello") as events:
+        shown = progress_in([event async for event in events])
+        completed(await remote.get(events.task_id))
+    state = [each["detail"] for each in shown if each.get("name") == "state"]
+    assert {"draft": "You said: hello"} in state
+    calls = [each["name"] for each in shown if each["kind"] == "toolCall"]
+    assert calls == ["exit_loop"]
+    asked = [str(request.messages[0]["content"]) for request in served.model.requests]
+    assert any("Improve: You said: hello" in each for each in asked)

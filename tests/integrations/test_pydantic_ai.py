@@ -6,6 +6,7 @@ import pytest
 
 from parley import TaskState
 from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.typed_questions import question
 from tests.integrations.test_adapters import agent_of, completed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["pydantic_ai"], indirect=True)]
@@ -116,3 +117,31 @@ async def test_the_page_calls_an_agent_outside_of_parley_and_answers_it(served):
         assert answer.text == "The agent says: sunny in Oslo"
         told = await remote.send({"said": said}, metadata={"skill": "tell"})
     assert "asks: Which city?" in told.text
+
+
+async def test_a_question_comes_alone_and_with_its_schema(served):
+    async with agent_of(served, "caller") as remote:
+        task = await remote.send("agent, show me a country")
+        asked = question(task)
+        assert (asked.text, set(asked.schema["properties"])) == ("Which country?", {"name"})
+        task = completed(await remote.send({"name": "Norway"}, task_id=task.id))
+    assert "a map of Norway" in task.text
+
+
+async def test_two_calls_that_need_approval_are_asked_one_after_the_other(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("twice book a room")
+        asks(task, "Oslo")
+        asks(await remote.send("no", task_id=task.id), "Bergen")
+        completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Bergen"]
+
+
+async def test_an_output_of_several_types_is_data_with_its_own_schema(served):
+    async with agent_of(served, "search") as remote:
+        found = completed(await remote.send('call final_result_Flight {"number": "SK 1"}'))
+        text = completed(await remote.send("hello"))
+    (result,) = [each for each in found.artifacts if each.name == "result"]
+    assert result.parts[0].data == {"number": "SK 1"}
+    assert set(result.metadata["schema"]["properties"]) == {"number"}
+    assert text.text == "You said: hello"

@@ -14,6 +14,7 @@ from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
+from parley.extensions.typed_questions import question
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
 from parley.model.cards import AgentCard, AgentSkill
@@ -35,12 +36,18 @@ WORDS = {
 class RemoteQuestion(Exception):
     """The remote task asks something, and nobody here can pass that on: ``task`` has the question.
 
-    Answer with ``RemoteSkill.answer(task, ...)``.
+    ``text`` is the question, without what the task has said before. ``schema`` is the JSON Schema
+    of the answer, ``None`` if the agent named none. Answer with ``RemoteSkill.answer(task, ...)``.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        super().__init__(task.text)
+        typed = question(task)
+        asked = task.status.message
+        said = typed.text if typed is not None else "" if asked is None else asked.text
+        self.text = said or "The agent asks for input."
+        self.schema = None if typed is None else typed.schema
+        super().__init__(self.text)
 
 
 class RemoteSkill:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.events import Event
 from google.adk.events.request_input import RequestInput
 from google.adk.models.apigee_llm import ApigeeLlm
@@ -17,7 +18,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
 from google.adk.runners import InMemoryRunner
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
-from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
+from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext, exit_loop
 from google.adk.workflow import Workflow
 from google.genai import types
 from pydantic import BaseModel
@@ -108,6 +109,16 @@ def plan(node_input: dict) -> dict:
     return {"to": node_input["city"]}
 
 
+def leave(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResponse | None:
+    """Leave the loop in its second round, without the model."""
+    rounds = callback_context.state.get("rounds", 0) + 1
+    callback_context.state["rounds"] = rounds
+    if rounds < 2:
+        return None
+    call = types.Part(function_call=types.FunctionCall(name="exit_loop", args={}))
+    return LlmResponse(content=types.Content(role="model", parts=[call]))
+
+
 def named(name: str, **options: object) -> LlmAgent:
     """Return an agent of that name."""
     return LlmAgent(name=name, model=MODEL, description=f"The agent {name}", **options)
@@ -134,6 +145,24 @@ async def agents() -> dict:
         "sequence": SequentialAgent(name="sequence", sub_agents=[named("first"), named("second")]),
         "parallel": ParallelAgent(name="parallel", sub_agents=[named("left"), named("right")]),
         "loop": LoopAgent(name="loop", sub_agents=[named("again")], max_iterations=2),
+        "pipeline": SequentialAgent(
+            name="pipeline",
+            sub_agents=[
+                named("writer", output_key="draft"),
+                LoopAgent(
+                    name="refinement",
+                    max_iterations=3,
+                    sub_agents=[
+                        named(
+                            "critic",
+                            instruction="Improve: {draft}",
+                            before_model_callback=leave,
+                            tools=[exit_loop],
+                        )
+                    ],
+                ),
+            ],
+        ),
         "workflow": Workflow(name="trip", edges=[("START", which_city), (which_city, plan)]),
         "custom": Greeter(name="greeter", description="Greets"),
     }

@@ -41,6 +41,18 @@ class Weather(BaseModel):
     celsius: float
 
 
+class Flight(BaseModel):
+    """A flight."""
+
+    number: str
+
+
+class NoFlight(BaseModel):
+    """There is none."""
+
+    reason: str
+
+
 @dataclass
 class Desk:
     """What tools get: the caller's context."""
@@ -108,6 +120,9 @@ async def agents() -> dict:
         "painter": pydantic_ai.agent(Agent(MODEL, name="Painter", output_type=picture)),
         "limited": pydantic_ai.agent(
             Agent(MODEL, name="Limited", tools=[add]), usage_limits=UsageLimits(request_limit=1)
+        ),
+        "search": pydantic_ai.agent(
+            Agent(MODEL, name="Search", output_type=Flight | NoFlight | str)
         ),
         "short": pydantic_ai.agent(Agent(MODEL, name="Short"), max_messages=2),
         "page": pydantic_ai.agent(documented("pydantic-ai", "pydantic_helper.py")["helper"]),

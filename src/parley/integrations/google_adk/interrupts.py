@@ -70,7 +70,10 @@ async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
     original = arguments.get("originalFunctionCall") or {}
     payload, hint = wanted.get("payload"), str(wanted.get("hint") or "")
     if isinstance(payload, Mapping) and REMOTE_ANSWER in payload:
-        answer = await turn.ask(hint, key=call.id)
+        parts = [Part(text=hint)]
+        if isinstance(payload.get("schema"), Mapping):
+            parts.append(schema_part(payload["schema"]))
+        answer = await turn.ask(parts, key=call.id)
         return {"confirmed": True, "payload": {REMOTE_ANSWER: said_in(answer)}}
     if payload is None and (not hint or hint.startswith(ADK_HINT)):
         decision = await approval(

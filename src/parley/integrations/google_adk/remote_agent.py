@@ -20,6 +20,7 @@ from parley.host.connecting import connect
 from parley.integrations.google_adk.content import adk_parts, parts_of
 from parley.integrations.google_adk.interrupts import INPUT
 from parley.llm.current_turn import current_turn
+from parley.llm.remote_skills import RemoteQuestion
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -107,9 +108,13 @@ class RemoteSubAgent(BaseAgent):
                 yield self._question(ctx, found, kept)
                 return
             if found.state is not TaskState.COMPLETED:
-                said = found.text or f"the task ended as {found.state.name.lower()}"
+                last = found.status.message
                 yield self._event(
-                    ctx, [], state=kept, error_code=found.state.name, error_message=said
+                    ctx,
+                    [],
+                    state=kept,
+                    error_code=found.state.name,
+                    error_message=last.text if last is not None else "the task ended",
                 )
                 return
         yield self._event(ctx, adk_parts(_answered(found)) or [types.Part(text=" ")], state=kept)
@@ -163,9 +168,11 @@ class RemoteSubAgent(BaseAgent):
     def _question(self, ctx: InvocationContext, task: Task, kept: dict[str, Any]) -> Event:
         call_id = f"{task.id}-{len(ctx.session.events)}"
         kept[QUESTION.format(self.name)] = {"task": task.id, "call": call_id}
-        call = types.FunctionCall(
-            id=call_id, name=INPUT, args={"message": task.text or "The agent asks for input."}
-        )
+        asked = RemoteQuestion(task)
+        args: dict[str, Any] = {"message": asked.text}
+        if asked.schema is not None:
+            args["response_schema"] = asked.schema
+        call = types.FunctionCall(id=call_id, name=INPUT, args=args)
         return self._event(
             ctx, [types.Part(function_call=call)], state=kept, long_running_tool_ids={call_id}
         )

@@ -54,8 +54,8 @@ class AdkSkillTool(BaseTool):
             elif not confirmation.confirmed:
                 return {"error": "The question of the agent was not answered."}
             else:
-                payload = confirmation.payload
-                answer = payload.get(REMOTE_ANSWER) if isinstance(payload, dict) else payload
+                given = confirmation.payload
+                answer = given.get(REMOTE_ANSWER) if isinstance(given, dict) else given
                 result = await self.skill.answer(
                     asked["task"], answer, key=f"{call_id}/{asked['questions']}"
                 )
@@ -64,8 +64,11 @@ class AdkSkillTool(BaseTool):
             tool_context.state[ASKED.format(call_id)] = {
                 "task": question.task.id, "questions": number
             }  # fmt: skip
-            tool_context.request_confirmation(hint=question.task.text, payload={REMOTE_ANSWER: ""})
-            return {"status": "asked", "question": question.task.text}
+            payload: dict[str, Any] = {REMOTE_ANSWER: ""}
+            if question.schema is not None:
+                payload["schema"] = question.schema
+            tool_context.request_confirmation(hint=question.text, payload=payload)
+            return {"status": "asked", "question": question.text}
         return said(result)
 
 

@@ -124,7 +124,7 @@ class AdkRuns:
             await self._advance(turn, output, runner, where, shown)
         if shown.error is not None:
             turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
-            turn.fail(f"the model gave no answer ({shown.error.error_code})")
+            turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")
 
     async def _advance(
         self,

@@ -12,7 +12,7 @@ from google.adk.agents.parallel_agent import ParallelAgent
 from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.events.event import Event
 from google.genai import types
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from parley.integrations.google_adk.content import file_of
@@ -211,7 +211,7 @@ def schema_of(kind: Any) -> dict[str, Any] | None:
         return {key: value for key, value in written.items() if value is not None}
     try:
         return TypeAdapter(kind).json_schema()
-    except Exception:  # a type that pydantic cannot describe has no schema to show
+    except PydanticUserError:  # a type that pydantic cannot describe has no schema to show
         return None
 
 

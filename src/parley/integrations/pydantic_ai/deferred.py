@@ -11,6 +11,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDen
 from pydantic_ai.toolsets import AbstractToolset
 
 from parley.agent.turn import Turn
+from parley.extensions.typed_questions import schema_part
 from parley.integrations.approvals import approval
 from parley.integrations.pydantic_ai.content import said_in
 from parley.integrations.pydantic_ai.remote_toolset import ASKED, RemoteToolset, returned
@@ -70,14 +71,15 @@ async def _remote(
     )
     if skill is None:
         raise LookupError(f"no toolset of the agent has the skill {asked['skill']!r} any more")
-    task, text, times = str(asked["task"]), str(asked["question"]), 0
+    task, text, schema, times = str(asked["task"]), str(asked["question"]), asked["schema"], 0
     while True:
         times += 1
-        answer = await turn.ask(text, key=f"{key}:{times}")
+        parts = [Part(text=text)] if schema is None else [Part(text=text), schema_part(schema)]
+        answer = await turn.ask(parts, key=f"{key}:{times}")
         try:
             result = await skill.answer(task, said_in(answer), key=f"{key}:answer:{times}")
         except RemoteQuestion as question:
-            task, text = question.task.id, question.task.text
+            task, text, schema = question.task.id, question.text, question.schema
         else:
             return returned(result)
 

@@ -68,14 +68,12 @@ def _tool(skill: RemoteSkill, address: str, defer_questions: bool) -> Tool[Any]:
             result = await skill.call(arguments, key=key, pass_questions=False)
         except RemoteQuestion as question:
             if not defer_questions:
-                return f"{skill.card.name} asks: {question.task.text}"
+                return f"{skill.card.name} asks: {question.text}"
             asked = {
                 "address": address, "skill": skill.name,
-                "task": question.task.id, "question": question.task.text,
+                "task": question.task.id, "question": question.text, "schema": question.schema,
             }  # fmt: skip
-            raise CallDeferred(
-                {ASKED: asked, "question": question.task.text}, kind="question"
-            ) from None
+            raise CallDeferred({ASKED: asked, "question": question.text}, kind="question") from None
         if result.is_error:
             raise ToolFailed(result.text)
         return returned(result)
