@@ -183,3 +183,14 @@ async def test_a_pipeline_of_a_tutorial_keeps_its_state_and_leaves_its_loop(serv
     assert calls == ["exit_loop"]
     asked = [str(request.messages[0]["content"]) for request in served.model.requests]
     assert any("Improve: You said: hello" in each for each in asked)
+
+
+async def test_a_session_forgets_its_oldest_messages(served):
+    async with agent_of(served, "short") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        for said in ("hello again", "who am I?"):
+            asked = len(served.model.requests)
+            completed(await remote.send(said, context_id=first.context_id))
+    known = str(served.model.requests[asked].messages)
+    assert "who am I?" in known
+    assert "Ada" not in known

@@ -169,6 +169,8 @@ async def agents() -> dict:
     served = {name: google_adk.agent(thing) for name, thing in things.items()}
     kept = SqliteSessionService(str(FILES / "sessions.db"))
     served["kept"] = google_adk.agent(named("kept"), sessions=kept)
+    rounds = LoopAgent(name="rounds", sub_agents=[named("round")], max_iterations=8)
+    served["short"] = google_adk.agent(rounds, max_events=20)
     served["page"] = google_adk.agent(documented("google-adk", "adk_helper.py")["helper"])
     served["outside"] = outside(remote)
     return served

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
@@ -22,7 +22,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.google_adk.content import content_of, parts_of
 from parley.integrations.google_adk.interrupts import answer_to, open_calls
-from parley.integrations.google_adk.sessions import ContextSessions
+from parley.integrations.google_adk.sessions import MAX_EVENTS, ContextSessions
 from parley.integrations.google_adk.shown_events import ShownEvents, schema_of, usage_of
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
 from parley.integrations.serving import framework_agent
@@ -38,6 +38,7 @@ def agent(
     name: str | None = None,
     description: str | None = None,
     sessions: BaseSessionService | None = None,
+    max_events: int = MAX_EVENTS,
     artifacts: BaseArtifactService | None = None,
     memory: Any = None,
     credentials: Any = None,
@@ -46,12 +47,13 @@ def agent(
 ) -> Agent:
     """Return an agent that runs an agent of ADK: an ``LlmAgent`` or any other, a workflow, an app.
 
-    The name and the description are those of the root agent, the skill tells its tools and
+    The name and the description are those of the root agent, the skill's tags name its tools and
     sub-agents. The session has the id of the context, the user is the caller. ``sessions`` is a
     session service of ADK; without it sessions are kept with the contexts in the store of the
-    tasks (``ContextSessions``). ``artifacts`` keeps files; without it they are artifacts of the
-    task. All are shown to the caller. ``memory`` and ``credentials`` are services of ADK, and
-    ``run_config`` holds for every run. The services of a ``Runner`` are used.
+    tasks (``ContextSessions``), with about ``max_events`` events each. ``artifacts`` keeps files,
+    which are shown to the caller; without it they are artifacts of the task. ``memory`` and
+    ``credentials`` are services of ADK, and ``run_config`` holds for every run. The services of a
+    ``Runner`` are used.
 
     Agents and workflows are made resumable, so a crash repeats no tool that returned; an app says
     so itself. What pauses ADK (tools that need confirmation, long-running tools, requests for
@@ -69,7 +71,8 @@ def agent(
         app_name = app.name
     thing = app.root_agent
     assert thing is not None
-    runs = AdkRuns(app, app_name, sessions, artifacts, memory, credentials, run_config)
+    keep = sessions or (lambda turn: ContextSessions(turn, max_events=max_events))
+    runs = AdkRuns(app, app_name, keep, artifacts, memory, credentials, run_config)
     about = description if description is not None else str(getattr(thing, "description", "") or "")
     settings: dict[str, Any] = {"tags": ("google-adk", *_abilities(thing)), **options}
     output = getattr(thing, "output_schema", None)
@@ -87,7 +90,7 @@ class AdkRuns:
         self,
         app: App,
         app_name: str,
-        sessions: BaseSessionService | None,
+        sessions: BaseSessionService | Callable[[Turn], BaseSessionService],
         artifacts: BaseArtifactService | None,
         memory: Any,
         credentials: Any,
@@ -114,7 +117,7 @@ class AdkRuns:
         runner = Runner(
             app=self._app,
             app_name=self._app_name,
-            session_service=self._sessions or ContextSessions(turn),
+            session_service=self._sessions_for(turn),
             artifact_service=artifacts,
             auto_create_session=True,
             **self._services,
@@ -125,6 +128,10 @@ class AdkRuns:
         if shown.error is not None:
             turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
             turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")
+
+    def _sessions_for(self, turn: Turn) -> BaseSessionService:
+        sessions = self._sessions
+        return sessions if isinstance(sessions, BaseSessionService) else sessions(turn)
 
     async def _advance(
         self,

@@ -23,21 +23,21 @@ SEGMENT = "adk-events-{}"
 SEGMENT_EVENTS = 20
 """How many events are written as one value."""
 
-MAX_SEGMENTS = 25
-"""How many values of events a session keeps; older ones are forgotten."""
+MAX_EVENTS = 500
 
 
 class ContextSessions(BaseSessionService):
     """The session of a turn's context, kept in the store of the task with the context.
 
     So it survives restarts, other replicas continue it, and it is deleted with the context. It
-    holds the newest events, at most ``SEGMENT_EVENTS * MAX_SEGMENTS``, from the beginning of a
-    message on, and all of the state. State of the prefixes ``user:`` and ``app:`` belongs to the
-    session, too: for state that sessions share, use another service of ADK.
+    holds the newest events, about ``max_events``, from the beginning of a message on, and all of
+    the state. State of the prefixes ``user:`` and ``app:`` belongs to the session, too: for state
+    that sessions share, use another service of ADK.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, *, max_events: int = MAX_EVENTS) -> None:
         self._turn = turn
+        self._segments = max(2, 1 + max_events // SEGMENT_EVENTS)
 
     async def create_session(
         self,
@@ -141,7 +141,7 @@ class ContextSessions(BaseSessionService):
         def change(head: dict[str, Any]) -> dict[str, Any]:
             nonlocal forgotten
             last = max(head["last"], number)
-            first = max(head["first"], last - MAX_SEGMENTS + 1)
+            first = max(head["first"], last - self._segments + 1)
             forgotten = list(range(head["first"], first))
             state = {**head["state"], **delta}
             return {"state": state, "first": first, "last": last, "updated": time.time()}
