@@ -194,3 +194,19 @@ async def test_a_session_forgets_its_oldest_messages(served):
     known = str(served.model.requests[asked].messages)
     assert "who am I?" in known
     assert "Ada" not in known
+
+
+async def test_a_login_is_asked_for_without_the_secret_of_the_client(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("call read_files {}")
+    assert task.state is TaskState.AUTH_REQUIRED
+    assert "https://login.test/authorize" in task.status.message.text
+    assert "the-client-secret" not in str(task)
+
+
+@pytest.mark.parametrize("name", ["app", "runner"])
+async def test_apps_and_runners_are_served(served, name):
+    async with agent_of(served, name) as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        same = completed(await remote.send("who am I?", context_id=first.context_id))
+    assert same.text == "You are Ada."

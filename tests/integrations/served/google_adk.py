@@ -10,13 +10,17 @@ from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.apps import App
+from google.adk.auth.auth_credential import AuthCredential, AuthCredentialTypes, OAuth2Auth
+from google.adk.auth.auth_schemes import OpenIdConnectWithConfig
+from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events import Event
 from google.adk.events.request_input import RequestInput
 from google.adk.models.apigee_llm import ApigeeLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
-from google.adk.runners import InMemoryRunner
+from google.adk.runners import InMemoryRunner, Runner
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext, exit_loop
 from google.adk.workflow import Workflow
@@ -87,6 +91,26 @@ async def draw(tool_context: ToolContext) -> str:
     return f"drawn {version}"
 
 
+LOGIN = AuthConfig(
+    auth_scheme=OpenIdConnectWithConfig(
+        authorization_endpoint="https://login.test/authorize",
+        token_endpoint="https://login.test/token",
+        scopes=["files"],
+    ),
+    raw_auth_credential=AuthCredential(
+        auth_type=AuthCredentialTypes.OPEN_ID_CONNECT,
+        oauth2=OAuth2Auth(client_id="app", client_secret="the-client-secret"),
+    ),
+)
+
+
+def read_files(tool_context: ToolContext) -> dict:
+    """Read the user's files, who has to log in for that."""
+    if tool_context.get_auth_response(LOGIN) is None:
+        tool_context.request_credential(LOGIN)
+    return {"status": "pending"}
+
+
 def pay(tool_context: ToolContext, amount: int) -> dict:
     """Pay an amount; the one who approves may lower it."""
     confirmation = tool_context.tool_confirmation
@@ -134,6 +158,7 @@ async def agents() -> dict:
         LongRunningFunctionTool(apply),
         draw,
         pay,
+        read_files,
     ]
     things = {
         "agent": LlmAgent(
@@ -142,7 +167,9 @@ async def agents() -> dict:
         "structured": named("forecaster", output_schema=Weather),
         "caller": named("caller", tools=await google_adk.tools(remote)),
         "parent": named("parent", sub_agents=[await google_adk.sub_agent(remote, name="remote")]),
-        "sequence": SequentialAgent(name="sequence", sub_agents=[named("first"), named("second")]),
+        "sequence": SequentialAgent(
+            name="sequence", sub_agents=[named("first", tools=[add]), named("second")]
+        ),
         "parallel": ParallelAgent(name="parallel", sub_agents=[named("left"), named("right")]),
         "loop": LoopAgent(name="loop", sub_agents=[named("again")], max_iterations=2),
         "pipeline": SequentialAgent(
@@ -169,6 +196,11 @@ async def agents() -> dict:
     served = {name: google_adk.agent(thing) for name, thing in things.items()}
     kept = SqliteSessionService(str(FILES / "sessions.db"))
     served["kept"] = google_adk.agent(named("kept"), sessions=kept)
+    served["app"] = google_adk.agent(App(name="plain", root_agent=named("plain", tools=[add])))
+    services = Runner(
+        app_name="runner", agent=named("ran"), session_service=kept, artifact_service=None
+    )
+    served["runner"] = google_adk.agent(services)
     rounds = LoopAgent(name="rounds", sub_agents=[named("round")], max_iterations=8)
     served["short"] = google_adk.agent(rounds, max_events=20)
     served["page"] = google_adk.agent(documented("google-adk", "adk_helper.py")["helper"])
