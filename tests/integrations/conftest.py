@@ -39,6 +39,8 @@ remote = Agent("Remote", description="An agent that frameworks call")
 async def consult(message: str, turn: Turn) -> str:
     """Answers questions of other agents; asks which city for those about the weather."""
     await turn.working("looking it up")
+    if "trace" in message:
+        return f"the trace is {turn.trace.trace_id or 'none'}"
     if "country" in message:  # something is said before it asks, and the answer has a schema
         await turn.artifact("a map", name="map")
         country = await turn.ask("Which country?", answer=Country)

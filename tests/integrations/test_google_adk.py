@@ -210,3 +210,11 @@ async def test_apps_and_runners_are_served(served, name):
         first = completed(await remote.send("Hello, my name is Ada"))
         same = completed(await remote.send("who am I?", context_id=first.context_id))
     assert same.text == "You are Ada."
+
+
+async def test_a_call_outside_of_parley_belongs_to_the_trace_of_its_program(served):
+    said = {"kind": "with_tools", "said": "agent, say the trace", "answer": ""}
+    async with agent_of(served, "outside") as remote:
+        answer = await remote.send(said)
+    trace_id = answer.text.split("\n")[-1]
+    assert f"the trace is {trace_id}" in answer.text

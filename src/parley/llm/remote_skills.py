@@ -17,6 +17,7 @@ from parley.extensions.skill_schemas import SkillSchema, schemas_on
 from parley.extensions.typed_questions import question
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
+from parley.llm.outside_trace import with_trace
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -55,7 +56,8 @@ class RemoteSkill:
 
     Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
     the task, with the deadline, the trace and the cancellation of the turn, and questions of the
-    agent are asked of the turn's caller. Elsewhere a question raises ``RemoteQuestion``.
+    agent are asked of the turn's caller. Elsewhere a question raises ``RemoteQuestion``, and the
+    trace is that of OpenTelemetry, if the program uses it.
     """
 
     def __init__(
@@ -157,7 +159,8 @@ class RemoteSkill:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[RemoteAgent]:
-        async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
+        options = with_trace(self._options)
+        async with connect(self._agent, **options) as remote:  # type: ignore[arg-type]
             yield remote
 
     def _content(self, arguments: Mapping[str, Any]) -> Any:

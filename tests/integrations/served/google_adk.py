@@ -25,6 +25,8 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext, exit_loop
 from google.adk.workflow import Workflow
 from google.genai import types
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
 from serving import FILES, MODEL_URL, add, book, documented, serve, wait
 
@@ -214,6 +216,13 @@ def outside(url: str) -> Agent:
     agent = Agent("Outside")
 
     async def run(kind: str, said: str, answer: str) -> str:
+        with trace.get_tracer("outside", tracer_provider=TracerProvider()).start_as_current_span(
+            "run"
+        ) as span:
+            found = await ask(kind, said, answer)
+        return f"{found}\n{span.get_span_context().trace_id:032x}"
+
+    async def ask(kind: str, said: str, answer: str) -> str:
         runner = InMemoryRunner(await page[kind](url), app_name="outside")
         session = await runner.session_service.create_session(app_name="outside", user_id="me")
         parts, text = [types.Part(text=said)], []

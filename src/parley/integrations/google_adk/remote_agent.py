@@ -20,6 +20,7 @@ from parley.host.connecting import connect
 from parley.integrations.google_adk.content import adk_parts, parts_of
 from parley.integrations.google_adk.interrupts import INPUT
 from parley.llm.current_turn import current_turn
+from parley.llm.outside_trace import with_trace
 from parley.llm.remote_skills import RemoteQuestion
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
@@ -126,7 +127,7 @@ class RemoteSubAgent(BaseAgent):
             async with turn.connect(self._agent, **self._options) as bound:
                 yield bound, True
         else:
-            async with connect(self._agent, **self._options) as remote:
+            async with connect(self._agent, **with_trace(self._options)) as remote:
                 yield remote, False
 
     def _heard(self, ctx: InvocationContext) -> list[Part]:
