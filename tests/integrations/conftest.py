@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -23,6 +24,14 @@ from tests.peers.environments import NotMade, python_of
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
+
+@dataclass
+class Country:
+    """A country."""
+
+    name: str
+
+
 remote = Agent("Remote", description="An agent that frameworks call")
 
 
@@ -30,6 +39,12 @@ remote = Agent("Remote", description="An agent that frameworks call")
 async def consult(message: str, turn: Turn) -> str:
     """Answers questions of other agents; asks which city for those about the weather."""
     await turn.working("looking it up")
+    if "trace" in message:
+        return f"the trace is {turn.trace.trace_id or 'none'}"
+    if "country" in message:  # something is said before it asks, and the answer has a schema
+        await turn.artifact("a map", name="map")
+        country = await turn.ask("Which country?", answer=Country)
+        return f"a map of {country.name}"
     if "weather" in message:
         city = await turn.ask("Which city?")
         return f"sunny in {city.text}"
@@ -65,6 +80,8 @@ class FrameworkServer:
             self._process = Popen(words, stdin=PIPE, stdout=PIPE, stderr=log, env=env)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
+        if not self.url:
+            self.kill()
         assert self.url, f"{script.name} did not start: {self.log()[-3000:]}"
 
     def kill(self) -> None:
@@ -94,9 +111,30 @@ class FrameworkServer:
             (self.files / name).unlink(missing_ok=True)
 
     def await_note(self, name: str, text: str, seconds: float = 20) -> None:
+        self._await(lambda: text in self.notes(name), f"no {text!r} in {name}", seconds)
+
+    def await_result(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model has a tool's result for a message that begins like this."""
+
+        def is_asked() -> bool:
+            return any(
+                each.said.startswith(said) and each.tool_results for each in self.model.requests
+            )
+
+        self._await(is_asked, f"no result for {said!r}", seconds)
+
+    def await_asked(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model is asked something that begins like this."""
+        self._await(
+            lambda: any(each.said.startswith(said) for each in self.model.requests),
+            f"not asked {said!r}",
+            seconds,
+        )
+
+    def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while text not in self.notes(name):
-            assert time.monotonic() < end, f"no {text!r} in {name}: {self.log()[-3000:]}"
+        while not condition():
+            assert time.monotonic() < end, f"{what}: {self.log()[-3000:]}"
             time.sleep(0.02)
 
 
@@ -111,7 +149,7 @@ def remote_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="module", params=sorted(FRAMEWORKS) or [None])
+@pytest.fixture(scope="session", params=sorted(FRAMEWORKS) or [None])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, remote_url: str
 ) -> Iterator[FrameworkServer]:

@@ -15,8 +15,10 @@ from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import ChainBudget
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
 from parley.extensions.spent import Spent, spent_on
+from parley.extensions.typed_questions import question
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
+from parley.llm.outside_trace import with_trace
 from parley.llm.tool_names import free_name
 from parley.llm.tool_names import tool_name as tool_name
 from parley.model.cards import AgentCard, AgentSkill
@@ -38,12 +40,18 @@ WORDS = {
 class RemoteQuestion(Exception):
     """The remote task asks something, and nobody here can pass that on: ``task`` has the question.
 
-    Answer with ``RemoteSkill.answer(task, ...)``.
+    ``text`` is the question, without what the task has said before. ``schema`` is the JSON Schema
+    of the answer, ``None`` if the agent named none. Answer with ``RemoteSkill.answer(task, ...)``.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        super().__init__(task.text)
+        typed = question(task)
+        asked = task.status.message
+        said = typed.text if typed is not None else "" if asked is None else asked.text
+        self.text = said or "The agent asks for input."
+        self.schema = None if typed is None else typed.schema
+        super().__init__(self.text)
 
 
 class RemoteSkill:
@@ -52,7 +60,8 @@ class RemoteSkill:
     Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
     the task, with the deadline, the trace and the cancellation of the turn, and questions of the
     agent are asked of the turn's caller. The calls of a context share one of the other agent, which
-    remembers what was said. Elsewhere a question raises ``RemoteQuestion``.
+    remembers what was said. Elsewhere a question raises ``RemoteQuestion``, and the trace is that
+    of OpenTelemetry, if the program uses it.
     """
 
     def __init__(
@@ -114,10 +123,26 @@ class RemoteSkill:
         return result_of(answer)
 
     async def answer(
-        self, task: Task, content: object, *, on_progress: Progress | None = None
+        self, task: Task | str, content: Any, *, key: str = "", on_progress: Progress | None = None
     ) -> ToolResult:
-        """Answer a question of a call outside of a turn, and return what the task then returns."""
-        return result_of(await self._outside(content, on_progress, task_id=task.id))
+        """Answer a question that a call raised, and return what the task then returns.
+
+        ``task`` is the task or its id. Within a turn the answer is sent once in its life; ``key``
+        identifies it there. Raises ``RemoteQuestion`` for a further question.
+        """
+        task_id = task if isinstance(task, str) else task.id
+        turn = current_turn()
+        try:
+            if turn is None:
+                answer = await self._outside(content, on_progress, task_id=task_id)
+            else:
+                async with turn.connect(self._agent, **self._options) as bound:
+                    answer = await bound.send(
+                        content, key=key or None, task_id=task_id, progress=True
+                    )
+        except (A2AError, ClientError) as error:
+            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+        return result_of(answer)
 
     async def _outside(
         self, content: Any, on_progress: Progress | None, task_id: str | None
@@ -142,7 +167,8 @@ class RemoteSkill:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[RemoteAgent]:
-        async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
+        options = with_trace(self._options)
+        async with connect(self._agent, **options) as remote:  # type: ignore[arg-type]
             yield remote
 
     def _content(self, arguments: Mapping[str, Any]) -> Any:
