@@ -85,6 +85,13 @@ class Script:
         name = next(t["function"]["name"] for t in request.tools)
         return ScriptedReply(tool_calls=[(name, {"message": request.said})])
 
+    def _calls(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Call the tool that the message names, with the JSON after it."""
+        if results:
+            return f"Result: {results[-1]}"
+        _, name, arguments = request.said.split(" ", 2)
+        return ScriptedReply(tool_calls=[(name, json.loads(arguments))])
+
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
         r"^add": _adds,
@@ -97,6 +104,7 @@ class Script:
         r"^think": _thinks,
         r"^crash": _crashes,
         r"^agent": _asks_the_agent,
+        r"^call \w+ \{": _calls,
     }
 
 
