@@ -106,10 +106,26 @@ class RemoteSkill:
         return result_of(answer)
 
     async def answer(
-        self, task: Task, content: object, *, on_progress: Progress | None = None
+        self, task: Task | str, content: Any, *, key: str = "", on_progress: Progress | None = None
     ) -> ToolResult:
-        """Answer a question of a call outside of a turn, and return what the task then returns."""
-        return result_of(await self._outside(content, on_progress, task_id=task.id))
+        """Answer a question that a call raised, and return what the task then returns.
+
+        ``task`` is the task or its id. Within a turn the answer is sent once in its life; ``key``
+        identifies it there. Raises ``RemoteQuestion`` for a further question.
+        """
+        task_id = task if isinstance(task, str) else task.id
+        turn = current_turn()
+        try:
+            if turn is None:
+                answer = await self._outside(content, on_progress, task_id=task_id)
+            else:
+                async with turn.connect(self._agent, **self._options) as bound:
+                    answer = await bound.send(
+                        content, key=key or None, task_id=task_id, progress=True
+                    )
+        except (A2AError, ClientError) as error:
+            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+        return result_of(answer)
 
     async def _outside(
         self, content: Any, on_progress: Progress | None, task_id: str | None
