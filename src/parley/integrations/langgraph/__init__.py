@@ -15,7 +15,8 @@ try:
 except ImportError as error:
     raise missing("langgraph", error) from error
 
+from parley.integrations.langgraph.assistants import assistants
 from parley.integrations.langgraph.calling import node, tools
 from parley.integrations.langgraph.serving import agent
 
-__all__ = ["agent", "node", "tools"]
+__all__ = ["agent", "assistants", "node", "tools"]

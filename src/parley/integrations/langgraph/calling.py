@@ -12,7 +12,7 @@ import msgspec
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import BaseTool, ToolException
 
 from parley.agent.remote.uses import Callee
@@ -238,8 +238,6 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **options: Any,
     ) -> ChatResult:
-        from langchain_core.outputs import ChatGeneration
-
         text = "".join([each async for each in self.words()])
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -138,7 +138,7 @@ def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any] | None:
         if name == MESSAGES:
             continue
         plain = _plain(hint)
-        if is_typeddict(kind) and name in required:
+        if name in required:
             fields[name] = (plain, ...)
         else:
             fields[name] = (plain, getattr(kind, name, None))
