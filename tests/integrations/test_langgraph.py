@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID, uuid5
 
 import pytest
 
@@ -158,8 +159,9 @@ async def test_outside_of_parley_questions_are_interrupts_too(served: FrameworkS
 
 async def test_graphs_of_a_langgraph_json_are_where_langgraphs_server_has_them(served: FrameworkServer):
     by_name = f"{served.url}/a2a/echo"
+    by_id = f"{served.url}/a2a/{uuid5(UUID('6ba7b821-9dad-11d1-80b4-00c04fd430c8'), 'echo')}"
     by_query = f"{served.url}/.well-known/agent-card.json?assistant_id=echo"
-    for address in (by_name, by_query):
+    for address in (by_name, by_id, by_query):
         async with parley.connect(address) as remote:
             assert remote.card.name == "echo"
             assert completed(await remote.send("hello")).text == "HELLO"
@@ -179,3 +181,24 @@ async def test_the_files_of_a_message_reach_the_graph(served: FrameworkServer):
     async with agent_of(served) as remote:
         task = completed(await remote.send(["look at these", image, text]))
     assert task.text == "I see 1: image_url"
+
+
+async def test_the_currency_agent_asks_for_what_is_missing(served: FrameworkServer):
+    """The example, with the script that answers where no model is configured."""
+    async with agent_of(served, "currency") as remote:
+        async with remote.stream("How much are 100 euros?") as events:
+            seen = [event async for event in events]
+        task = await remote.get(events.task_id)
+        assert task.text == "Which currency do you want?"
+        async with remote.stream("dollars", task_id=task.id) as events:
+            seen = [event async for event in events]
+        task = completed(await remote.get(task.id))
+        said = [e.status.message.text for e in seen if getattr(e, "status", None) and e.status.message]
+        assert "Looking up EUR and USD" in said
+        assert "100 EUR are 108.89 USD at the rate of 2025-03-14." in task.text
+        (result,) = [each for each in task.artifacts if each.name == "result"]
+        wanted = {"amount": 108.89, "currency": "USD", "rate": 1.0889, "day": "2025-03-14"}
+        assert result.parts[0].data == wanted
+        assert set((result.metadata or {})["schema"]["properties"]) == set(wanted)
+        at_once = completed(await remote.send("10 GBP in JPY, please"))
+    assert "1922.95 JPY" in at_once.text

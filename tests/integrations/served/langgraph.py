@@ -11,11 +11,14 @@ del sys.path[0]  # this file has the framework's name
 
 import asyncio
 import contextvars
+import importlib.util
 import json
 import operator
 import os
 import threading
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 from langchain.agents import create_agent
@@ -231,6 +234,14 @@ async def run(message: str) -> str:
     return json.dumps(await ran)
 
 
+def example(name: str) -> ModuleType:
+    path = Path(__file__).parents[3] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def served() -> dict[str, Agent]:
     conf = FILES / "langgraph.json"
     page = FILES / "graphs.py"
@@ -257,6 +268,7 @@ def served() -> dict[str, Agent]:
         "steps": langgraph.agent(steps, name="Steps"),
         "pipeline": langgraph.agent(pipeline, name="Pipeline"),
         "page": serving.documented("langgraph", "booking.py")["served"],
+        "currency": example("currency_langgraph").agent,
         "plain": plain,
         **{path.removeprefix("/"): each for path, each in assistants.items()},
     }

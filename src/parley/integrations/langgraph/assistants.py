@@ -10,9 +10,13 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 from parley.agent.agent import Agent
 from parley.integrations.langgraph.serving import agent
+NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+"""The namespace of the ids that LangGraph's server makes of the names of graphs."""
+
 
 def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[str, Agent]:
     """Return graphs as agents, by their paths, for ``parley.serve`` and ``parley.asgi``.
@@ -20,7 +24,8 @@ def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[s
         parley.serve(langgraph.assistants("langgraph.json"))
 
     A Parley server has each agent under ``/a2a/<assistant id>`` too, and its card at
-    ``/.well-known/agent-card.json?assistant_id=...``, as LangGraph's server has them.
+    ``/.well-known/agent-card.json?assistant_id=...``, as LangGraph's server has them. The id is the
+    name of the graph, or the UUID that LangGraph's server makes of it, which is the agent's key.
 
     ``graphs`` are graphs by their assistant ids, or the file ``langgraph.json`` that names them:
     its ``graphs`` are read, each ``file.py:name`` or ``module:name``, beside that file. Nothing
@@ -36,7 +41,7 @@ def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[s
         if isinstance(graph, _Described):
             about.setdefault("description", graph.description)
             graph = graph.graph
-        about.setdefault("key", assistant_id)
+        about.setdefault("key", str(uuid5(NAMESPACE, assistant_id)))
         name = str(getattr(graph, "name", "") or "")
         about.setdefault("name", assistant_id if name in ("", "LangGraph") else name)
         served[f"/{assistant_id}"] = agent(graph, **about)
