@@ -57,6 +57,8 @@ class Conversion(TypedDict):
 
 
 class State(MessagesState):
+    """The conversation, and what is known of the wish and of the result."""
+
     wish: dict[str, Any]
     amount: float
     currency: str
@@ -142,15 +144,17 @@ def script(request: ModelRequest) -> ScriptedReply | str:
         return f"{request.said}."
     said = [text_of(each) for each in request.messages if each.get("role") == "user"]
     wish: dict[str, Any] = {}
-    for number, text in enumerate(said):
+    for text in said:
         if amount := re.search(r"\d+(?:\.\d+)?", text):
             wish["amount"] = float(amount[0])
         words = re.findall(r"\b[A-Z]{3}\b|" + "|".join(NAMES), text, re.IGNORECASE)
-        codes = [code for word in words if (code := NAMES.get(word.lower(), word.upper())) in PER_EURO]
+        codes = [
+            code for word in words if (code := NAMES.get(word.lower(), word.upper())) in PER_EURO
+        ]
         wants = re.search(r"\b(?:to|in|into)\s+(\w{3,})", text)
-        for code in codes:
+        for code in (each for each in codes if each in PER_EURO):
             is_target = wants is not None and wants[1].lower().startswith(code.lower())
-            is_target = is_target or (number > 0 and "source" in wish) or "source" in wish
+            is_target = is_target or "source" in wish
             wish["target" if is_target else "source"] = code
     return ScriptedReply(tool_calls=[("Wish", wish)])
 
@@ -175,8 +179,5 @@ async def currency() -> AsyncIterator[StateGraph]:
 
 
 agent = langgraph.agent(
-    currency,
-    name="Currency agent",
-    tags=["money"],
-    examples=["How much are 100 euros in yen?"],
+    currency, name="Currency agent", tags=["money"], examples=["How much are 100 euros in yen?"]
 )

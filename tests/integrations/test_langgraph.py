@@ -8,16 +8,19 @@ from uuid import UUID, uuid5
 import pytest
 
 import parley
-from parley import Part, TaskState
+from parley import Part, TaskState, TaskStatusUpdateEvent
+from parley.client.auth import ApiKey
 from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, progress_in
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("served", ["langgraph"], indirect=True),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
+
+
+def statuses_in(events) -> list[str]:
+    updates = [event for event in events if isinstance(event, TaskStatusUpdateEvent)]
+    return [each.status.message.text for each in updates if each.status.message is not None]
 
 
 async def test_the_card_is_made_of_the_graph(served: FrameworkServer):
@@ -74,7 +77,7 @@ async def test_a_subgraph_asks_and_earlier_nodes_do_not_run_again(served: Framew
             "reviewed",
             "review",
         ]
-        assert "drafting" in [e.status.message.text for e in seen if getattr(e, "status", None) and e.status.message]
+        assert "drafting" in statuses_in(seen)
         task = completed(await remote.send({"resume": "it is"}, task_id=task.id))
     drafts = [artifact for artifact in task.artifacts if artifact.name == "draft.txt"]
     assert drafts[0].parts[0].raw == b"draft 1"
@@ -105,6 +108,30 @@ async def test_tasks_of_one_context_go_on_each_from_its_own_checkpoint(served: F
         done = completed(await remote.send("second", task_id=second.id))
     assert "You said second." in done.text
     assert served.notes("book") == ["draft", "draft"]
+
+
+async def test_a_graph_that_a_node_calls_in_a_thread_asks_too(served: FrameworkServer):
+    async with agent_of(served, "calling") as remote:
+        task = await remote.send("hello")
+        assert task.text == "Is this right?"
+        task = completed(await remote.send("yes", task_id=task.id))
+    assert task.text == "You said yes."
+
+
+async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer):
+    """They name the same context, and the agents share a checkpointer."""
+    said = {}
+    async with agent_of(served, "open") as remote:
+        completed(await remote.send("my name is Eve", context_id="shared"))
+        said["eve"] = await remote.send("who am I?", context_id="shared")
+    for name in ("ada", "bob"):
+        url = f"{served.url}/keyed"
+        async with parley.connect(url, auth=ApiKey(name)) as remote:
+            said[name] = await remote.send("who am I?", context_id="shared")
+            completed(await remote.send(f"my name is {name}", context_id="shared"))
+    texts = {name: completed(task).text for name, task in said.items()}
+    unknown = "I do not know you."
+    assert texts == {"eve": "You are Eve.", "ada": unknown, "bob": unknown}
 
 
 async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served: FrameworkServer):
@@ -157,7 +184,7 @@ async def test_outside_of_parley_questions_are_interrupts_too(served: FrameworkS
     assert told == ["Which city?", "The agent says: sunny in Oslo", "Which city?", "sunny in Oslo"]
 
 
-async def test_graphs_of_a_langgraph_json_are_where_langgraphs_server_has_them(served: FrameworkServer):
+async def test_graphs_of_a_langgraph_json_have_their_addresses(served: FrameworkServer):
     by_name = f"{served.url}/a2a/echo"
     by_id = f"{served.url}/a2a/{uuid5(UUID('6ba7b821-9dad-11d1-80b4-00c04fd430c8'), 'echo')}"
     by_query = f"{served.url}/.well-known/agent-card.json?assistant_id=echo"
@@ -193,8 +220,7 @@ async def test_the_currency_agent_asks_for_what_is_missing(served: FrameworkServ
         async with remote.stream("dollars", task_id=task.id) as events:
             seen = [event async for event in events]
         task = completed(await remote.get(task.id))
-        said = [e.status.message.text for e in seen if getattr(e, "status", None) and e.status.message]
-        assert "Looking up EUR and USD" in said
+        assert "Looking up EUR and USD" in statuses_in(seen)
         assert "100 EUR are 108.89 USD at the rate of 2025-03-14." in task.text
         (result,) = [each for each in task.artifacts if each.name == "result"]
         wanted = {"amount": 108.89, "currency": "USD", "rate": 1.0889, "day": "2025-03-14"}

@@ -1,4 +1,5 @@
 """Graphs of LangGraph, served."""
+# ruff: noqa: E402, this file has the name of what it imports
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 import serving
 from serving import FILES, MODEL_URL, add, book, note, serve, wait
 
-del sys.path[0]  # this file has the framework's name
+del sys.path[0]  # or this file would be the framework
 
 import asyncio
 import contextvars
@@ -15,8 +16,10 @@ import importlib.util
 import json
 import operator
 import os
+import sqlite3
 import threading
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -26,6 +29,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -34,8 +38,9 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from parley import Agent, Part
+from parley import Agent, Caller, Part
 from parley.integrations import langgraph
+from parley.security import ApiKey
 
 REMOTE = os.environ["PARLEY_TEST_REMOTE"]
 
@@ -116,6 +121,17 @@ def review(state: MessagesState) -> dict:
 inner = StateGraph(MessagesState)
 inner.add_node("review", review)
 inner.add_edge(START, "review")
+
+
+def call_review(state: MessagesState) -> dict:
+    """Runs the other graph by itself, in a thread."""
+    return {"messages": reviewing.invoke({"messages": state["messages"]})["messages"]}
+
+
+reviewing = inner.compile()
+calling = StateGraph(MessagesState)
+calling.add_node("call_review", call_review)
+calling.add_edge(START, "call_review")
 
 
 def draft(state: MessagesState) -> dict:
@@ -242,6 +258,11 @@ def example(name: str) -> ModuleType:
     return module
 
 
+shared = create_agent(model, [], checkpointer=InMemorySaver())
+keys = {sha256(name.encode()).hexdigest(): Caller(name) for name in ("ada", "bob")}
+blocking = SqliteSaver(sqlite3.connect(FILES / "textbook.db", check_same_thread=False))
+
+
 def served() -> dict[str, Agent]:
     conf = FILES / "langgraph.json"
     page = FILES / "graphs.py"
@@ -261,9 +282,15 @@ def served() -> dict[str, Agent]:
         "trip": langgraph.agent(trip, name="Trip"),
         "nested": langgraph.agent(outer, name="Nested"),
         "textbook": langgraph.agent(
-            textbook.compile(checkpointer=InMemorySaver(), interrupt_before=["tools"]),
-            name="Textbook",
+            textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
         ),
+        "calling": langgraph.agent(calling, name="Calling"),
+        "keyed": langgraph.agent(
+            create_agent(model, [], checkpointer=in_memory),
+            name="Keyed",
+            security=ApiKey(keys=keys),
+        ),
+        "open": langgraph.agent(create_agent(model, [], checkpointer=in_memory), name="Open"),
         "saved": langgraph.agent(saved),
         "steps": langgraph.agent(steps, name="Steps"),
         "pipeline": langgraph.agent(pipeline, name="Pipeline"),

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from parley.agent.agent import Agent
 from parley.integrations.langgraph.serving import agent
+
 NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 """The namespace of the ids that LangGraph's server makes of the names of graphs."""
 

@@ -15,14 +15,22 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import BaseTool, ToolException
 
+from parley.agent.remote.addresses import address_of
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
+from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.host.connecting import connect
 from parley.integrations.langgraph.contents import messages_in, text_of
 from parley.integrations.langgraph.exchanges import Place
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, result_of, tool_name
+from parley.llm.remote_skills import (
+    RemoteQuestion,
+    RemoteSkill,
+    remote_skills,
+    result_of,
+    tool_name,
+)
 from parley.model.parts import Message, Part
 from parley.model.tasks import (
     Event,
@@ -92,9 +100,7 @@ class SkillTool(BaseTool):  # type: ignore[misc]
         async def send(content: Any, task_id: str, key: str) -> ToolResult:
             if task_id:
                 return await skill.answer(task_id, content, key=key, on_progress=progress)
-            return await skill.call(
-                given, key=key, on_progress=progress, pass_questions=passes_on
-            )
+            return await skill.call(given, key=key, on_progress=progress, pass_questions=passes_on)
 
         try:
             result = await place.converse(skill.card.name, given, send)
@@ -127,23 +133,24 @@ def node(
 
     Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
     """
+    address = agent.identifier if isinstance(agent, FoundAgent) else address_of(agent)
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
         place = Place(name or "node")
         shown = _Shown(name)
 
         async def send(content: Any, task_id: str, key: str) -> ToolResult:
-            said = {"metadata": {"skill": skill}} if skill else {}
+            said: dict[str, Any] = {"metadata": {"skill": skill}} if skill else {}
             if task_id:
-                said["task_id"] = task_id  # type: ignore[assignment]
+                said["task_id"] = task_id
             elif place.thread:
-                said["context_id"] = str(uuid5(NAMESPACE_URL, f"{place.thread}\n{agent}"))  # type: ignore[assignment]
+                said["context_id"] = str(uuid5(NAMESPACE_URL, f"{place.thread}\n{address}"))
             return await shown.send(_Call(agent, options, content, key, said, place))
 
         content = (message or _newest)(state)
-        result = await place.converse(name or str(agent), content, send)
+        result = await place.converse(name or address, content, send)
         if result.is_error:
-            raise RuntimeError(f"the agent {name or agent} failed: {result.text}")
+            raise RuntimeError(f"the agent {name or address} failed: {result.text}")
         if update is not None:
             return update(state, result)
         return {"messages": [_answer(result, shown.name, shown.message_id)]}

@@ -56,7 +56,7 @@ class GraphSchemas:
         required = [name for name in (self.input or {}).get("required", ()) if name in texts]
         for names in (required, texts):
             if len(names) == 1:
-                return names[0]
+                return str(names[0])
         return ""
 
     @property
@@ -93,8 +93,8 @@ class GraphSchemas:
             return msgspec.UNSET
         if not self._is_state:
             return to_jsonable_python(values, serialize_unknown=True)
-        read = values.get if isinstance(values, dict) else lambda name: getattr(values, name, None)
-        found = {name: read(name) for name in self._output_fields}
+        state = values if isinstance(values, dict) else vars(values)
+        found = {name: state.get(name) for name in self._output_fields}
         found = {name: value for name, value in found.items() if value is not None}
         return to_jsonable_python(found, serialize_unknown=True)
 
