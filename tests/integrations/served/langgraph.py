@@ -285,12 +285,8 @@ def served() -> dict[str, Agent]:
             textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
         ),
         "calling": langgraph.agent(calling, name="Calling"),
-        "keyed": langgraph.agent(
-            create_agent(model, [], checkpointer=in_memory),
-            name="Keyed",
-            security=ApiKey(keys=keys),
-        ),
-        "open": langgraph.agent(create_agent(model, [], checkpointer=in_memory), name="Open"),
+        "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),
+        "open": langgraph.agent(shared, name="Open"),
         "saved": langgraph.agent(saved),
         "steps": langgraph.agent(steps, name="Steps"),
         "pipeline": langgraph.agent(pipeline, name="Pipeline"),

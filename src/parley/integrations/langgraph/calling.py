@@ -22,7 +22,7 @@ from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.host.connecting import connect
 from parley.integrations.langgraph.contents import messages_in, text_of
-from parley.integrations.langgraph.exchanges import Place
+from parley.integrations.langgraph.exchanges import NodePlace
 from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import (
     RemoteQuestion,
@@ -91,7 +91,7 @@ class SkillTool(BaseTool):  # type: ignore[misc]
 
     async def _arun(self, run_manager: Any = None, **given: Any) -> tuple[str, list[Part]]:
         skill: RemoteSkill = self.skill
-        place = Place(f"{skill.name}:{_CALL_ID.get()}")
+        place = NodePlace(f"{skill.name}:{_CALL_ID.get()}")
         passes_on = not place.keeps_state and current_turn() is not None
 
         async def progress(text: str) -> None:
@@ -136,7 +136,7 @@ def node(
     address = agent.identifier if isinstance(agent, FoundAgent) else address_of(agent)
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
-        place = Place(name or "node")
+        place = NodePlace(name or "node")
         shown = _Shown(name)
 
         async def send(content: Any, task_id: str, key: str) -> ToolResult:
@@ -167,7 +167,7 @@ class _Call(msgspec.Struct, frozen=True):
     content: Any
     key: str
     said: Mapping[str, Any]
-    place: Place
+    place: NodePlace
 
 
 class _Shown:
@@ -219,7 +219,7 @@ class _Shown:
         return result_of(outcome[0])
 
 
-def _show_status(event: Event, place: Place) -> None:
+def _show_status(event: Event, place: NodePlace) -> None:
     if isinstance(event, TaskStatusUpdateEvent) and event.status.state is TaskState.WORKING:
         message = event.status.message
         if message is not None and message.text:

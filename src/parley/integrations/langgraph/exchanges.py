@@ -28,7 +28,7 @@ _CALL = "__pregel_call"
 # LangGraph names these only inside; without them a question cannot be kept, and is not asked here.
 
 
-class Place:
+class NodePlace:
     """Where in a graph something runs: what identifies it, and whether it may interrupt."""
 
     def __init__(self, name: str = "") -> None:

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError, is_invalid_resume
 from langgraph.graph import StateGraph
 from langgraph.types import Command
+from pydantic import ValidationError
 
 from parley.agent.turn import Turn
 from parley.extensions.typed_questions import schema_part
@@ -183,7 +184,7 @@ class GraphRun:
                     await self._shown.event(mode, data)
         except GraphRecursionError:
             self._turn.fail("The graph takes more steps than it may.")
-        except Exception as error:
+        except ValidationError as error:
             if not is_invalid_resume(error) or not isinstance(given, Command):
                 raise
             # Nothing was kept of the answers, so what still waits is asked again.

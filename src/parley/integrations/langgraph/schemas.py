@@ -8,7 +8,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
+
+UNREADABLE = (PydanticUserError, NameError, TypeError)
+"""What pydantic raises for a type that it cannot read; such a type is not checked here."""
 
 MESSAGES = "messages"
 """The key of a state that has a conversation."""
@@ -151,7 +155,7 @@ def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any] | None:
             **fields,
         )
         return TypeAdapter(model)
-    except Exception:  # a type that pydantic cannot read is not checked here
+    except UNREADABLE:
         return None
 
 
@@ -173,14 +177,14 @@ def _whole(graph: Any) -> TypeAdapter[Any] | None:
     try:
         kind = graph.InputType
         return None if kind is Any else TypeAdapter(kind)
-    except Exception:  # a type that pydantic cannot read is not checked here
+    except UNREADABLE:
         return None
 
 
 def _call(graph: Any, name: str) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = getattr(graph, name)()
-    except Exception:  # a type without a JSON Schema
+    except UNREADABLE:
         return None
     return found
 
@@ -190,6 +194,6 @@ def _schema(adapter: TypeAdapter[Any] | None) -> dict[str, Any] | None:
         return None
     try:
         found = adapter.json_schema()
-    except Exception:  # a type without a JSON Schema
+    except UNREADABLE:
         return None
     return found if len(msgspec.json.encode(found)) <= LARGEST_SCHEMA else None
