@@ -70,7 +70,7 @@ async def test_a_subgraph_asks_and_earlier_nodes_do_not_run_again(served: Framew
         async with remote.stream("hello") as events:
             seen = [event async for event in events]
         task = await remote.get(events.task_id)
-        assert task.text.endswith("Is this right?")
+        assert task.status.message.text == "Is this right?"
         assert [each["name"] for each in progress_in(seen) if each["kind"] == "step"] == [
             "draft",
             "custom",
@@ -81,8 +81,22 @@ async def test_a_subgraph_asks_and_earlier_nodes_do_not_run_again(served: Framew
         task = completed(await remote.send({"resume": "it is"}, task_id=task.id))
     drafts = [artifact for artifact in task.artifacts if artifact.name == "draft.txt"]
     assert drafts[0].parts[0].raw == b"draft 1"
+    sketches = [artifact for artifact in task.artifacts if artifact.parts[0].raw == b"\x89PNG"]
+    assert [sketch.parts[0].media_type for sketch in sketches] == ["image/png"]
     assert "You said it is." in task.text
     assert served.notes("book") == ["draft"]
+
+
+async def test_a_workflow_of_the_functional_api_asks_and_goes_on(served: FrameworkServer):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send({"item": "lamp"})
+        assert task.text == "It is 4. Agreed?"
+        task = await remote.send("perhaps", task_id=task.id)
+        assert "The answer is of the type boolean." in task.text
+        task = completed(await remote.send("no", task_id=task.id))
+    (result,) = task.artifacts
+    assert result.parts[0].data == {"item": "lamp", "sold": False}
+    assert served.notes("add") == ["priced lamp"]
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])

@@ -32,6 +32,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, interrupt
@@ -139,7 +140,8 @@ def draft(state: MessagesState) -> dict:
     get_stream_writer()("drafting")
     get_stream_writer()({"percent": 50})
     get_stream_writer()(Part(raw=b"draft 1", media_type="text/plain", filename="draft.txt"))
-    return {}
+    image = {"type": "image", "base64": "iVBORw==", "mime_type": "image/png"}
+    return {"messages": [AIMessage([{"type": "text", "text": "A sketch:"}, image])]}
 
 
 outer = StateGraph(MessagesState)
@@ -196,6 +198,20 @@ steps.add_edge(START, "first")
 steps.add_edge(START, "beside")
 steps.add_edge(["first", "beside"], "second")
 steps.add_edge("second", "third")
+
+
+@task
+def priced(item: str) -> int:
+    note("add", f"priced {item}")
+    return len(item)
+
+
+@entrypoint()
+async def workflow(order: dict[str, str]) -> dict[str, object]:
+    """Sells things, by the functional API."""
+    price = await priced(order["item"])
+    agreed = interrupt({"question": f"It is {price}. Agreed?"}, response_schema=bool)
+    return {"item": order["item"], "sold": agreed}
 
 
 # -- callers ---------------------------------------------------------------------------------------
@@ -270,7 +286,10 @@ def served() -> dict[str, Agent]:
         page.write_text(
             "from langgraph.graph import MessagesState, StateGraph, START\n"
             "def echo(state): return {'messages': [('ai', state['messages'][-1].text.upper())]}\n"
-            "graph = StateGraph(MessagesState).add_node(echo).add_edge(START, 'echo').compile()\n"
+            "def graph(config):\n"
+            "    'Says it louder.'\n"
+            "    graph = StateGraph(MessagesState).add_node(echo).add_edge(START, 'echo')\n"
+            "    return graph.compile()\n"
         )
         conf.write_text(json.dumps({"graphs": {"echo": "./graphs.py:graph"}}))
     assistants = langgraph.assistants(conf)
@@ -289,6 +308,7 @@ def served() -> dict[str, Agent]:
         "open": langgraph.agent(shared, name="Open"),
         "saved": langgraph.agent(saved),
         "steps": langgraph.agent(steps, name="Steps"),
+        "workflow": langgraph.agent(workflow, name="Workflow"),
         "pipeline": langgraph.agent(pipeline, name="Pipeline"),
         "page": serving.documented("langgraph", "booking.py")["served"],
         "currency": example("currency_langgraph").agent,

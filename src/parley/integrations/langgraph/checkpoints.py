@@ -32,6 +32,9 @@ TASK = "parley_task"
 KEPT_TASKS = 20
 """How many tasks of a thread keep their newest checkpoint; the oldest go first."""
 
+LARGEST = 32 * 1024 * 1024
+"""How many characters a checkpoint has at most, as it is kept."""
+
 Index = dict[str, dict[str, dict[str, Any]]]
 """What is known of checkpoints, by namespace and id: their parent, and the task that made them."""
 
@@ -40,7 +43,8 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
     It keeps the newest checkpoint of each of the last ``KEPT_TASKS`` tasks, and no history: give
-    the graph another checkpointer to travel in time. Outside of a turn it raises ``RuntimeError``.
+    the graph another checkpointer to travel in time. It raises ``RuntimeError`` outside of a turn,
+    and ``ValueError`` for a state that is too large.
     """
 
     def __init__(self) -> None:
@@ -129,6 +133,11 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         checkpoint_id: str = checkpoint["id"]
         whole = get_serializable_checkpoint_metadata(config, metadata)
         value = {"checkpoint": self._written(checkpoint), "metadata": self._written(whole)}
+        if (size := len(value["checkpoint"][1])) > LARGEST:
+            raise ValueError(
+                f"the state of the graph has grown to {size:,} characters, and a context keeps "
+                f"{LARGEST:,}: trim its messages, or compile it with a checkpointer"
+            )
         await turn.remember(_key(thread, space, checkpoint_id), value)
         known = {
             "parent": get_checkpoint_id(config),

@@ -55,10 +55,10 @@ class ServedGraph:
     ) -> None:
         graph = graph.compile() if isinstance(graph, StateGraph) else graph
         self.checkpoints: ContextCheckpoints | None = None
-        if graph.checkpointer is None:
+        if getattr(graph, "checkpointer", False) is None:
             self.checkpoints = ContextCheckpoints()
             graph = graph.copy({"checkpointer": self.checkpoints})
-        elif blocks(graph.checkpointer):
+        elif blocks(getattr(graph, "checkpointer", False)):
             graph = graph.copy({"checkpointer": SaverInThreads(graph.checkpointer)})
         self.graph = graph
         self.schemas = GraphSchemas(graph)
@@ -94,7 +94,7 @@ class ServedGraph:
     @property
     def keeps_state(self) -> bool:
         """Whether the graph has a checkpointer."""
-        return bool(self.graph.checkpointer)
+        return bool(getattr(self.graph, "checkpointer", False))
 
     async def input_of(self, turn: Turn) -> Any:
         """Return the input of a graph for the message that began a task.

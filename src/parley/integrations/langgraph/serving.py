@@ -89,7 +89,8 @@ def _lifespan(
 ) -> Callable[[Agent], AbstractAsyncContextManager[ServedGraph]]:
     @asynccontextmanager
     async def opened(agent: Agent) -> AsyncIterator[ServedGraph]:
-        made = make()
+        needed = [each for each in inspect.signature(make).parameters.values() if _is_needed(each)]
+        made = make({"configurable": {}}) if needed else make()  # LangGraph's server gives a config
         if inspect.isawaitable(made):
             made = await made
         if hasattr(made, "__aenter__"):
@@ -99,6 +100,11 @@ def _lifespan(
             yield ServedGraph(made, *settings)
 
     return opened
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind in kinds
 
 
 def _name_of(graph: Any) -> str:
