@@ -18,6 +18,10 @@ class Script:
     """The script, and the gates that tests open: ``held`` replies wait for them."""
 
     def __init__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let replies that are held wait from now on, until ``open`` is called."""
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
