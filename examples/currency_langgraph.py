@@ -95,8 +95,8 @@ def build(model: ChatOpenAI) -> StateGraph:
 
     def ask(state: State) -> dict[str, Any]:
         missing = next(key for key in QUESTIONS if key not in state["wish"])
-        choices = [] if missing == "amount" else sorted(PER_EURO)
-        said = interrupt({"question": QUESTIONS[missing], "choices": choices})
+        choices = {} if missing == "amount" else {"choices": sorted(PER_EURO)}
+        said = interrupt({"question": QUESTIONS[missing], **choices})
         return {"messages": [HumanMessage(str(said))]}
 
     def look_up(state: State) -> dict[str, Any]:

@@ -149,11 +149,16 @@ async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer)
 
 
 async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served: FrameworkServer):
-    """With the checkpoints of the context, and with those of the graph's own saver."""
+    """With the checkpoints of the context, and with those of the graph's own saver.
+
+    A question of a remote agent, which a tool passes on, stays too.
+    """
     async with agent_of(served, "saved") as remote:
         own = await remote.send("hello")
     async with agent_of(served, "nested") as remote:
         kept = await remote.send("hello")
+    async with agent_of(served, "caller") as remote:
+        asked = await remote.send("agent, what is the weather?")
     async with agent_of(served, "steps") as remote:
         task = await remote.send({"done": ["given"]}, return_immediately=True)
     served.await_note("wait", "second")
@@ -170,6 +175,8 @@ async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served
         assert completed(await remote.send("yes", task_id=own.id)).text == "You said yes."
     async with agent_of(served, "nested") as remote:
         completed(await remote.send("yes", task_id=kept.id))
+    async with agent_of(served, "caller") as remote:
+        assert "sunny in Oslo" in completed(await remote.send("Oslo", task_id=asked.id)).text
     assert served.notes("book") == ["draft"]
 
 

@@ -190,8 +190,12 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                     found[place] = each
             return list(found.values())
 
-        key = f"{_key(thread, space, config['configurable']['checkpoint_id'])}:writes"
-        await _turn().update(key, add, [])
+        turn, checkpoint_id = _turn(), config["configurable"]["checkpoint_id"]
+        key = f"{_key(thread, space, checkpoint_id)}:writes"
+        await turn.update(key, add, [])
+        ids = (await self._index(thread)).get(space, {})
+        if checkpoint_id not in ids and max(ids, default="") > checkpoint_id:
+            await turn.remember(key, None)  # the step has ended meanwhile
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Forget all checkpoints of a thread."""
