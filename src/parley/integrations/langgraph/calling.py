@@ -58,10 +58,10 @@ async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
     Statuses of the agent are written to the custom stream. ``options`` are those of
     ``parley.connect``, and it raises what that raises.
     """
-    return [SkillTool.of(skill) for skill in await remote_skills(agent, **options)]
+    return [LangChainSkill.of(skill) for skill in await remote_skills(agent, **options)]
 
 
-class SkillTool(BaseTool):  # type: ignore[misc]
+class LangChainSkill(BaseTool):  # type: ignore[misc]
     """A skill of an A2A agent as a tool."""
 
     response_format: str = "content_and_artifact"
@@ -69,7 +69,7 @@ class SkillTool(BaseTool):  # type: ignore[misc]
     skill: Any = None
 
     @classmethod
-    def of(cls, skill: RemoteSkill) -> SkillTool:
+    def of(cls, skill: RemoteSkill) -> LangChainSkill:
         """Return a skill as a tool."""
         return cls(
             name=skill.name,

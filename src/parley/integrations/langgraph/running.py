@@ -76,7 +76,7 @@ class ServedGraph:
         config = self._config(turn) if callable(self._config) else self._config
         thread = GraphThread(self.graph, turn, config or {})
         async with self._locks.of(thread.name):
-            await GraphRun(self, thread, turn, output).run()
+            await ThreadRun(self, thread, turn, output).run()
 
     def events(self, given: Any, config: dict[str, Any], turn: Turn) -> AsyncIterator[Any]:
         """Yield what a run streams: namespace, mode and data of each event."""
@@ -143,7 +143,7 @@ class ServedGraph:
         return {**fields, MESSAGES: [await human_message(turn, message)]}
 
 
-class GraphRun:
+class ThreadRun:
     """One attempt at a turn of a graph's task."""
 
     def __init__(
