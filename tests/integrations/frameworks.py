@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.peers.environments import GOOGLE_ADK, PYDANTIC_AI, Peer
+from tests.peers.environments import GOOGLE_ADK, LANGGRAPH, PYDANTIC_AI, Peer
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
@@ -41,3 +41,4 @@ def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str)
 
 framework("google_adk", GOOGLE_ADK, checkpoints=True)
 framework("pydantic_ai", PYDANTIC_AI, checkpoints=True)
+framework("langgraph", LANGGRAPH, checkpoints=True)

@@ -70,6 +70,19 @@ AGENT_FRAMEWORK = Peer(
 STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a]==1.62.0", "uvicorn"))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
+PARLEY = (
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
+)  # fmt: skip
+"""What Parley needs in an environment of a framework: its sources are put on the path."""
+LANGGRAPH = Peer(
+    "langgraph",
+    "PARLEY_LANGGRAPH_PYTHON",
+    (
+        "langgraph==1.2.22", "langchain==1.4.7", "langchain-openai==1.7.3",
+        "langgraph-checkpoint-sqlite==3.1.2", *PARLEY,
+    ),
+)  # fmt: skip
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(

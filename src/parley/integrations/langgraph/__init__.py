@@ -1,0 +1,22 @@
+"""LangGraph: graphs served as A2A agents, and A2A agents as tools and nodes of graphs.
+
+    from parley.integrations import langgraph
+
+    agent = langgraph.agent(graph)  # serve it: parley.serve(agent)
+    tools = await langgraph.tools("https://agent.example.com")  # call others
+
+It needs the extra ``langgraph``.
+"""
+
+from parley.integrations.serving import missing
+
+try:
+    import langgraph.graph  # noqa: F401
+except ImportError as error:
+    raise missing("langgraph", error) from error
+
+from parley.integrations.langgraph.assistants import assistants
+from parley.integrations.langgraph.calling import node, tools
+from parley.integrations.langgraph.serving import agent
+
+__all__ = ["agent", "assistants", "node", "tools"]

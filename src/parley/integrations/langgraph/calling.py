@@ -1,0 +1,306 @@
+"""A2A agents as tools and as nodes of graphs (``docs/frameworks/langgraph.md``)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import BaseTool, ToolException
+
+from parley.agent.remote.addresses import address_of
+from parley.agent.remote.uses import Callee
+from parley.agent.tools.tool import ToolResult
+from parley.client.registry.found import FoundAgent
+from parley.client.remote_agent import RemoteAgent
+from parley.host.connecting import connect
+from parley.integrations.langgraph.contents import messages_in, text_of
+from parley.integrations.langgraph.exchanges import NodePlace
+from parley.llm.current_turn import current_turn
+from parley.llm.remote_skills import (
+    RemoteQuestion,
+    RemoteSkill,
+    remote_skills,
+    result_of,
+    tool_name,
+)
+from parley.model.parts import Message, Part
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+_CALL_ID: ContextVar[str] = ContextVar("parley_langgraph_tool_call", default="")
+
+Words = Callable[[Any], Any]
+"""Returns what to send to an agent, from the state of a graph."""
+
+Update = Callable[[Any, ToolResult], Mapping[str, Any]]
+"""Returns the update of a graph's state, from its state and an agent's answer."""
+
+
+async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
+    """Return the skills of an A2A agent as LangChain tools, for a model or a ``ToolNode``.
+
+    Names, descriptions and schemas are those of its card. In a graph with a checkpointer a question
+    of the agent is an interrupt, and its task goes on with what the graph resumes with; in a turn
+    of Parley without one it is asked of the turn's caller. Elsewhere the question is the result.
+    Statuses of the agent are written to the custom stream. ``options`` are those of
+    ``parley.connect``, and it raises what that raises.
+    """
+    return [LangChainSkill.of(skill) for skill in await remote_skills(agent, **options)]
+
+
+class LangChainSkill(BaseTool):  # type: ignore[misc]
+    """A skill of an A2A agent as a tool."""
+
+    response_format: str = "content_and_artifact"
+    handle_tool_error: bool = True
+    skill: Any = None
+
+    @classmethod
+    def of(cls, skill: RemoteSkill) -> LangChainSkill:
+        """Return a skill as a tool."""
+        return cls(
+            name=skill.name,
+            description=skill.description,
+            args_schema=dict(skill.parameters),
+            skill=skill,
+        )
+
+    def _run(self, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError("an A2A agent is called with ainvoke, in an event loop")
+
+    async def arun(self, tool_input: Any, *arguments: Any, **options: Any) -> Any:
+        """Run the tool, and know the call's id meanwhile."""
+        token = _CALL_ID.set(options.get("tool_call_id") or "")
+        try:
+            return await super().arun(tool_input, *arguments, **options)
+        finally:
+            _CALL_ID.reset(token)
+
+    async def _arun(self, run_manager: Any = None, **given: Any) -> tuple[str, list[Part]]:
+        skill: RemoteSkill = self.skill
+        place = NodePlace(f"{skill.name}:{_CALL_ID.get()}")
+        passes_on = not place.keeps_state and current_turn() is not None
+
+        async def progress(text: str) -> None:
+            place.write(text)
+
+        async def send(content: Any, task_id: str, key: str) -> ToolResult:
+            if task_id:
+                return await skill.answer(task_id, content, key=key, on_progress=progress)
+            return await skill.call(given, key=key, on_progress=progress, pass_questions=passes_on)
+
+        try:
+            result = await place.converse(skill.card.name, given, send)
+        except RemoteQuestion as asked:
+            return f"{skill.card.name} asks: {asked.task.text}", []
+        if result.is_error:
+            raise ToolException(result.text)
+        return result.text, [part for part in result.parts if part.is_file]
+
+
+def node(
+    agent: Callee,
+    *,
+    name: str = "",
+    skill: str = "",
+    message: Words | None = None,
+    update: Update | None = None,
+    **options: Any,
+) -> Callable[[Any], Awaitable[Mapping[str, Any]]]:
+    """Return an A2A agent as a node: ``graph.add_node("weather", langgraph.node(url))``.
+
+    It sends the newest message of the state, and adds the agent's answer to ``messages``, under
+    ``name``, by default that on its card. Tokens are streamed as those of a model are, statuses are
+    written to the custom stream. The agent's context is one for the graph's thread. Questions are
+    interrupts, as those of ``tools`` are.
+
+    ``message`` is a function of the state that returns what to send, ``update`` one of the state
+    and the answer (``ToolResult``) that returns the update. ``skill`` is the id of the skill.
+    ``options`` are those of ``parley.connect``.
+
+    Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
+    """
+    address = agent.identifier if isinstance(agent, FoundAgent) else address_of(agent)
+
+    async def remote_agent(state: Any) -> Mapping[str, Any]:
+        place = NodePlace(name or "node")
+        shown = _Shown(name)
+
+        async def send(content: Any, task_id: str, key: str) -> ToolResult:
+            said: dict[str, Any] = {"metadata": {"skill": skill}} if skill else {}
+            if task_id:
+                said["task_id"] = task_id
+            elif place.thread:
+                said["context_id"] = str(uuid5(NAMESPACE_URL, f"{place.thread}\n{address}"))
+            return await shown.send(_Call(agent, options, content, key, said, place))
+
+        content = (message or _newest)(state)
+        result = await place.converse(name or address, content, send)
+        if result.is_error:
+            raise RuntimeError(f"the agent {name or address} failed: {result.text}")
+        if update is not None:
+            return update(state, result)
+        return {"messages": [_answer(result, shown.name, shown.message_id)]}
+
+    remote_agent.__name__ = tool_name(name or "remote_agent")
+    return remote_agent
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A message to an agent, and where it comes from."""
+
+    agent: Callee
+    options: Mapping[str, Any]
+    content: Any
+    key: str
+    said: Mapping[str, Any]
+    place: NodePlace
+
+
+class _Shown:
+    """Sends messages, and streams the answers as a model streams."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.message_id: str | None = None
+
+    async def send(self, call: _Call) -> ToolResult:
+        """Return the answer. Raises ``RemoteQuestion``."""
+        turn = current_turn()
+        if turn is not None:
+            async with turn.connect(call.agent, **call.options) as bound:
+                if not call.place.keeps_state:
+                    self.name = self.name or bound.card.name
+                    answer = await bound.send(
+                        call.content,
+                        key=call.key or None,
+                        pass_questions=True,
+                        progress=True,
+                        **call.said,
+                    )
+                    return result_of(answer)
+                return await self._streamed(bound, call, {"key": call.key or None})
+        async with connect(call.agent, **call.options) as remote:  # type: ignore[arg-type]
+            return await self._streamed(remote, call, {})
+
+    async def _streamed(self, remote: RemoteAgent, call: _Call, key: dict[str, Any]) -> ToolResult:
+        self.name = self.name or remote.card.name
+        outcome: list[Task | Message] = []
+
+        async def words() -> AsyncIterator[str]:
+            async with remote.stream(call.content, **call.said, **key) as events:
+                async for event in events:
+                    if isinstance(event, Message):
+                        outcome.append(event)
+                        yield event.text
+                    elif isinstance(event, TaskArtifactUpdateEvent):
+                        yield event.artifact.text
+                    else:
+                        _show_status(event, call.place)
+                task_id = events.task_id
+            if not outcome:
+                outcome.append(await remote.get(task_id))
+
+        said = await _AgentModel(words=words).ainvoke("")
+        self.message_id = said.id
+        return result_of(outcome[0])
+
+
+def _show_status(event: Event, place: NodePlace) -> None:
+    if isinstance(event, TaskStatusUpdateEvent) and event.status.state is TaskState.WORKING:
+        message = event.status.message
+        if message is not None and message.text:
+            place.write(message.text)
+
+
+class _AgentModel(BaseChatModel):  # type: ignore[misc]
+    """Says what an agent says, so that LangChain streams it as it streams a model."""
+
+    words: Any = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "a2a-agent"
+
+    def _generate(self, *arguments: Any, **options: Any) -> ChatResult:
+        raise NotImplementedError("an A2A agent is called with ainvoke, in an event loop")
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **options: Any,
+    ) -> ChatResult:
+        text = "".join([each async for each in self.words()])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **options: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        yield ChatGenerationChunk(message=AIMessageChunk(""))
+        async for text in self.words():
+            if text:
+                yield ChatGenerationChunk(message=AIMessageChunk(text))
+
+
+def _newest(state: Any) -> Any:
+    """Return the newest message of a state that says something, as content of a message."""
+    for message in reversed(messages_in(state)):
+        files = [part for block in _blocks(message) if (part := _part(block)) is not None]
+        if text := text_of(message):
+            return [text, *files] if files else text
+        if files:
+            return files
+    raise ValueError("the state has no message to send; say with message= what to send")
+
+
+def _blocks(message: BaseMessage) -> Sequence[Any]:
+    return message.content if isinstance(message.content, list) else []
+
+
+def _part(block: Any) -> Part | None:
+    if not isinstance(block, dict) or not isinstance(content := block.get("base64"), str):
+        return None
+    return Part(
+        raw=base64.b64decode(content),
+        media_type=str(block.get("mime_type") or ""),
+        filename=str(block.get("filename") or ""),
+    )
+
+
+def _answer(result: ToolResult, name: str, message_id: str | None) -> AIMessage:
+    """Return an answer as a message: its text, its files as blocks, its data as metadata."""
+    files: list[dict[str, Any]] = []
+    for part in result.parts:
+        if part.raw is None:
+            continue
+        kind = part.media_type.partition("/")[0]
+        files.append(
+            {
+                "type": kind if kind in ("image", "audio", "video") else "file",
+                "base64": base64.b64encode(part.raw).decode(),
+                "mime_type": part.media_type or "application/octet-stream",
+                "filename": part.filename,
+            }
+        )
+    content: Any = [{"type": "text", "text": result.text}, *files] if files else result.text
+    metadata = {} if result.data is None else {"data": result.data}
+    return AIMessage(content, name=name, id=message_id, response_metadata=metadata)

@@ -1,0 +1,232 @@
+"""Interrupts of a graph as questions, and answers as what the graph resumes with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pydantic_core import to_jsonable_python
+
+from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE, schema_part
+from parley.integrations.approvals import decision_in
+from parley.model.parts import Message, Part, Role
+from parley.model.uuid7 import new_id
+
+Resume = Callable[[Any, Message], Any]
+"""Returns what a graph resumes with, from the value of its interrupt and the caller's answer."""
+
+TEXT_KEYS = ("question", "message", "prompt", "text", "query", "description", "instruction", "task")
+"""Where an interrupt whose value is an object says what it asks."""
+
+MAX_SHOWN = 2000
+"""How many characters of arguments a question shows."""
+
+
+class NotUnderstood(Exception):
+    """An answer does not fit its question; the text says what would."""
+
+
+def question_of(value: Any, schema: Mapping[str, Any] | None, problem: str = "") -> Message:
+    """Return an interrupt as a message: words, its data if it has some, the answer's schema."""
+    shown = to_jsonable_python(value, serialize_unknown=True)
+    text = _words(shown)
+    parts = [Part(text=f"{problem} {text}" if problem else text)]
+    if not isinstance(shown, str):
+        parts.append(Part(data=shown, media_type="application/json"))
+    if schema is not None:
+        parts.append(schema_part(schema))
+    return Message(message_id=new_id(), role=Role.AGENT, parts=tuple(parts))
+
+
+def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) -> Any:
+    """Return what the graph resumes with.
+
+    The approval of tool calls takes yes or no, or the decisions as data. An interrupt with a schema
+    takes data, or text that reads as such. Any other takes data as it is, else the text.
+
+    Raises ``NotUnderstood``.
+    """
+    data = _data_of(answer)
+    if (requests := _review_requests(value)) is not None:
+        return {"decisions": _decisions(requests, value, answer, data)}
+    if isinstance(value, Mapping) and value.get("type") == "tool_approval":
+        allowed = _allowed_in(schema)
+        return _decision(allowed, answer) if data is msgspec.UNSET else data
+    if (actions := _inbox_actions(value)) is not None:
+        found = data if data is not msgspec.UNSET else [_inbox(each, answer) for each in actions]
+        return found if isinstance(value, Mapping) or isinstance(found, list) else [found]
+    if schema is not None:
+        return _typed(schema, answer, data)
+    return answer.text if data is msgspec.UNSET else data
+
+
+def go_on(answer: Message) -> bool:
+    """Return whether the caller lets a graph go on that stopped at a breakpoint.
+
+    Raises ``NotUnderstood``.
+    """
+    decision = decision_in(answer)
+    if decision is None:
+        raise NotUnderstood("Please answer yes or no.")
+    return decision.is_approved
+
+
+def _words(value: Any) -> str:
+    """Return what an interrupt asks, in words."""
+    if isinstance(value, str):
+        return value
+    if (requests := _review_requests(value)) is not None:
+        calls = [
+            each.get("description") or _call(each.get("name", ""), each.get("args", {}))
+            for each in requests
+        ]
+        return "\n".join([*calls, "May this be done? Answer yes or no."])
+    if isinstance(value, Mapping) and value.get("type") == "tool_approval":
+        call = _call(value.get("name", ""), value.get("args", {}))
+        return f"{value.get('description') or call}\nMay this be done? Answer yes or no."
+    if (actions := _inbox_actions(value)) is not None:
+        calls = []
+        for each in actions:
+            request = each["action_request"]
+            call = _call(request.get("action", ""), request.get("args", {}))
+            calls.append(f"{each['description']}\n{call}" if each.get("description") else call)
+        return "\n".join(calls)
+    if isinstance(value, Mapping):
+        for key in TEXT_KEYS:
+            if isinstance(value.get(key), str) and value[key]:
+                return str(value[key])
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _call(name: str, arguments: Any) -> str:
+    shown = json.dumps(arguments, ensure_ascii=False, default=str)
+    return f"{name}({shown[:MAX_SHOWN]})"
+
+
+def _data_of(answer: Message) -> Any:
+    for part in answer.parts:
+        if part.data is not msgspec.UNSET and part.media_type != SCHEMA_MEDIA_TYPE:
+            data = part.data
+            # LangGraph's own server takes answers in this shape.
+            return data["resume"] if isinstance(data, dict) and set(data) == {"resume"} else data
+    return msgspec.UNSET
+
+
+# -- LangChain's review of tool calls ----------------------------------------------------------
+
+
+def _review_requests(value: Any) -> Sequence[Mapping[str, Any]] | None:
+    """Return the calls that LangChain's middleware wants to be reviewed, ``None`` for others."""
+    if isinstance(value, Mapping) and isinstance(requests := value.get("action_requests"), list):
+        return requests
+    return None
+
+
+def _decisions(
+    requests: Sequence[Mapping[str, Any]], value: Any, answer: Message, data: Any
+) -> list[Any]:
+    if isinstance(data, Mapping) and isinstance(data.get("decisions"), list):
+        data = data["decisions"]
+    if isinstance(data, Mapping) and isinstance(data.get("type"), str):
+        data = [data] * len(requests)
+    if isinstance(data, list):
+        if len(data) != len(requests):
+            raise NotUnderstood(f"There are {len(requests)} calls to decide about, in order.")
+        return data
+    allowed = {
+        each.get("action_name"): each.get("allowed_decisions")
+        for each in value.get("review_configs") or []
+    }
+    return [_decision(allowed.get(each.get("name")), answer) for each in requests]
+
+
+def _decision(allowed: Sequence[str] | None, answer: Message) -> dict[str, Any]:
+    """Return an answer of words as a decision. Raises ``NotUnderstood``."""
+    decision = decision_in(answer)
+    may = set(allowed or ("approve", "reject"))
+    if decision is not None and decision.is_approved and "approve" in may:
+        return {"type": "approve"}
+    if decision is not None and not decision.is_approved and "reject" in may:
+        return {"type": "reject", **({"message": decision.reason} if decision.reason else {})}
+    if "respond" in may and answer.text:
+        return {"type": "respond", "message": answer.text}
+    if may >= {"approve", "reject"}:
+        raise NotUnderstood("That was neither yes nor no.")
+    raise NotUnderstood(f"The decision is data with one of these types: {', '.join(sorted(may))}.")
+
+
+def _allowed_in(schema: Mapping[str, Any] | None) -> list[str] | None:
+    """Return the decisions that the schema of an approval allows."""
+    if schema is None:
+        return None
+    kinds = [schema, *schema.get("$defs", {}).values(), *schema.get("oneOf", ())]
+    found = [each.get("properties", {}).get("type", {}).get("const") for each in kinds]
+    return [each for each in found if isinstance(each, str)] or None
+
+
+# -- the shape of LangChain's agent inbox ------------------------------------------------------
+
+
+def _inbox_actions(value: Any) -> Sequence[Mapping[str, Any]] | None:
+    """Return the actions of an interrupt in the shape of the agent inbox, ``None`` for others."""
+    actions = [value] if isinstance(value, Mapping) else value
+    if not isinstance(actions, list) or not actions:
+        return None
+    if all(isinstance(each, Mapping) and "action_request" in each for each in actions):
+        return actions
+    return None
+
+
+def _inbox(action: Mapping[str, Any], answer: Message) -> dict[str, Any]:
+    may = action.get("config") or {}
+    decision = decision_in(answer)
+    if decision is not None and decision.is_approved and may.get("allow_accept"):
+        return {"type": "accept", "args": None}
+    if decision is not None and not decision.is_approved and may.get("allow_ignore"):
+        return {"type": "ignore", "args": None}
+    if may.get("allow_respond") and answer.text:
+        return {"type": "response", "args": answer.text}
+    raise NotUnderstood("Please answer yes or no, or with data.")
+
+
+# -- schemas -----------------------------------------------------------------------------------
+
+
+def _typed(schema: Mapping[str, Any], answer: Message, data: Any) -> Any:
+    """Return the value that an answer has for a schema, as far as its text can be read.
+
+    Raises ``NotUnderstood`` for what cannot be of the schema's type. The graph checks the rest.
+    """
+    kind = schema.get("type")
+    found = data
+    if data is msgspec.UNSET:
+        text = answer.text.strip()
+        if kind == "boolean" and (decision := decision_in(answer)) is not None:
+            found = decision.is_approved
+        elif kind == "string":
+            found = text
+        else:
+            try:
+                found = json.loads(text)
+            except ValueError:
+                found = text
+    fields = schema.get("properties", {})
+    if kind == "object" and isinstance(found, str) and len(fields) == 1:
+        found = {next(iter(fields)): found}
+    types: dict[Any, type | tuple[type, ...]] = {
+        "object": dict, "array": list, "string": str, "boolean": bool,
+        "integer": int, "number": (int, float),
+    }  # fmt: skip
+    wanted = types.get(kind, object)
+    is_number = kind in ("integer", "number")
+    if not isinstance(found, wanted) or (is_number and isinstance(found, bool)):
+        raise NotUnderstood(f"The answer is of the type {kind}.")
+    if "enum" in schema and found not in schema["enum"]:
+        raise NotUnderstood(f"The answer is one of {', '.join(map(str, schema['enum']))}.")
+    if isinstance(found, dict) and (
+        absent := [name for name in schema.get("required", ()) if name not in found]
+    ):
+        raise NotUnderstood(f"The answer lacks {', '.join(absent)}.")
+    return found

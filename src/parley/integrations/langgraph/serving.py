@@ -1,0 +1,137 @@
+"""Graphs of LangGraph as agents (``docs/frameworks/langgraph.md``)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from langgraph.graph import StateGraph
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.integrations.langgraph.questions import Resume
+from parley.integrations.langgraph.running import Durability, ServedGraph
+from parley.integrations.langgraph.schemas import GraphSchemas
+from parley.integrations.serving import framework_agent
+from parley.llm.run_output import RunOutput
+
+DEFAULT_NAME = "LangGraph"
+"""The name of graphs that were given none."""
+
+CAPACITY = 30
+"""How many tools a description names."""
+
+
+def agent(
+    graph: Any,
+    *,
+    name: str | None = None,
+    description: str = "",
+    config: Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]] | None = None,
+    context: Any = None,
+    inputs: Callable[[Turn], Any] | None = None,
+    resume: Resume | None = None,
+    durability: Durability = "sync",
+    **options: Any,
+) -> Agent:
+    """Return a graph as an agent.
+
+    ``graph`` is a compiled graph, a ``StateGraph``, a workflow (``@entrypoint``), or a function
+    that returns one of them or an async context manager of one; a function is called when the
+    server starts.
+
+    The thread is the context, for its owner alone. A checkpointer that the graph has is used;
+    without one, checkpoints are kept with the context, in the store of the tasks. Interrupts are
+    questions; ``resume`` is a function of the interrupt's value and the answer that returns what
+    the graph resumes with, in place of the answer's data or text.
+
+    ``config`` is the configuration of runs (``recursion_limit``, ``configurable``, ``callbacks``),
+    or a function of the turn that returns it; ``context`` is the runtime context, or a function of
+    the turn too. ``inputs`` is a function of the turn that returns the graph's input.
+    ``durability`` says when checkpoints are written: with ``"sync"`` a crash repeats no node that
+    has ended. Other ``options`` are those of ``framework_agent`` and ``parley.Agent``.
+
+    Raises ``TypeError`` for what is no graph, ``ValueError`` for an invalid option.
+    """
+    served: ServedGraph | None = None
+    if _is_graph(graph):
+        served = ServedGraph(graph, config, context, inputs, resume, durability)
+        name = name or _name_of(served.graph)
+        description = description or _description_of(served.graph)
+        options = {**_shown_on_the_card(served.schemas), **options}
+    elif callable(graph):
+        if options.get("lifespan") is not None:
+            raise ValueError("a function that makes the graph is the lifespan; leave lifespan out")
+        settings = (config, context, inputs, resume, durability)
+        options["lifespan"] = _lifespan(graph, settings)
+        name = name or getattr(graph, "__name__", "")
+        description = description or inspect.getdoc(graph) or ""
+    else:
+        raise TypeError(
+            f"{type(graph).__name__} is no graph: give a compiled graph, a StateGraph, or a "
+            "function that returns one"
+        )
+
+    async def run(turn: Turn, output: RunOutput) -> None:
+        await (served or turn.state).run(turn, output)
+
+    return framework_agent(run, name=name or DEFAULT_NAME, description=description, **options)
+
+
+def _is_graph(thing: Any) -> bool:
+    return isinstance(thing, StateGraph) or hasattr(thing, "aget_state")
+
+
+def _lifespan(
+    make: Callable[..., Any], settings: tuple[Any, ...]
+) -> Callable[[Agent], AbstractAsyncContextManager[ServedGraph]]:
+    @asynccontextmanager
+    async def opened(agent: Agent) -> AsyncIterator[ServedGraph]:
+        needed = [each for each in inspect.signature(make).parameters.values() if _is_needed(each)]
+        made = make({"configurable": {}}) if needed else make()  # LangGraph's server gives a config
+        if inspect.isawaitable(made):
+            made = await made
+        if hasattr(made, "__aenter__"):
+            async with made as graph:
+                yield ServedGraph(graph, *settings)
+        else:
+            yield ServedGraph(made, *settings)
+
+    return opened
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind in kinds
+
+
+def _name_of(graph: Any) -> str:
+    name = str(getattr(graph, "name", "") or "")
+    return "" if name == DEFAULT_NAME else name
+
+
+def _description_of(graph: Any) -> str:
+    """Return what a graph says of itself: the docstring of its state, and its tools."""
+    tools: dict[str, Any] = {}
+    for node in getattr(graph, "nodes", {}).values():
+        found = getattr(getattr(node, "bound", None), "tools_by_name", None)
+        if isinstance(found, dict):
+            tools |= found
+    if not tools:
+        return ""
+    said = []
+    for name, tool in list(tools.items())[:CAPACITY]:
+        line = str(getattr(tool, "description", "") or "").strip().split("\n")[0]
+        said.append(f"{name} ({line.rstrip('.')})" if line else name)
+    return f"An agent that can use: {', '.join(said)}."
+
+
+def _shown_on_the_card(schemas: GraphSchemas) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if schemas.input is not None and not schemas.takes_messages:
+        options["input_schema"] = schemas.input
+    if schemas.returns_data and schemas.output is not None:
+        options["output_schema"] = schemas.output
+    return options

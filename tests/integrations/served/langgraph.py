@@ -1,0 +1,321 @@
+"""Graphs of LangGraph, served."""
+# ruff: noqa: E402, this file has the name of what it imports
+
+from __future__ import annotations
+
+import sys
+
+import serving
+from serving import FILES, MODEL_URL, add, book, note, serve, wait
+
+del sys.path[0]  # or this file would be the framework
+
+import asyncio
+import contextvars
+import importlib.util
+import json
+import operator
+import os
+import sqlite3
+import threading
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from parley import Agent, Caller, Part
+from parley.integrations import langgraph
+from parley.security import ApiKey
+
+REMOTE = os.environ["PARLEY_TEST_REMOTE"]
+
+
+model = ChatOpenAI(
+    model="scripted-1", base_url=MODEL_URL, api_key="none", max_retries=0, stream_usage=True
+)
+
+
+class Weather(BaseModel):
+    """The weather in a city."""
+
+    city: str
+    celsius: float
+
+
+agent = create_agent(
+    model,
+    [add, book, wait],
+    middleware=[HumanInTheLoopMiddleware(interrupt_on={"book": True})],
+    name="Assistant",
+)
+
+structured = create_agent(model, [], response_format=Weather, name="Weather")
+
+
+# -- a state that is no conversation ---------------------------------------------------------------
+
+
+class Wish(TypedDict):
+    where: str
+
+
+class Trip(TypedDict):
+    where: str
+    facts: Annotated[list[str], operator.add]
+
+
+class Plan(TypedDict):
+    facts: list[str]
+
+
+def party(state: Trip) -> dict:
+    """Asks for a number, and LangGraph checks that it is one."""
+    people = interrupt("How many are you?", response_schema=int)
+    return {"facts": [f"{people} people"]}
+
+
+def names(state: Trip) -> dict:
+    """Asks the same twice in one node."""
+    first = interrupt({"question": "Who comes along?", "field": "name"})
+    second = interrupt({"question": "Who comes along?", "field": "name"})
+    return {"facts": [f"{first} and {second}"]}
+
+
+def total(state: Trip) -> dict:
+    return {"facts": [f"to {state['where']}"]}
+
+
+trip = StateGraph(Trip, input_schema=Wish, output_schema=Plan)
+trip.add_node("party", party)
+trip.add_node("names", names)
+trip.add_node("total", total)
+trip.add_edge(START, "party")
+trip.add_edge(START, "names")
+trip.add_edge(["party", "names"], "total")
+
+
+# -- subgraphs, steps, files -----------------------------------------------------------------------
+
+
+def review(state: MessagesState) -> dict:
+    note("add", "review")
+    said = interrupt({"question": "Is this right?"})
+    return {"messages": [AIMessage(f"You said {said}.")]}
+
+
+inner = StateGraph(MessagesState)
+inner.add_node("review", review)
+inner.add_edge(START, "review")
+
+
+def call_review(state: MessagesState) -> dict:
+    """Runs the other graph by itself, in a thread."""
+    return {"messages": reviewing.invoke({"messages": state["messages"]})["messages"]}
+
+
+reviewing = inner.compile()
+calling = StateGraph(MessagesState)
+calling.add_node("call_review", call_review)
+calling.add_edge(START, "call_review")
+
+
+def draft(state: MessagesState) -> dict:
+    note("book", "draft")
+    get_stream_writer()("drafting")
+    get_stream_writer()({"percent": 50})
+    get_stream_writer()(Part(raw=b"draft 1", media_type="text/plain", filename="draft.txt"))
+    image = {"type": "image", "base64": "iVBORw==", "mime_type": "image/png"}
+    return {"messages": [AIMessage([{"type": "text", "text": "A sketch:"}, image])]}
+
+
+outer = StateGraph(MessagesState)
+outer.add_node("draft", draft)
+outer.add_node("reviewed", inner.compile())
+outer.add_edge(START, "draft")
+outer.add_edge("draft", "reviewed")
+
+
+# -- the graph of textbooks, stopped before its tools ----------------------------------------------
+
+
+def chatbot(state: MessagesState) -> dict:
+    return {"messages": [model.bind_tools([add, book]).invoke(state["messages"])]}
+
+
+textbook = StateGraph(MessagesState)
+textbook.add_node("chatbot", chatbot)
+textbook.add_node("tools", ToolNode([add, book]))
+textbook.add_edge(START, "chatbot")
+textbook.add_conditional_edges("chatbot", tools_condition)
+textbook.add_edge("tools", "chatbot")
+
+
+@asynccontextmanager
+async def saved():
+    """Keeps its checkpoints in a file of its own."""
+    async with AsyncSqliteSaver.from_conn_string(str(FILES / "checkpoints.db")) as saver:
+        yield inner.compile(checkpointer=saver)
+
+
+# -- a crash between nodes -------------------------------------------------------------------------
+
+
+class Steps(TypedDict):
+    done: Annotated[list[str], operator.add]
+
+
+def step(name: str):
+    def run(state: Steps) -> dict:
+        note("add", name)
+        if name == "second" and not (FILES / "gate").exists():
+            note("wait", "second")
+            threading.Event().wait()
+        return {"done": [name]}
+
+    return run
+
+
+steps = StateGraph(Steps)
+for each in ("first", "beside", "second", "third"):
+    steps.add_node(each, step(each))
+steps.add_edge(START, "first")
+steps.add_edge(START, "beside")
+steps.add_edge(["first", "beside"], "second")
+steps.add_edge("second", "third")
+
+
+@task
+def priced(item: str) -> int:
+    note("add", f"priced {item}")
+    return len(item)
+
+
+@entrypoint()
+async def workflow(order: dict[str, str]) -> dict[str, object]:
+    """Sells things, by the functional API."""
+    price = await priced(order["item"])
+    agreed = interrupt({"question": f"It is {price}. Agreed?"}, response_schema=bool)
+    return {"item": order["item"], "sold": agreed}
+
+
+# -- callers ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def caller():
+    """Knows whom to ask."""
+    yield create_agent(model, await langgraph.tools(REMOTE), name="Caller")
+
+
+@asynccontextmanager
+async def unsaved():
+    """Knows whom to ask, and keeps nothing."""
+    yield create_agent(model, await langgraph.tools(REMOTE), checkpointer=False)
+
+
+pipeline = StateGraph(MessagesState)
+pipeline.add_node("remote", langgraph.node(REMOTE, name="Remote"))
+pipeline.add_edge(START, "remote")
+pipeline.add_edge("remote", END)
+
+plain = Agent("Plain", description="Runs graphs by themselves, without the adapter")
+
+
+@plain.skill
+async def run(message: str) -> str:
+    """Asks the remote agent about the weather, with its tool and its node, outside of a turn."""
+
+    async def outside() -> list[str]:
+        told = []
+        tools = await langgraph.tools(REMOTE)
+        for graph in (
+            create_agent(model, tools, checkpointer=InMemorySaver()),
+            pipeline.compile(checkpointer=InMemorySaver()),
+        ):
+            config = {"configurable": {"thread_id": "1"}}
+            asked = await graph.ainvoke({"messages": ["agent, how is the weather?"]}, config)
+            told.append(asked["__interrupt__"][0].value["question"])
+            streamed = []
+            async for mode, data in graph.astream(
+                Command(resume="Oslo"), config, stream_mode=["values", "custom"]
+            ):
+                if mode == "custom":
+                    streamed.append(data)
+                else:
+                    answer = data["messages"][-1].text
+            told.append(answer)
+        return told
+
+    ran = asyncio.create_task(outside(), context=contextvars.Context())  # it knows no turn
+    return json.dumps(await ran)
+
+
+def example(name: str) -> ModuleType:
+    path = Path(__file__).parents[3] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+shared = create_agent(model, [], checkpointer=InMemorySaver())
+keys = {sha256(name.encode()).hexdigest(): Caller(name) for name in ("ada", "bob")}
+blocking = SqliteSaver(sqlite3.connect(FILES / "textbook.db", check_same_thread=False))
+
+
+def served() -> dict[str, Agent]:
+    conf = FILES / "langgraph.json"
+    page = FILES / "graphs.py"
+    if not conf.exists():
+        page.write_text(
+            "from langgraph.graph import MessagesState, StateGraph, START\n"
+            "def echo(state): return {'messages': [('ai', state['messages'][-1].text.upper())]}\n"
+            "def graph(config):\n"
+            "    'Says it louder.'\n"
+            "    graph = StateGraph(MessagesState).add_node(echo).add_edge(START, 'echo')\n"
+            "    return graph.compile()\n"
+        )
+        conf.write_text(json.dumps({"graphs": {"echo": "./graphs.py:graph"}}))
+    assistants = langgraph.assistants(conf)
+    return {
+        "agent": langgraph.agent(agent),
+        "structured": langgraph.agent(structured),
+        "caller": langgraph.agent(caller),
+        "unsaved": langgraph.agent(unsaved),
+        "trip": langgraph.agent(trip, name="Trip"),
+        "nested": langgraph.agent(outer, name="Nested"),
+        "textbook": langgraph.agent(
+            textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
+        ),
+        "calling": langgraph.agent(calling, name="Calling"),
+        "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),
+        "open": langgraph.agent(shared, name="Open"),
+        "saved": langgraph.agent(saved),
+        "steps": langgraph.agent(steps, name="Steps"),
+        "workflow": langgraph.agent(workflow, name="Workflow"),
+        "pipeline": langgraph.agent(pipeline, name="Pipeline"),
+        "page": serving.documented("langgraph", "booking.py")["served"],
+        "currency": example("currency_langgraph").agent,
+        "plain": plain,
+        **{path.removeprefix("/"): each for path, each in assistants.items()},
+    }
+
+
+if __name__ == "__main__":
+    serve(served())

@@ -1,0 +1,251 @@
+"""What only graphs of LangGraph have."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID, uuid5
+
+import pytest
+
+import parley
+from parley import Part, TaskState, TaskStatusUpdateEvent
+from parley.client.auth import ApiKey
+from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.typed_questions import question
+from tests.integrations.conftest import FrameworkServer
+from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
+
+
+def statuses_in(events) -> list[str]:
+    updates = [event for event in events if isinstance(event, TaskStatusUpdateEvent)]
+    return [each.status.message.text for each in updates if each.status.message is not None]
+
+
+async def test_the_card_is_made_of_the_graph(served: FrameworkServer):
+    async with agent_of(served) as remote:
+        assert remote.card.name == "Assistant"
+        assert "add (Add two numbers)" in remote.card.description
+    async with agent_of(served, "trip") as remote:
+        schema = schemas_on(remote.card)["run"]
+    assert schema.input is not None
+    assert schema.output is not None
+    assert list(schema.input["properties"]) == ["where"]
+    assert schema.input["required"] == ["where"]
+    assert list(schema.output["properties"]) == ["facts"]
+
+
+async def test_nodes_that_ask_at_once_are_asked_one_after_the_other(served: FrameworkServer):
+    """One has a schema, and one asks the same twice."""
+    async with agent_of(served, "trip") as remote:
+        task = await remote.send({"where": "Oslo"})
+        asked = []
+        answers = {"How many are you?": ["several", "3"], "Who comes along?": ["Ada", "Bob"]}
+        while task.state is TaskState.INPUT_REQUIRED:
+            text = next(each for each in answers if each in task.text)
+            asked.append(task.text)
+            if text.startswith("How"):
+                assert question(task).schema == {"type": "integer"}
+            task = await remote.send(answers[text].pop(0), task_id=task.id)
+    assert len(asked) == 4
+    assert sum("The answer is of the type integer." in each for each in asked) == 1
+    (result,) = completed(task).artifacts
+    assert sorted(result.parts[0].data["facts"]) == ["3 people", "Ada and Bob", "to Oslo"]
+
+
+async def test_input_that_does_not_fit_the_graphs_schema_is_asked_for(served: FrameworkServer):
+    async with agent_of(served, "trip") as remote:
+        task = await remote.send({"whither": "Oslo"})
+        assert task.state is TaskState.INPUT_REQUIRED
+        assert "'whither', which is not taken; it takes 'where'" in task.text
+        task = await remote.send({"where": 7}, task_id=task.id)
+        assert "where: Input should be a valid string" in task.text
+        task = await remote.send("Bergen", task_id=task.id)
+    assert "How many are you?" in task.text or "Who comes along?" in task.text
+
+
+async def test_a_subgraph_asks_and_earlier_nodes_do_not_run_again(served: FrameworkServer):
+    async with agent_of(served, "nested") as remote:
+        async with remote.stream("hello") as events:
+            seen = [event async for event in events]
+        task = await remote.get(events.task_id)
+        assert task.status.message.text == "Is this right?"
+        assert [each["name"] for each in progress_in(seen) if each["kind"] == "step"] == [
+            "draft",
+            "custom",
+            "reviewed",
+            "review",
+        ]
+        assert "drafting" in statuses_in(seen)
+        task = completed(await remote.send({"resume": "it is"}, task_id=task.id))
+    drafts = [artifact for artifact in task.artifacts if artifact.name == "draft.txt"]
+    assert drafts[0].parts[0].raw == b"draft 1"
+    sketches = [artifact for artifact in task.artifacts if artifact.parts[0].raw == b"\x89PNG"]
+    assert [sketch.parts[0].media_type for sketch in sketches] == ["image/png"]
+    assert "You said it is." in task.text
+    assert served.notes("book") == ["draft"]
+
+
+async def test_a_workflow_of_the_functional_api_asks_and_goes_on(served: FrameworkServer):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send({"item": "lamp"})
+        assert task.text == "It is 4. Agreed?"
+        task = await remote.send("perhaps", task_id=task.id)
+        assert "The answer is of the type boolean." in task.text
+        task = completed(await remote.send("no", task_id=task.id))
+    (result,) = task.artifacts
+    assert result.parts[0].data == {"item": "lamp", "sold": False}
+    assert served.notes("add") == ["priced lamp"]
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+async def test_a_breakpoint_asks_whether_to_go_on(served: FrameworkServer, answer: str):
+    """The graph of textbooks, compiled with ``interrupt_before`` and a saver of its own."""
+    async with agent_of(served, "textbook") as remote:
+        task = await remote.send("book a room")
+        assert "book({'city': 'Oslo'})\nShall I go on with tools?" in task.text
+        task = await remote.send("perhaps", task_id=task.id)
+        assert "yes or no" in task.text
+        task = completed(await remote.send(answer, task_id=task.id))
+    assert served.notes("book") == (["Oslo"] if answer == "yes" else [])
+    assert ("did not allow" in task.text) is (answer == "no")
+
+
+async def test_tasks_of_one_context_go_on_each_from_its_own_checkpoint(served: FrameworkServer):
+    async with agent_of(served, "nested") as remote:
+        first = await remote.send("one")
+        second = await remote.send("two", context_id=first.context_id)
+        assert second.state is TaskState.INPUT_REQUIRED
+        done = completed(await remote.send("first", task_id=first.id))
+        assert "You said first." in done.text
+        done = completed(await remote.send("second", task_id=second.id))
+    assert "You said second." in done.text
+    assert served.notes("book") == ["draft", "draft"]
+
+
+async def test_a_graph_that_a_node_calls_in_a_thread_asks_too(served: FrameworkServer):
+    async with agent_of(served, "calling") as remote:
+        task = await remote.send("hello")
+        assert task.text == "Is this right?"
+        task = completed(await remote.send("yes", task_id=task.id))
+    assert task.text == "You said yes."
+
+
+async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer):
+    """They name the same context, and the agents share a checkpointer."""
+    said = {}
+    async with agent_of(served, "open") as remote:
+        completed(await remote.send("my name is Eve", context_id="shared"))
+        said["eve"] = await remote.send("who am I?", context_id="shared")
+    for name in ("ada", "bob"):
+        url = f"{served.url}/keyed"
+        async with parley.connect(url, auth=ApiKey(name)) as remote:
+            said[name] = await remote.send("who am I?", context_id="shared")
+            completed(await remote.send(f"my name is {name}", context_id="shared"))
+    texts = {name: completed(task).text for name, task in said.items()}
+    unknown = "I do not know you."
+    assert texts == {"eve": "You are Eve.", "ada": unknown, "bob": unknown}
+
+
+async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served: FrameworkServer):
+    """With the checkpoints of the context, and with those of the graph's own saver.
+
+    A question of a remote agent, which a tool passes on, stays too.
+    """
+    async with agent_of(served, "saved") as remote:
+        own = await remote.send("hello")
+    async with agent_of(served, "nested") as remote:
+        kept = await remote.send("hello")
+    async with agent_of(served, "caller") as remote:
+        asked = await remote.send("agent, what is the weather?")
+    async with agent_of(served, "steps") as remote:
+        task = await remote.send({"done": ["given"]}, return_immediately=True)
+    served.await_note("wait", "second")
+    served.kill()
+    (served.files / "gate").touch()
+    served.start()
+    async with agent_of(served, "steps") as remote:
+        task = completed(await remote.wait(task.id))
+    (result,) = task.artifacts
+    assert sorted(result.parts[0].data["done"]) == ["beside", "first", "given", "second", "third"]
+    ran = [name for name in served.notes("add") if name != "review"]
+    assert sorted(ran) == ["beside", "first", "second", "second", "third"]
+    async with agent_of(served, "saved") as remote:
+        assert completed(await remote.send("yes", task_id=own.id)).text == "You said yes."
+    async with agent_of(served, "nested") as remote:
+        completed(await remote.send("yes", task_id=kept.id))
+    async with agent_of(served, "caller") as remote:
+        assert "sunny in Oslo" in completed(await remote.send("Oslo", task_id=asked.id)).text
+    assert served.notes("book") == ["draft"]
+
+
+async def test_an_agent_is_a_node_and_asks_by_an_interrupt(served: FrameworkServer):
+    async with agent_of(served, "pipeline") as remote:
+        done = completed(await remote.send("birds"))
+        assert done.text == "consulted on birds"
+        task = await remote.send("the weather, please")
+        assert task.text == "Which city?"
+        task = completed(await remote.send("Oslo", task_id=task.id))
+    assert task.text == "sunny in Oslo"
+
+
+async def test_without_a_checkpointer_the_turn_asks(served: FrameworkServer):
+    async with agent_of(served, "unsaved") as remote:
+        task = await remote.send("agent, what is the weather?")
+        assert "Which city?" in task.text
+        task = completed(await remote.send("Oslo", task_id=task.id))
+    assert "sunny in Oslo" in task.text
+
+
+async def test_outside_of_parley_questions_are_interrupts_too(served: FrameworkServer):
+    async with agent_of(served, "plain") as remote:
+        answer = await remote.send("go")
+    told = json.loads(answer.text)
+    assert told == ["Which city?", "The agent says: sunny in Oslo", "Which city?", "sunny in Oslo"]
+
+
+async def test_graphs_of_a_langgraph_json_have_their_addresses(served: FrameworkServer):
+    by_name = f"{served.url}/a2a/echo"
+    by_id = f"{served.url}/a2a/{uuid5(UUID('6ba7b821-9dad-11d1-80b4-00c04fd430c8'), 'echo')}"
+    by_query = f"{served.url}/.well-known/agent-card.json?assistant_id=echo"
+    for address in (by_name, by_id, by_query):
+        async with parley.connect(address) as remote:
+            assert remote.card.name == "echo"
+            assert completed(await remote.send("hello")).text == "HELLO"
+
+
+async def test_the_page_does_what_it_says(served: FrameworkServer):
+    async with agent_of(served, "page") as remote:
+        task = await remote.send("two nights")
+        assert task.text == "Book two nights?"
+        task = completed(await remote.send("yes", task_id=task.id))
+    assert task.text == "Booked: two nights."
+
+
+async def test_the_files_of_a_message_reach_the_graph(served: FrameworkServer):
+    image = Part(raw=b"\x89PNG", media_type="image/png", filename="dot.png")
+    text = Part(raw=b"alpha", media_type="text/plain", filename="a.txt")
+    async with agent_of(served) as remote:
+        task = completed(await remote.send(["look at these", image, text]))
+    assert task.text == "I see 1: image_url"
+
+
+async def test_the_currency_agent_asks_for_what_is_missing(served: FrameworkServer):
+    """The example, with the script that answers where no model is configured."""
+    async with agent_of(served, "currency") as remote:
+        async with remote.stream("How much are 100 euros?") as events:
+            seen = [event async for event in events]
+        task = await remote.get(events.task_id)
+        assert task.text == "Which currency do you want?"
+        async with remote.stream("dollars", task_id=task.id) as events:
+            seen = [event async for event in events]
+        task = completed(await remote.get(task.id))
+        assert "Looking up EUR and USD" in statuses_in(seen)
+        assert "100 EUR are 108.89 USD at the rate of 2025-03-14." in task.text
+        (result,) = [each for each in task.artifacts if each.name == "result"]
+        wanted = {"amount": 108.89, "currency": "USD", "rate": 1.0889, "day": "2025-03-14"}
+        assert result.parts[0].data == wanted
+        assert set((result.metadata or {})["schema"]["properties"]) == set(wanted)
+        at_once = completed(await remote.send("10 GBP in JPY, please"))
+    assert "1922.95 JPY" in at_once.text
