@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,7 +34,11 @@ class Served:
         script: Path = SERVED,
         args: Sequence[str] = (),
         store_url: str = "",
+        python: Sequence[str] = (sys.executable,),
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        self._python = python
+        self._env = None if env is None else {**os.environ, **env}
         self._store_url = store_url or f"sqlite:///{store}"
         self._script = script
         self._args = args
@@ -48,9 +53,9 @@ class Served:
         """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, self._script, str(self.port), self._store_url,
+                *self._python, self._script, str(self.port), self._store_url,
                 *([str(self.grpc_port)] if self.grpc_port else []), *self._args,
-                stdout=log, stderr=log,
+                stdout=log, stderr=log, env=self._env,
             )  # fmt: skip
         async with asyncio.timeout(20):
             while True:

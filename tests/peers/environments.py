@@ -65,6 +65,28 @@ AGENT_FRAMEWORK = Peer(
 STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a]==1.62.0", "uvicorn"))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
+OWN_DEPENDENCIES = (
+    "aiohttp", "cryptography", "httptools", "itsdangerous", "joserfc", "msgspec", "rfc8785",
+    "rich", "starlette>=1.0", "typer", "uvicorn>=0.40,<0.55",
+    "uvloop; sys_platform != 'win32'", "websockets>=15.0",
+)  # fmt: skip
+"""What Parley needs in an environment where its own source is on the path."""
+
+PYTHON_1_3_ON_PARLEY = Peer(
+    "a2a-sdk-1.3-on-parley",
+    "PARLEY_SDK_1_3_ON_PARLEY_PYTHON",
+    ("a2a-sdk[http-server]==1.3.0", *OWN_DEPENDENCIES),
+)
+PYTHON_0_3_ON_PARLEY = Peer(
+    "a2a-sdk-0.3-on-parley",
+    "PARLEY_SDK_0_3_ON_PARLEY_PYTHON",
+    ("a2a-sdk[http-server]==0.3.10", *OWN_DEPENDENCIES),
+)
+PYTHON_0_3_LAST_ON_PARLEY = Peer(
+    "a2a-sdk-0.3.26-on-parley",
+    "PARLEY_SDK_0_3_26_ON_PARLEY_PYTHON",
+    ("a2a-sdk[http-server]==0.3.26", *OWN_DEPENDENCIES),
+)
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(
