@@ -130,9 +130,9 @@ class TurnEvents:
         messages = {message.message_id for message in known.history}
         if known.status.message is not None:
             messages.add(known.status.message.message_id)
-        for message in task.history:
-            if message.role is Role.AGENT and message.message_id not in messages:
-                attempt.writer().status(TaskState.WORKING, attempt.message(message))
+        for said in task.history:
+            if said.role is Role.AGENT and said.message_id not in messages:
+                attempt.writer().status(TaskState.WORKING, attempt.message(said))
         artifacts = {artifact.artifact_id: artifact for artifact in known.artifacts}
         for artifact in task.artifacts:
             if artifacts.get(artifact.artifact_id) != artifact:
