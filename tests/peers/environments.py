@@ -199,6 +199,34 @@ def python_of(name: str, packages: Sequence[str]) -> Path:
     return _python(_made(name, packages, _install_python))
 
 
+def python_with_extensions(folder: Path) -> Path:
+    """Return the Python of an environment into which the packages of a folder are installed.
+
+    It is made again whenever their sources change. Parley's own source is put on the path by who
+    runs it. Raises ``OSError`` or ``subprocess.CalledProcessError``.
+    """
+    packages = sorted(path.parent for path in folder.glob("*/pyproject.toml"))
+    sources = [
+        path
+        for package in packages
+        for path in sorted(package.rglob("*"))
+        if path.suffix in (".py", ".toml") and "tests" not in path.parts
+    ]
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    needed = (*OWN_DEPENDENCIES, "hatchling", "pytest")
+
+    def install(home: Path, _: Sequence[str]) -> None:
+        _install_python(home, needed)
+        named = [str(package) for package in packages]
+        options = ("--quiet", "--no-deps", "--no-build-isolation", *named)
+        if uv := shutil.which("uv"):
+            _run(uv, "pip", "install", "--python", str(_python(home)), *options)
+        else:
+            _run(str(_python(home)), "-m", "pip", "install", *options)
+
+    return _python(_made("extensions", (*needed, digest), install))
+
+
 def _python(home: Path) -> Path:
     return home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
