@@ -91,6 +91,9 @@ class Currency(AgentExecutor):
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
         if task.status.state == TaskState.input_required:
+            if text == "slow" and not (HERE / "slow").exists():
+                (HERE / "slow").touch()
+                await asyncio.Event().wait()
             first = task.history[0].parts[0].root.text
             said = f"{first} in {text}, after {len(task.history)} messages"
             await updater.add_artifact([Part(root=TextPart(text=said))], name="answer")
@@ -277,6 +280,15 @@ def card(name: str) -> AgentCard:
 
 EXECUTORS = (Hello, Report, Currency, Endless, Failing, Auth, Context, Whole, Killed)
 agents = [a2a_sdk.agent(kind(), card(kind.__name__)) for kind in EXECUTORS]
+agents.append(a2a_sdk.agent(Hello(), card("Durable"), durable=True))
+secured = card("Secured")
+secured.security_schemes = {"key": {"type": "apiKey", "name": "X-Key", "in": "header"}}
+secured = AgentCard.model_validate(secured.model_dump(by_alias=True) | {"security": [{"key": []}]})
+agents.append(a2a_sdk.agent(Hello(), secured, verified_elsewhere=True))
+try:
+    a2a_sdk.agent(Hello(), secured)
+except ValueError as error:
+    agents[-1].description = str(error)
 
 
 async def caller(scope: Any) -> Caller:

@@ -95,6 +95,9 @@ class Currency(AgentExecutor):
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
         if task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+            if text == "slow" and not (HERE / "slow").exists():
+                (HERE / "slow").touch()
+                await asyncio.Event().wait()
             first = task.history[0].parts[0].text
             said = f"{first} in {text}, after {len(task.history)} messages"
             await updater.add_artifact([Part(text=said)], name="answer")
@@ -275,6 +278,16 @@ def card(name: str) -> AgentCard:
 
 EXECUTORS = (Hello, Report, Currency, Endless, Failing, Auth, Context, Whole, Killed)
 agents = [a2a_sdk.agent(kind(), card(kind.__name__)) for kind in EXECUTORS]
+agents.append(a2a_sdk.agent(Hello(), card("Durable"), durable=True))
+secured = card("Secured")
+secured.security_schemes["key"].api_key_security_scheme.name = "X-Key"
+secured.security_schemes["key"].api_key_security_scheme.location = "header"
+secured.security_requirements.add().schemes["key"].list.extend([])
+agents.append(a2a_sdk.agent(Hello(), secured, verified_elsewhere=True))
+try:
+    a2a_sdk.agent(Hello(), secured)
+except ValueError as error:
+    agents[-1].description = str(error)
 
 
 async def caller(scope: Any) -> Caller:

@@ -205,6 +205,10 @@ async def test_a_killed_executor_is_run_again_and_replaces_what_it_left(house: H
             return len((await killed.get(task.id)).artifacts) == 2
 
         await until(is_half_done, 10)
+    async with house.agent("currency") as currency:
+        asked = await task_of(currency, "7")
+        await task_of(currency, "slow", task=asked, return_immediately=True)
+        await until((house.place / "slow").exists, 10)
     await served.end()
     await served.start()
     async with house.agent("killed") as killed:
@@ -219,3 +223,26 @@ async def test_a_killed_executor_is_run_again_and_replaces_what_it_left(house: H
         "working with 2 artifacts: the question"
     )
     assert [(a.name, a.text) for a in done.artifacts] == [("one", "first "), ("two", "half")]
+    async with house.agent("currency") as currency:
+
+        async def is_answered() -> bool:
+            return (await currency.get(asked.id)).state.is_terminal
+
+        await until(is_answered, 20)
+        answered = await currency.get(asked.id)
+    # The run after the crash saw the state that asked, and the answer once.
+    assert [each.text for each in answered.artifacts] == ["7 in slow, after 3 messages"]
+
+
+async def test_a_task_can_be_durable_before_its_executor_runs(house: House) -> None:
+    async with house.agent("durable") as durable:
+        task = await task_of(durable, "Ada")
+    assert (task.state, said(task)) == (TaskState.COMPLETED, "Hello Ada")
+
+
+async def test_a_card_that_requires_credentials_needs_who_verifies_them(house: House) -> None:
+    async with house.agent("secured", api_key="anything") as secured:
+        assert list(secured.card.security_schemes) == ["key"]
+        assert [list(each.schemes) for each in secured.card.security_requirements] == [["key"]]
+        assert "security=" in secured.card.description
+        assert (await secured.send("Ada")).text == "Hello Ada"
