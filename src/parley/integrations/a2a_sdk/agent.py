@@ -12,7 +12,8 @@ from parley.agent.turn import Turn
 from parley.engine.content import KINDS
 from parley.integrations.a2a_sdk.card_security import security_of
 from parley.integrations.a2a_sdk.execution import Execution
-from parley.integrations.a2a_sdk.installed import OfficialSdk, installed
+from parley.integrations.a2a_sdk.installed import installed
+from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.model.cards import AgentCard, AgentSkill
 from parley.wire.versions import LATEST, read_card
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from parley.agent.turn import Turn
 from parley.engine.turn.outcome import TaskOutcome
-from parley.integrations.a2a_sdk.installed import OfficialSdk
+from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.integrations.a2a_sdk.turn_events import TurnEvents, state_before
 from parley.model.errors import InvalidAgentResponseError
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
