@@ -351,9 +351,11 @@ class TaskRunner:
                 attempt = self._attempt_at(record, self._records, turn, latest=latest)
                 attempt.is_canceling = True
                 self.attempt = attempt
-                with contextlib.suppress(Exception):
+                try:
                     async with asyncio.timeout(self.executor.options.cancel_grace):
                         value = await self.executor.invoke(attempt)
+                except Exception:
+                    log_incident(log, f"the cancellation of task {self.task_id}")
         await self._end_canceled(value)
 
     async def _end_canceled(self, value: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Any
 
@@ -72,7 +71,9 @@ class Execution:
         try:
             await self._executor.execute(context, self._queue)
         except Exception as error:
-            raise self._sdk.error(error) or error from error
+            if (known := self._sdk.error(error)) is not None:
+                raise known from error
+            raise
 
     def _leave(self, work: asyncio.Task[None]) -> None:
         """Let an executor end by itself that has ended its task."""
@@ -89,9 +90,9 @@ class Execution:
             if is_canceled:
                 outcome = await self._cancel()
         finally:
+            work.add_done_callback(_report)
             work.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await work
+            await asyncio.wait((work,))
         if not is_canceled:
             raise asyncio.CancelledError
         return outcome
@@ -102,10 +103,9 @@ class Execution:
         try:
             await self._executor.cancel(await self._context(None), self._queue)
         except Exception:
-            log.warning(
+            log.exception(
                 "the executor's cancel failed; the task %s is canceled all the same",
                 self._turn.task_id,
-                exc_info=True,
             )
         said = events.outcome
         if isinstance(said, TaskOutcome) and said.state is TaskState.CANCELED:
@@ -162,4 +162,4 @@ class Execution:
 def _report(work: asyncio.Task[None]) -> None:
     _left.discard(work)
     if not work.cancelled() and (error := work.exception()) is not None:
-        log.error("an executor failed after it ended its task", exc_info=error)
+        log.error("an executor failed after its task had ended", exc_info=error)
