@@ -16,6 +16,7 @@ from tests.house.documents import ROOT
 from tests.peers.environments import alone
 
 EXTRAS = ("cli", "grpc", "keyring", "meaning", "postgres", "redis", "registry", "reload", "s3")
+OF_FRAMEWORKS = ("a2a-sdk",)  # each is tested in an environment of its own
 SHOWN = ("fastapi", "pytest")  # what the documentation uses besides
 
 

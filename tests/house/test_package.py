@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 import parley
 from parley.model.distribution import DISTRIBUTION, install_command
-from tests.house.package import EXTRAS, Package, build_from_sdist, contents
+from tests.house.package import EXTRAS, OF_FRAMEWORKS, Package, build_from_sdist, contents
 from tests.house.test_rooms import ROOT, texts
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -163,9 +163,10 @@ def test_a_line_that_installs_ours_is_right(line: str) -> None:
 
 def test_hints_name_the_package_as_pyproject_does() -> None:
     assert PROJECT["name"] == DISTRIBUTION
-    assert set(EXTRAS) == KNOWN
+    assert {*EXTRAS, *OF_FRAMEWORKS} == KNOWN
     sources = "".join(p.read_text("utf-8") for p in (ROOT / "src").rglob("*.py"))
     hinted = set(re.findall(r"install_command\([\"'](\w+)[\"']\)", sources))
+    hinted |= set(re.findall(r"missing\(\"([\w-]+)\"", sources))
     hinted |= set(re.findall(r"_need\(\"\w+\", \"(\w+)\"", sources))
     assert hinted == KNOWN
     for extra in KNOWN:
