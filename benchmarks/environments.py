@@ -12,18 +12,30 @@ from pathlib import Path
 
 REQUIREMENTS = ("a2a-sdk[http-server,sqlite,postgresql]>=1.3,<1.4", "uvicorn", "httptools")
 REQUIREMENTS_UNIX = ("uvloop",)
-PLACE = Path(__file__).parents[1] / ".peers" / "benchmarks"
+PEERS = Path(__file__).parents[1] / ".peers"
+PLACE = PEERS / "benchmarks"
+OF_PARLEY = (
+    "aiohttp", "cryptography", "httptools", "itsdangerous", "joserfc", "msgspec", "rfc8785",
+    "starlette>=1.0", "websockets>=15.0",
+)  # fmt: skip
+"""What Parley needs beside the official SDK, where its source is on the path."""
 
 
 class Unavailable(Exception):
     """The environment cannot be made here; the message says why."""
 
 
-def official() -> str:
-    """Return the Python of the environment that has the official SDK. Raises ``Unavailable``."""
+def official(*, with_parley: bool = False) -> str:
+    """Return the Python of the environment that has the official SDK. Raises ``Unavailable``.
+
+    ``with_parley``: of one that has what Parley needs too.
+    """
     wanted = [*REQUIREMENTS, *(REQUIREMENTS_UNIX if sys.platform != "win32" else ())]
-    python = PLACE / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    made = PLACE / "made"
+    place = PEERS / "benchmarks-with-parley" if with_parley else PLACE
+    if with_parley:
+        wanted += OF_PARLEY
+    python = place / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    made = place / "made"
     if made.exists() and made.read_text() == "\n".join(wanted):
         return str(python)
     print("making an environment for the official SDK's server", file=sys.stderr)
@@ -31,7 +43,7 @@ def official() -> str:
     create = [uv, "venv", "--quiet", "--clear", "--python", sys.executable] if uv else None
     install = [uv, "pip", "install", "--quiet", "--python", str(python)] if uv else None
     try:
-        run([*(create or [sys.executable, "-m", "venv", "--clear"]), str(PLACE)])
+        run([*(create or [sys.executable, "-m", "venv", "--clear"]), str(place)])
         run([*(install or [str(python), "-m", "pip", "install", "--quiet"]), *wanted])
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", "") or str(error)

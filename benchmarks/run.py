@@ -128,6 +128,9 @@ class Servers:
         self._running: dict[tuple[str, ...], Server] = {}
         self._failed: dict[str, str] = {}
 
+    def _python(self, case: Case) -> str:
+        return environments.official() if case.who == OFFICIAL else sys.executable
+
     def get(self, case: Case) -> Server | str:
         """Return the case's server, or why there is none."""
         key = (case.script, *case.arguments)
@@ -138,7 +141,7 @@ class Servers:
         number = len(self._running)
         arguments = [a.format(store=self._place / f"{number}.db") for a in case.arguments]
         try:
-            python = environments.official() if case.who == OFFICIAL else sys.executable
+            python = self._python(case)
             log = self._place / f"{number}.log"
             server = self._stack.enter_context(serving(python, case.script, *arguments, log=log))
         except (environments.Unavailable, RuntimeError) as error:
@@ -178,12 +181,14 @@ def medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: median(one[name] for one in rounds) for name in names} | {"rounds": rounds}
 
 
-def run(cases: list[Case], rounds: int, seconds: float, shrink: int) -> dict[str, Any]:
+def run(
+    cases: list[Case], rounds: int, seconds: float, shrink: int, started_by: type[Servers] = Servers
+) -> dict[str, Any]:
     """Measure all cases; return the figures, and the reasons for those that are missing."""
     measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
     missing: dict[str, str] = {}
     with scratch() as directory, contextlib.ExitStack() as stack:
-        servers = Servers(directory, stack)
+        servers = started_by(directory, stack)
         for number in range(rounds):
             for case in cases:
                 key = (case.name, case.who)

@@ -137,9 +137,12 @@ def stores(where: str) -> tuple[TaskStore, DatabaseTaskEventStream | None]:
     return VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
 
 
-def main(port: int, what: str, where: str) -> None:
-    """Serve one of the agents."""
-    card = AgentCard(
+EXECUTORS = {"reply": Reply, "task": Work, "stream": Stream, "wait": Wait, "ask": Ask}
+
+
+def card_at(port: int) -> AgentCard:
+    """Return the card of each of the agents."""
+    return AgentCard(
         name="Benchmark",
         description="An agent to be measured",
         version="1.0.0",
@@ -153,6 +156,11 @@ def main(port: int, what: str, where: str) -> None:
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="work", name="work", description="works", tags=["work"])],
     )
+
+
+def main(port: int, what: str, where: str) -> None:
+    """Serve one of the agents."""
+    card = card_at(port)
     tasks, events = stores(where)
 
     @asynccontextmanager
@@ -163,8 +171,7 @@ def main(port: int, what: str, where: str) -> None:
             await events.initialize()
         yield
 
-    agents = {"reply": Reply, "task": Work, "stream": Stream, "wait": Wait, "ask": Ask}
-    executor = (agents | {"ticks": Ticks})[what]()
+    executor = (EXECUTORS | {"ticks": Ticks})[what]()
     handler = DefaultRequestHandler(
         agent_executor=executor, task_store=tasks, agent_card=card, event_stream=events
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,7 +34,11 @@ class Served:
         script: Path = SERVED,
         args: Sequence[str] = (),
         store_url: str = "",
+        python: Sequence[str] = (sys.executable,),
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        self._python = python
+        self._env = None if env is None else {**os.environ, **env}
         self._store_url = store_url or f"sqlite:///{store}"
         self._script = script
         self._args = args
@@ -44,14 +49,18 @@ class Served:
         self.process: asyncio.subprocess.Process | None = None
         self.log = store.with_suffix(".log")
 
+    def words(self) -> list[str]:
+        """Return the command that starts the server."""
+        grpc = [str(self.grpc_port)] if self.grpc_port else []
+        where = [str(self._script), str(self.port), self._store_url]
+        return [*self._python, *where, *grpc, *self._args]
+
     async def start(self) -> None:
         """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, self._script, str(self.port), self._store_url,
-                *([str(self.grpc_port)] if self.grpc_port else []), *self._args,
-                stdout=log, stderr=log,
-            )  # fmt: skip
+                *self.words(), stdout=log, stderr=log, env=self._env
+            )
         async with asyncio.timeout(20):
             while True:
                 assert self.process.returncode is None, self.log.read_text()

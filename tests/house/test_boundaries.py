@@ -40,6 +40,8 @@ BOUNDARIES = {
     ("llm/function_tools.py", "_call"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
+    ("engine/turn/task_runner.py", "_cancel_at_rest"): AUTHOR,
+    ("integrations/a2a_sdk/execution.py", "_cancel"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
     ("compose/calling.py", "_step"): AUTHOR,

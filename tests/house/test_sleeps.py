@@ -19,6 +19,8 @@ MAY_SLEEP = (
     "faults/served.py",
     "faults/waiting.py",
     "fleet/served.py",
+    "integrations/a2a_sdk/book/",
+    "integrations/a2a_sdk/served_",
 )
 
 MAKES_A_SKILL = {"skill", "router", "extended_card"}

@@ -83,6 +83,21 @@ LANGGRAPH = Peer(
         "langgraph-checkpoint-sqlite==3.1.2", *PARLEY,
     ),
 )  # fmt: skip
+PYTHON_1_3_ON_PARLEY = Peer(
+    "a2a-sdk-1.3-on-parley",
+    "PARLEY_SDK_1_3_ON_PARLEY_PYTHON",
+    ("a2a-sdk[http-server]==1.3.0", *PARLEY, "rich", "typer<0.29"),
+)
+PYTHON_0_3_ON_PARLEY = Peer(
+    "a2a-sdk-0.3-on-parley",
+    "PARLEY_SDK_0_3_ON_PARLEY_PYTHON",
+    ("a2a-sdk[http-server]==0.3.10", *PARLEY, "rich", "typer<0.29"),
+)
+PYTHON_0_3_LAST_ON_PARLEY = Peer(
+    "a2a-sdk-0.3.26-on-parley",
+    "PARLEY_SDK_0_3_26_ON_PARLEY_PYTHON",
+    ("a2a-sdk[http-server]==0.3.26", *PARLEY, "rich", "typer<0.29"),
+)
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(
@@ -196,6 +211,34 @@ def python_of(name: str, packages: Sequence[str]) -> Path:
     Raises ``OSError`` or ``subprocess.CalledProcessError``.
     """
     return _python(_made(name, packages, _install_python))
+
+
+def python_with_extensions(folder: Path) -> Path:
+    """Return the Python of an environment into which the packages of a folder are installed.
+
+    It is made again whenever their sources change. Parley's own source is put on the path by who
+    runs it. Raises ``OSError`` or ``subprocess.CalledProcessError``.
+    """
+    packages = sorted(path.parent for path in folder.glob("*/pyproject.toml"))
+    sources = [
+        path
+        for package in packages
+        for path in sorted(package.rglob("*"))
+        if path.suffix in (".py", ".toml") and "tests" not in path.parts
+    ]
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    needed = (*OWN_DEPENDENCIES, "hatchling", "pytest")
+
+    def install(home: Path, _: Sequence[str]) -> None:
+        _install_python(home, needed)
+        named = [str(package) for package in packages]
+        options = ("--quiet", "--no-deps", "--no-build-isolation", *named)
+        if uv := shutil.which("uv"):
+            _run(uv, "pip", "install", "--python", str(_python(home)), *options)
+        else:
+            _run(str(_python(home)), "-m", "pip", "install", *options)
+
+    return _python(_made("extensions", (*needed, digest), install))
 
 
 def _python(home: Path) -> Path:

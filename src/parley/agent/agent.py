@@ -68,7 +68,8 @@ class Agent(UsableAgent):
     parts of a kind. Input modes, here or on a skill, refuse messages with a part of another type,
     except for files without a type; without them every part is accepted. A caller who accepts none
     of the output modes is refused.
-    ``extensions`` change messages and events, or are only declared on the card.
+    ``extensions`` change messages and events, or are only declared on the card. The name of one is
+    that of an installed package's (entry-point group ``parley.extensions``).
     ``default_extensions`` chooses among the extensions that every agent has: all of them, none
     (``False``), or a list of their URIs. The others are neither on the card nor offered.
     ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
@@ -120,7 +121,7 @@ class Agent(UsableAgent):
         icon_url: str | None = None,
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = ("text/plain",),
-        extensions: Iterable[Extension | AgentExtension] = (),
+        extensions: Iterable[Extension | AgentExtension | str] = (),
         default_extensions: bool | Iterable[str] = True,
         extended_card: ExtendedCard | None = None,
         retention: timedelta | None = timedelta(days=7),

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.installed import with_installed
 from parley.extensions.push_delivery import PushDelivery
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.skill_schemas import SKILL_SCHEMAS
@@ -56,14 +57,14 @@ def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
 
 
 def declared_extensions(
-    given: Iterable[Extension | AgentExtension], defaults: Collection[str]
+    given: Iterable[Extension | AgentExtension | str], defaults: Collection[str]
 ) -> tuple[Extension, ...]:
     """Return the extensions of an agent: those ``given``, and of the ``defaults`` the others.
 
     Raises ``ValueError`` for one that depends on another which the agent does not have.
     """
     built_in = [extension for extension in BUILT_IN if extension.uri in defaults]
-    extensions = collect_extensions([*built_in, *given])
+    extensions = collect_extensions([*built_in, *with_installed(given)])
     for extension in extensions:
         if extension.required and extension.is_declaration_only:
             log.warning(

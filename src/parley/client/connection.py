@@ -23,6 +23,7 @@ from parley.client.headers import split_headers
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
+from parley.extensions.installed import with_installed
 from parley.model.cards import AgentExtension
 from parley.model.extensions import RESUMABLE_STREAMS, Extension, collect_extensions
 from parley.model.service import CallContext
@@ -90,7 +91,7 @@ class Connection:
         self._timeout = timeout
         self._idle = stream_idle_timeout
         self._retry = retries
-        self._extensions = collect_extensions((*extensions, *named))
+        self._extensions = collect_extensions(with_installed((*extensions, *named)))
         self._idempotent = idempotent
         self._owns_http = http is None or http.closes_with_agent
         if http is not None and (tls is not None or proxy is not None or certificate):

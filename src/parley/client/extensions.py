@@ -10,6 +10,7 @@ from parley.client.calls.service import RemoteService
 from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.installed import with_installed
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
 from parley.extensions.push_delivery import PushDelivery
@@ -63,7 +64,9 @@ def activate(
     supports, and idempotent sends, if wanted and declared. Only extensions that the agent declares
     change messages. No other version of a URI is tried.
     """
-    objects = collect_extensions(asked)
+    objects = collect_extensions(
+        each.for_agent(card) for each in collect_extensions(with_installed(asked))
+    )
     declared = {extension.uri: extension for extension in card.capabilities.extensions}
     wanted = [extension.uri for extension in objects]
     wanted += [

@@ -49,7 +49,8 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     ``takes`` is the function's argument: the turn, the message's text, nothing, or ``inputs``.
     ``result`` is what its return annotation promises, if that is data. ``security`` is what a
     caller has to prove for this skill. ``listing`` says who sees it on a card, and ``limits`` how
-    much of it callers may take.
+    much of it callers may take. With ``runs_on_cancel`` the function is called, with
+    ``Attempt.is_canceling``, for the cancellation of a task of which no turn runs.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     security: Security | None = None
     listing: Listing = PUBLIC
     limits: tuple[Limit, ...] = ()
+    runs_on_cancel: bool = False
 
     @property
     def described(self) -> AgentSkill:

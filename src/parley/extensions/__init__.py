@@ -7,6 +7,7 @@ from parley.extensions.call_chain import CallChain, Chain, ChainBudget
 from parley.extensions.file_transfer import FileTransfer
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.in_task_authorization import AuthRequest, InTaskAuthorization, auth_request
+from parley.extensions.installed import installed_extension, installed_extensions
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.push_delivery import (
     PUSH_HISTORY,
@@ -82,6 +83,8 @@ __all__ = [
     "UsageRequest",
     "UsageResponse",
     "auth_request",
+    "installed_extension",
+    "installed_extensions",
     "method",
     "question",
     "run_progress",

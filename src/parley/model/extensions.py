@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from parley.model.cards import AgentExtension
+from parley.model.cards import AgentCard, AgentExtension
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.operations import BY_NAME, Operation
 from parley.model.parts import Artifact, Message, Part
@@ -193,7 +193,22 @@ class Extension:
         """
         return event
 
-    # -- hook of a client ----------------------------------------------------------------------
+    # -- hooks of a client ---------------------------------------------------------------------
+
+    def for_agent(self, card: AgentCard) -> Extension:
+        """Return the extension for calls of the agent with this card, by default itself.
+
+        It is called once for each connection, whether the card declares the extension or not. It
+        may return one that knows what the card says (``declared_on``), and raise an ``A2AError`` or
+        a ``ValueError`` for an agent that must not be called.
+        """
+        return self
+
+    @classmethod
+    def declared_on(cls, card: AgentCard) -> AgentExtension | None:
+        """Return what a card says of this extension, ``None`` if it does not declare it."""
+        declared = card.capabilities.extensions
+        return next((extension for extension in declared if extension.uri == cls.uri), None)
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
         """Enrich an outgoing message. It is called once for each message.

@@ -102,6 +102,10 @@ class ArtifactFold:
         if update.last_chunk:
             self._complete.add(artifact_id)
 
+    def is_complete(self, artifact_id: str) -> bool:
+        """Return whether an artifact has had its last chunk, as far as events say."""
+        return artifact_id in self._complete
+
     def take_unsaved(self) -> list[ArtifactPiece]:
         """Return what the stored form lacks, and mark it as stored."""
         pieces = []

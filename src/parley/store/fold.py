@@ -97,6 +97,10 @@ class Fold:
             )
         return self._task
 
+    def is_complete(self, artifact_id: str) -> bool:
+        """Return whether an artifact has had its last chunk, as far as events say."""
+        return self._artifacts.is_complete(artifact_id)
+
     def take_unsaved(self) -> list[ArtifactPiece]:
         """Return what the stored form of the artifacts lacks, and mark it as stored."""
         return self._artifacts.take_unsaved()

@@ -115,6 +115,7 @@ class AttemptRunner(Protocol):
     scope: Scope
     context_id: str
     writer: TaskWriter | None
+    cancel_requested: bool
 
     @property
     def task_id(self) -> str:
@@ -177,10 +178,13 @@ class Attempt:
     """One attempt at one turn.
 
     Everything that it says goes through the task's writer, in the order of the calls.
+    ``is_canceling``: the function is called because its task is canceled while no turn runs (see
+    ``Skill.runs_on_cancel``).
     """
 
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
+    is_canceling = False
     parked = False
     asleep = False
     question_count = 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -27,11 +28,16 @@ log = logging.getLogger("parley.engine")
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
-    """The turn ends its task in ``state`` with ``message``, after a last ``artifact``."""
+    """The turn ends its task in ``state`` with ``message``, after a last ``artifact``.
+
+    ``metadata`` is that of the status update. A function of an adapter returns one to say all of
+    it; others return values and raise exceptions.
+    """
 
     state: TaskState
     message: Message | None = None
     artifact: Artifact | None = None
+    metadata: dict[str, Any] | None = None
 
 
 Outcome = Message | A2AError | TaskOutcome
@@ -51,6 +57,8 @@ def outcome_of(
 
 def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
     """Raise ``UnusableValue`` or ``ValueError`` for a value that cannot be sent."""
+    if isinstance(value, TaskOutcome):
+        return value
     skill = attempt.request.skill
     if skill.result is not None and (data := skill.result.dump(value)) is not None:
         value = Part(data=data)

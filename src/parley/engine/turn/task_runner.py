@@ -223,7 +223,7 @@ class TaskRunner:
             fold = Fold(record.task, strict=True, unsaved=record.unsaved)
             self.writer = self._open_writer(fold, record.seq, record.turn)
         if record.cancel_requested or self.cancel_requested:
-            await self._end_task(TaskState.CANCELED)
+            await self._cancel_at_rest(record)
             return None
         record = replace(record, task=self.writer.fold.task)
         if self._records is None:
@@ -338,6 +338,33 @@ class TaskRunner:
         except A2AError as error:
             self.abort_error = error
 
+    async def _cancel_at_rest(self, record: TaskRecord) -> None:
+        """Cancel a task of which no turn runs; a skill that has to know of it is called first."""
+        skills, default = self.executor.skills, self.executor.default_skill
+        value: object = None
+        if self.executor.runs_turns and any(skill.runs_on_cancel for skill in skills.values()):
+            self._records = self._records or PrivateRecords()
+            await self._records.update(self.store, self.task_id)
+            latest, turn = latest_message(self._records), max(record.turn, 1)
+            request = request_of(record, self._records, skills, default, turn=turn, received=None)
+            if request.skill.runs_on_cancel:
+                attempt = self._attempt_at(record, self._records, turn, latest=latest)
+                attempt.is_canceling = True
+                self.attempt = attempt
+                try:
+                    async with asyncio.timeout(self.executor.options.cancel_grace):
+                        value = await self.executor.invoke(attempt)
+                except Exception:
+                    log_incident(log, f"the cancellation of task {self.task_id}")
+        await self._end_canceled(value)
+
+    async def _end_canceled(self, value: object) -> None:
+        """End the task as CANCELED, with what the function says about that, if anything."""
+        said = value if isinstance(value, TaskOutcome) else TaskOutcome(TaskState.CANCELED)
+        if said.state is not TaskState.CANCELED:
+            said = TaskOutcome(TaskState.CANCELED)
+        await self._end_task(TaskState.CANCELED, said.message, said.metadata)
+
     # -- one turn ------------------------------------------------------------------------------
 
     async def _run_turn(self, attempt: Attempt) -> None:
@@ -359,7 +386,7 @@ class TaskRunner:
         elif attempt.parked:
             await self._reply_when_durable()  # again: the function may have been cancelled there
         elif self.cancel_requested:  # perhaps while the turn was prepared
-            await self._end_task(TaskState.CANCELED)
+            await self._end_canceled(value)
         elif self.releasing:
             await self._release_turn(attempt)
         elif self.timeout_reason:
@@ -408,7 +435,7 @@ class TaskRunner:
                     attempt.writer()
             except A2AError as error:
                 state, message = TaskState.FAILED, attempt.message(error.message)
-            await self._end_task(state, message)
+            await self._end_task(state, message, outcome.metadata)
             return
         attempt.finished = True
         request = attempt.request
@@ -436,7 +463,12 @@ class TaskRunner:
         receipt = replace(self.receipts[0], reply=encode(reply)) if self.receipts else None
         await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
 
-    async def _end_task(self, state: TaskState, message: Message | str | None = None) -> None:
+    async def _end_task(
+        self,
+        state: TaskState,
+        message: Message | str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
@@ -447,7 +479,7 @@ class TaskRunner:
             if attempt is not None:
                 attempt.writer()
                 attempt.finished = True
-            message = writer.status(state, message)
+            message = writer.status(state, message, metadata)
         except A2AError as error:
             # The task ends all the same; its message gives the output filter's reason only.
             writer.output_filter = None

@@ -1,0 +1,60 @@
+"""Extensions of installed packages, found by their names.
+
+A package names its extensions in the entry-point group ``parley.extensions``: a class, or a
+function, that is called without arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from parley.model.cards import AgentExtension
+from parley.model.extensions import Extension
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "parley.extensions"
+"""The group of entry points."""
+
+
+def installed_extensions() -> dict[str, EntryPoint]:
+    """Return the entry points of all installed extensions, by name."""
+    from importlib.metadata import entry_points  # loads much, which most processes do not need
+
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def installed_extension(name: str) -> Extension:
+    """Return a new object of an installed extension, with what it does by default.
+
+    Raises ``ValueError`` for a name that no installed package has, and ``TypeError`` if the package
+    gives no ``Extension``.
+    """
+    points = installed_extensions()
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none"
+        raise ValueError(
+            f"no installed package has an extension named {name!r}; installed are: {known}. "
+            "An extension without a package is named by its URI, which has a colon"
+        )
+    made = points[name].load()()
+    if not isinstance(made, Extension):
+        raise TypeError(
+            f"the entry point {name!r} of {GROUP} gives {made!r:.200}, which is no Extension"
+        )
+    return made
+
+
+def with_installed(
+    given: Iterable[Extension | AgentExtension | str],
+) -> list[Extension | AgentExtension | str]:
+    """Return extensions, with those that are named without a colon as objects.
+
+    Raises ``ValueError`` and ``TypeError`` as ``installed_extension``.
+    """
+    return [
+        installed_extension(each) if isinstance(each, str) and ":" not in each and each else each
+        for each in given
+    ]

@@ -1,0 +1,132 @@
+"""A card and an executor of the official SDK as an agent."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from msgspec.structs import replace
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.engine.content import KINDS
+from parley.integrations.a2a_sdk.card_security import security_of
+from parley.integrations.a2a_sdk.execution import Execution
+from parley.integrations.a2a_sdk.installed import installed
+from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
+from parley.model.cards import AgentCard, AgentSkill
+from parley.wire.versions import LATEST, read_card
+
+log = logging.getLogger("parley.integrations.a2a_sdk")
+
+
+def agent(
+    executor: Any,
+    card: Any,
+    *,
+    extended_card: Any = None,
+    request_context_builder: Any = None,
+    durable: bool = False,
+    verified_elsewhere: bool = False,
+    **options: Any,
+) -> Agent:
+    """Return an agent that runs an ``AgentExecutor`` of the official SDK, described by its card.
+
+    The name, the skills, the modes, the provider, the extensions and the capabilities are those of
+    the card; its addresses and protocol versions are those of the server. ``options`` are those of
+    ``Agent``, and take precedence.
+
+    A task is durable from the first event that the executor enqueues, and so is its message. With
+    ``durable`` it is before the executor runs; a ``Message`` then completes the task. Without, an
+    executor may reply with a ``Message`` and no task, however long it takes.
+
+    ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own.
+    A card with security requirements needs ``security``, which verifies what they ask for, or
+    ``verified_elsewhere``: something in front of the server verifies it.
+
+    Raises ``ImportError`` without the SDK, ``TypeError`` for what is no executor or no card of the
+    installed version, ``ValueError`` for a card that cannot be served.
+    """
+    sdk = installed()
+    if not all(callable(getattr(executor, name, None)) for name in ("execute", "cancel")):
+        raise TypeError(
+            f"the executor is an AgentExecutor, with execute and cancel, not {executor!r:.200}"
+        )
+    described = _read(sdk, card)
+    settings = _options_of(described)
+    security, of_skills = security_of(
+        described, options.pop("security", None), verified_elsewhere=verified_elsewhere
+    )
+    if extended_card is not None:
+        settings["extended_card"] = _read(sdk, extended_card)
+    settings["extensions"] += tuple(options.pop("extensions", ()))
+    served = Agent(described.name, security=security, **{**settings, **options})
+    builder = request_context_builder or sdk.builder()
+
+    async def execute(turn: Turn) -> object:
+        return await Execution(sdk, executor, builder, turn).run()
+
+    for index, skill in enumerate(described.skills or (_only_skill(described),)):
+        served.skill(
+            id=skill.id,
+            name=skill.name,
+            description=skill.description,
+            tags=skill.tags,
+            examples=skill.examples,
+            input_modes=_modes(skill.input_modes),
+            output_modes=_modes(skill.output_modes),
+            security=of_skills.get(skill.id),
+            replies="task" if durable else None,
+            default=index == 0,
+        )(execute)
+    _call_on_cancel(served)
+    return served
+
+
+def _call_on_cancel(served: Agent) -> None:
+    """Have the function called for the cancellation of tasks that wait for their callers too."""
+    for name, skill in served.skills.items():
+        served.skills[name] = replace(skill, runs_on_cancel=True)
+
+
+def _read(sdk: OfficialSdk, card: Any) -> AgentCard:
+    members = dict(sdk.card(card))
+    if not (members.get("supportedInterfaces") or members.get("url")):
+        nowhere = {"url": "http://localhost", "protocolBinding": "JSONRPC"}
+        members["supportedInterfaces"] = [{**nowhere, "protocolVersion": LATEST}]
+    return read_card(members)
+
+
+def _options_of(card: AgentCard) -> dict[str, Any]:
+    """Return what a card says about an agent, as options of ``Agent``."""
+    can = card.capabilities
+    return {
+        "description": card.description,
+        "version": card.version,
+        "provider": card.provider,
+        "documentation_url": card.documentation_url,
+        "icon_url": card.icon_url,
+        "input_modes": _modes(card.default_input_modes),
+        "output_modes": _modes(card.default_output_modes),
+        "streaming": bool(can.streaming),
+        "push_notifications": bool(can.push_notifications),
+        "extensions": can.extensions,
+        # An executor decides by its first event whether there is a task.
+        "direct_reply_timeout": 86_400.0,
+    }
+
+
+def _modes(modes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the modes that Parley can check: media types, and kinds of parts."""
+    known = tuple(mode for mode in modes if mode.count("/") == 1 or mode in KINDS)
+    if len(known) < len(modes):
+        unknown = [mode for mode in modes if mode not in known]
+        log.warning("the card names modes that are no media types, and left out: %s", unknown)
+    return known
+
+
+def _only_skill(card: AgentCard) -> AgentSkill:
+    """Return the skill of an agent whose card names none."""
+    return AgentSkill(
+        id="execute", name=card.name, description=card.description or card.name, tags=("agent",)
+    )

@@ -1,0 +1,74 @@
+"""The security requirements of a card of the official SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parley.model.cards import AgentCard
+from parley.model.schemes import SecurityRequirement, SecurityScheme
+from parley.model.service import ANONYMOUS
+from parley.security.evidence import Evidence
+from parley.security.schemes.scheme import Proof, Requirement, Scheme, Security
+
+
+class VerifiedElsewhere(Scheme):
+    """A scheme of a card that something in front of the server verifies: here all pass."""
+
+    def __init__(self, name: str, scheme: SecurityScheme) -> None:
+        self.name = name
+        self._scheme = scheme
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as the card has it."""
+        return self._scheme
+
+    def is_presented(self, evidence: Evidence) -> bool:
+        """Return true: it was verified before the request came here."""
+        return True
+
+    def verify(self, evidence: Evidence) -> Proof:
+        """Return that nothing is known of the caller, who may do all."""
+        return Proof(ANONYMOUS)
+
+
+def security_of(
+    card: AgentCard, given: Scheme | Security | None, *, verified_elsewhere: bool
+) -> tuple[Scheme | Security | None, Mapping[str, Security]]:
+    """Return what callers must prove to an agent, and for skills of their own beside it.
+
+    Raises ``ValueError`` for requirements that nothing verifies.
+    """
+    of_skills = {s.id: s.security_requirements for s in card.skills if s.security_requirements}
+    if given is not None or not (card.security_requirements or of_skills):
+        return given, {}
+    if not verified_elsewhere:
+        names = {name for each in card.security_requirements for name in each.schemes}
+        names |= {n for needs in of_skills.values() for each in needs for n in each.schemes}
+        raise ValueError(
+            f"the card requires {', '.join(sorted(names))}: say how that is verified, with "
+            "security= and a scheme of parley.security, or with verified_elsewhere=True if "
+            "something in front of this server does it"
+        )
+    schemes = {
+        name: VerifiedElsewhere(name, scheme) for name, scheme in card.security_schemes.items()
+    }
+    skills = {name: _required(needs, schemes) for name, needs in of_skills.items()}
+    required = card.security_requirements
+    return (_required(required, schemes) if required else None), skills
+
+
+def _required(
+    requirements: tuple[SecurityRequirement, ...], schemes: Mapping[str, Scheme]
+) -> Security:
+    for requirement in requirements:
+        if unknown := requirement.schemes.keys() - schemes.keys():
+            raise ValueError(
+                f"the card requires {', '.join(sorted(unknown))}, which is none of its "
+                f"securitySchemes: {', '.join(sorted(schemes)) or 'it has none'}"
+            )
+    return Security(
+        [
+            tuple(Requirement(schemes[name], ()) for name in requirement.schemes)
+            for requirement in requirements
+        ]
+    )

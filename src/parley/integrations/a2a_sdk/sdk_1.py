@@ -1,0 +1,128 @@
+"""Version 1.x of the official SDK, whose types are protobuf messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from a2a.auth.user import User
+from a2a.server.agent_execution import SimpleRequestContextBuilder
+from a2a.server.context import ServerCallContext
+from a2a.server.events import EventQueue
+from a2a.types import a2a_pb2
+from a2a.utils.errors import A2AError as OfficialError
+from google.protobuf import json_format
+
+from parley.integrations.a2a_sdk.errors import error_named
+from parley.integrations.a2a_sdk.official_sdk import Take
+from parley.model.errors import A2AError
+from parley.model.operations import BY_NAME
+from parley.model.requests import SendMessageRequest
+from parley.model.service import Caller, StreamItem
+from parley.model.tasks import Event, Task
+from parley.wire.versions import dialect
+
+_SEND = BY_NAME["SendMessage"]
+_MEMBERS = {
+    a2a_pb2.Task: "task",
+    a2a_pb2.Message: "message",
+    a2a_pb2.TaskStatusUpdateEvent: "status_update",
+    a2a_pb2.TaskArtifactUpdateEvent: "artifact_update",
+}
+
+
+class CallerAsUser1(User):
+    """The caller of a turn. ``caller`` has all that Parley knows of it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether somebody proved to be this caller."""
+        return self.caller.authenticated
+
+    @property
+    def user_name(self) -> str:
+        """The id of the caller."""
+        return self.caller.id
+
+
+class TurnQueue1(EventQueue):
+    """An event queue that writes each event to the log of the turn's task."""
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self._is_closed = False
+
+    async def enqueue_event(self, event: Any) -> None:
+        """Write an event. A closed queue drops it."""
+        if not self._is_closed:
+            await self._take(event)
+
+    async def close(self, immediate: bool = False) -> None:
+        """Take no more events."""
+        self._is_closed = True
+
+    def is_closed(self) -> bool:
+        """Return whether the executor closed the queue."""
+        return self._is_closed
+
+
+class Sdk1:
+    """Version 1.x (``OfficialSdk``)."""
+
+    def __init__(self) -> None:
+        self._codec = dialect("1.0").grpc()
+
+    def event_of(self, value: Any) -> Event:
+        """Return an event of the SDK as one of the model."""
+        member = _MEMBERS.get(type(value))
+        if member is None:
+            raise TypeError(
+                "an executor enqueues a Task, a Message, a TaskStatusUpdateEvent or a "
+                f"TaskArtifactUpdateEvent, not {type(value).__name__}"
+            )
+        response = a2a_pb2.StreamResponse(**{member: value})
+        return self._codec.read_event(response.SerializeToString())
+
+    def task(self, task: Task) -> Any:
+        """Return a task as the SDK's."""
+        data = self._codec.write_event(StreamItem(task))
+        return a2a_pb2.StreamResponse.FromString(data).task
+
+    def params(self, request: SendMessageRequest) -> Any:
+        """Return a request as the SDK's."""
+        return a2a_pb2.SendMessageRequest.FromString(self._codec.write_request(_SEND, request))
+
+    def queue(self, take: Take) -> Any:
+        """Return an ``EventQueue`` that gives each event to ``take``."""
+        return TurnQueue1(take)
+
+    def call_context(
+        self, caller: Caller, tenant: str, extensions: frozenset[str], state: dict[str, Any]
+    ) -> Any:
+        """Return a ``ServerCallContext``."""
+        return ServerCallContext(
+            state=state,
+            user=CallerAsUser1(caller),
+            tenant=tenant,
+            requested_extensions=set(extensions),
+        )
+
+    def builder(self) -> Any:
+        """Return the SDK's own ``RequestContextBuilder``."""
+        return SimpleRequestContextBuilder()
+
+    def card(self, card: Any) -> Mapping[str, Any]:
+        """Return a card of the SDK as a JSON object."""
+        if not isinstance(card, a2a_pb2.AgentCard):
+            raise TypeError(f"the card is an AgentCard of a2a.types, not {card!r:.200}")
+        members: dict[str, Any] = json_format.MessageToDict(card)
+        return members
+
+    def error(self, error: BaseException) -> A2AError | None:
+        """Return an error of the SDK as one of the model."""
+        if not isinstance(error, OfficialError):
+            return None
+        return error_named(type(error).__name__, str(getattr(error, "message", "") or error))

@@ -1,0 +1,299 @@
+"""Executors as people write them for version 1.x of the official SDK, served by ``PORT STORE``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from a2a.helpers import (
+    new_data_message,
+    new_task_from_user_message,
+    new_text_artifact,
+    new_text_message,
+)
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentInterface,
+    AgentProvider,
+    AgentSkill,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    UnsupportedOperationError,
+)
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+
+import parley
+from parley import Caller
+from parley.integrations import a2a_sdk
+
+HERE = Path(sys.argv[2].removeprefix("sqlite:///")).parent
+
+
+class Hello(AgentExecutor):
+    """Replies with a message."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        said = f"Hello {context.get_user_input()}"
+        await event_queue.enqueue_event(new_text_message(said, context_id=context.context_id))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise Exception("cancel not supported")
+
+
+class Report(AgentExecutor):
+    """Works on a task for long, and says how far it is."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = context.current_task or new_task_from_user_message(context.message)
+        await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        await updater.submit()
+        await updater.start_work(updater.new_agent_message([Part(text="reading")]))
+        await updater.update_status(
+            TaskState.TASK_STATE_WORKING,
+            updater.new_agent_message([Part(text="writing")]),
+            metadata={"percent": 50},
+        )
+        for n in range(3):
+            await updater.add_artifact(
+                [Part(text=f"chunk {n}. ")],
+                artifact_id="text",
+                name="report",
+                append=n > 0,
+                last_chunk=n == 2,
+            )
+        facts = Part(data=ParseDict({"chunks": 3}, Value()))
+        await updater.add_artifact([facts], name="facts", metadata={"kind": "x"})
+        late = Part(text="after the last.")
+        await updater.add_artifact([late], artifact_id="text", append=True, last_chunk=True)
+        await updater.complete(updater.new_agent_message([Part(text="done")]))
+        await asyncio.sleep(0)
+        (HERE / "tidied").touch()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError
+
+
+class Currency(AgentExecutor):
+    """Asks for what is missing."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        text, task = context.get_user_input(), context.current_task
+        if task is None:
+            task = new_task_from_user_message(context.message)
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        if task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+            if text == "slow" and not (HERE / "slow").exists():
+                (HERE / "slow").touch()
+                await asyncio.Event().wait()
+            first = task.history[0].parts[0].text
+            said = f"{first} in {text}, after {len(task.history)} messages"
+            await updater.add_artifact([Part(text=said)], name="answer")
+            await updater.complete()
+        else:
+            question = updater.new_agent_message([Part(text="In which currency?")])
+            await updater.requires_input(question)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.cancel(updater.new_agent_message([Part(text="as you like")]))
+
+
+class Endless(AgentExecutor):
+    """Works until it is stopped."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.start_work()
+        await asyncio.Event().wait()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        state = TaskState.Name(context.current_task.status.state)
+        await updater.cancel(updater.new_agent_message([Part(text=f"stopped in {state}")]))
+
+
+class Failing(AgentExecutor):
+    """Raises, and fails, and refuses, as it is told."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        word = context.get_user_input()
+        if word == "unsupported":
+            raise UnsupportedOperationError(message="not this one")
+        if word == "silent":
+            return
+        await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        said = updater.new_agent_message([Part(text="it did not work")])
+        if word == "raise":
+            raise ValueError("secret")
+        if word == "foreign":
+            await TaskUpdater(event_queue, "another", context.context_id).start_work()
+        elif word == "reject":
+            await updater.reject(said)
+        elif word == "return":
+            await updater.start_work()
+        else:
+            await updater.failed(said)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError
+
+
+class Auth(AgentExecutor):
+    """Needs a login: one that happens elsewhere, or one that the next message has."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = context.current_task
+        if task is None:
+            task = new_task_from_user_message(context.message)
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
+            await updater.complete(updater.new_agent_message([Part(text="logged in")]))
+            return
+        await updater.requires_auth(updater.new_agent_message([Part(text="log in, please")]))
+        if context.get_user_input() == "elsewhere":
+            while not (HERE / "logged-in").exists():
+                await asyncio.sleep(0.02)
+            await updater.start_work()
+            await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError
+
+
+class Context(AgentExecutor):
+    """Says what it was given."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        call = context.call_context
+        told = {
+            "user": call.user.user_name,
+            "authenticated": call.user.is_authenticated,
+            "extensions": sorted(context.requested_extensions),
+            "metadata": context.metadata,
+            "message_metadata": dict(context.message.metadata),
+            "current": context.current_task is not None,
+            "modes": list(context.configuration.accepted_output_modes),
+            "ids": [context.task_id == context.message.task_id, bool(context.context_id)],
+        }
+        await event_queue.enqueue_event(new_data_message(told))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError
+
+
+class Whole(AgentExecutor):
+    """Enqueues a task that is finished already."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        related = [task.artifacts[0].name for task in context.related_tasks]
+        said = new_text_message("on the way", context_id=context.context_id)
+        await event_queue.enqueue_event(
+            Task(
+                id=context.task_id,
+                context_id=context.context_id,
+                status=TaskStatus(state=TaskState.TASK_STATE_COMPLETED),
+                artifacts=[new_text_artifact("result", f"all of it, after {related}")],
+                history=[context.message, said],
+            )
+        )
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError
+
+
+class Killed(AgentExecutor):
+    """Writes half of what it has to say, waits to be killed, and says all in its next run."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        current = context.current_task
+        if current is None:
+            await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.start_work()
+        await updater.add_artifact([Part(text="first ")], name="one")
+        await event_queue.enqueue_event(
+            TaskArtifactUpdateEvent(
+                task_id=context.task_id,
+                context_id=context.context_id,
+                artifact=new_text_artifact("two", "half", artifact_id="two"),
+            )
+        )
+        if current is None:
+            await asyncio.Event().wait()
+        found = f"{TaskState.Name(current.status.state)} with {len(current.artifacts)} artifacts"
+        said = f"{found}: {context.get_user_input()}"
+        await updater.complete(updater.new_agent_message([Part(text=said)]))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError
+
+
+def card(name: str) -> AgentCard:
+    """Return the card of an agent, with all that a card may say."""
+    return AgentCard(
+        name=name,
+        description=f"The agent {name}",
+        version="2.1",
+        documentation_url="https://example.com/docs",
+        provider=AgentProvider(organization="Example", url="https://example.com"),
+        supported_interfaces=[
+            AgentInterface(url="http://elsewhere.example", protocol_binding="JSONRPC")
+        ],
+        capabilities=AgentCapabilities(
+            streaming=True,
+            push_notifications=False,
+            extensions=[AgentExtension(uri="https://example.com/ext/v1", description="One")],
+        ),
+        default_input_modes=["text", "application/json"],
+        default_output_modes=["text/plain", "application/json"],
+        skills=[
+            AgentSkill(
+                id="main",
+                name="Main",
+                description="All of it",
+                tags=["a", "b"],
+                examples=["Do it"],
+                input_modes=["text/plain"],
+            ),
+            AgentSkill(id="other", name="Other", description="The rest", tags=["c"]),
+        ],
+    )
+
+
+EXECUTORS = (Hello, Report, Currency, Endless, Failing, Auth, Context, Whole, Killed)
+agents = [a2a_sdk.agent(kind(), card(kind.__name__)) for kind in EXECUTORS]
+agents.append(a2a_sdk.agent(Hello(), card("Durable"), durable=True))
+secured = card("Secured")
+secured.security_schemes["key"].api_key_security_scheme.name = "X-Key"
+secured.security_schemes["key"].api_key_security_scheme.location = "header"
+secured.security_requirements.add().schemes["key"].list.extend([])
+agents.append(a2a_sdk.agent(Hello(), secured, verified_elsewhere=True))
+try:
+    a2a_sdk.agent(Hello(), secured)
+except ValueError as error:
+    agents[-1].description = str(error)
+
+
+async def caller(scope: Any) -> Caller:
+    """Everybody is one user."""
+    return Caller("ada", authenticated=True)
+
+
+if __name__ == "__main__":
+    parley.serve(agents, port=int(sys.argv[1]), store=sys.argv[2], drain=1.0, caller=caller)
