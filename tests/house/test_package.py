@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 import parley
 from parley.model.distribution import DISTRIBUTION, install_command
-from tests.house.package import EXTRAS, OF_FRAMEWORKS, Package, build_from_sdist, contents
+from tests.house.package import EXTRAS, Package, build_from_sdist, contents
 from tests.house.test_rooms import ROOT, texts
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

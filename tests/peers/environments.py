@@ -227,7 +227,7 @@ def python_with_extensions(folder: Path) -> Path:
         if path.suffix in (".py", ".toml") and "tests" not in path.parts
     ]
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
-    needed = (*OWN_DEPENDENCIES, "hatchling", "pytest")
+    needed = (*PARLEY, "rich", "typer<0.29", "hatchling", "pytest")
 
     def install(home: Path, _: Sequence[str]) -> None:
         _install_python(home, needed)
