@@ -18,6 +18,7 @@ from parley.cli.commands import (
     catalog,
     complete,
     config,
+    conformance,
     demo,
     envelope,
     keys,
@@ -36,8 +37,8 @@ from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 
 GROUPS = (
-    "agents", "auth", "card", "catalog", "config", "envelope", "keys", "push", "registry", "store",
-    "task",
+    "agents", "auth", "card", "catalog", "config", "conformance", "envelope", "keys", "push",
+    "registry", "store", "task",
 )  # fmt: skip
 """The commands that have commands of their own."""
 
@@ -99,6 +100,7 @@ def build() -> typer.Typer:
         store,
         usage,
         audit,
+        conformance,
         config,
     ):
         command_module.register(app)

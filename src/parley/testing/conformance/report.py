@@ -60,14 +60,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 return "\n".join(self._markdown())
             case "html":
                 return "\n".join(self._html())
-        return "\n".join(self._text())
+        return "\n".join(self._text(whole=True))
 
-    def _text(self) -> Iterator[str]:
+    def brief(self) -> str:
+        """Return the text with what is not met alone, and a line for each place."""
+        return "\n".join(self._text(whole=False))
+
+    def _text(self, *, whole: bool) -> Iterator[str]:
         yield f"{self.kind} {self.subject}"
         for where in self._places():
             yield ""
-            yield where
+            counts = Counter(each.outcome for each in self._at(where))
+            yield f"{where}: " + ", ".join(f"{counts[each]} {each}" for each in _MARKS)
             for each in self._at(where):
+                if not whole and each.outcome != "failed":
+                    continue
                 need = each.requirement
                 yield f"  {_MARKS[each.outcome]:7} {need.id:10} {need.level:6} {need.title}"
                 if each.reason:

@@ -8,7 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from parley.client.bindings.binding import canonical, is_supported
+from parley.client.bindings.http import redacted
 from parley.client.errors import ClientError
+from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.testing.conformance import (
@@ -70,7 +72,7 @@ async def run_server(
     """Try a server against the specification, and return what came of it.
 
     ``url`` is the agent's address, or that of its card. ``texts`` is what it is told. ``headers``
-    go with every request. ``only`` and ``skip`` choose checks by id, or how ids begin;
+    go to the origin of ``url``, whatever the card says. ``only`` and ``skip`` choose checks by id, or how ids begin;
     ``bindings`` and ``protocol_versions`` choose interfaces. ``patience`` is how many seconds an
     answer may take. Raises ``CardNotRead`` where there is no agent card.
     """
@@ -88,7 +90,7 @@ async def run_server(
                 add(await _tried(check, probe, "card", http))
         card = _read(probe.members)
         if card is None:
-            return Report(kind="server", subject=url, verdicts=tuple(verdicts))
+            return Report(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
         for interface in card.supported_interfaces:
             binding = canonical(interface.protocol_binding)
             version = versions.supported_for(interface.protocol_version)
@@ -98,14 +100,15 @@ async def run_server(
                 continue
             if protocol_versions and version not in protocol_versions:
                 continue
+            is_there = _is_of(url, interface.url, binding)
             await _interface(
                 *(http, card, interface, binding, version, add),
-                headers=headers or {},
+                headers=(headers or {}) if is_there else {},
                 texts=texts or Texts(),
                 patience=patience,
                 choose=lambda id: chosen(id, only, skip),
             )
-    return Report(kind="server", subject=url, verdicts=tuple(verdicts))
+    return Report(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
 
 
 async def _interface(
@@ -144,6 +147,17 @@ async def _interface(
                 add(await _tried(check, probe, where, http))
     finally:
         await probe.aclose()
+
+
+def _is_of(url: str, interface: str, binding: str) -> bool:
+    """Return whether an interface is where the run was sent to, so that it may have its headers."""
+    try:
+        given = Origin.of(url)
+        if binding == "GRPC":
+            return Origin.of_grpc(interface, insecure=True).host == given.host
+        return Origin.of(interface) == given
+    except ValueError:
+        return False
 
 
 async def _reach(probe: Probe) -> None:
@@ -196,7 +210,7 @@ async def _card(http: LoggedTransport, url: str, headers: dict[str, str]) -> Car
             await http.send("GET", address, {**headers, "Accept": "application/json"}, None,
                             timeout=10)
         except ClientError as error:
-            raise CardNotRead(f"there is no agent at {url}: {error}") from None
+            raise CardNotRead(f"there is no agent at {redacted(url)}: {error}") from None
         exchange = http.last
         assert exchange is not None
         first = first or exchange
@@ -207,7 +221,7 @@ async def _card(http: LoggedTransport, url: str, headers: dict[str, str]) -> Car
             )
     assert first is not None
     raise CardNotRead(
-        f"there is no agent card at {first.url}: the answer is {first.status} "
+        f"there is no agent card at {redacted(first.url)}: the answer is {first.status} "
         f"{first.media_type or 'without a content type'}"
     )
 
