@@ -73,9 +73,41 @@ _OLD = {
     "7.2.2": "722-taskstatusupdateevent-object",
     "7.3": "73-tasksget",
     "7.4": "74-taskscancel",
+    "7.5": "75-taskspushnotificationconfigset",
+    "7.8": "78-taskspushnotificationconfigdelete",
+    "7.9": "79-tasksresubscribe",
+    "6.7": "67-artifact-object",
+    "6.11": "611-json-rpc-structures",
+    "8.1": "81-standard-json-rpc-errors",
+}
+_SAME_IN_OLD = {
+    "3.1.1": "7.1",
+    "3.1.2": "7.2",
+    "3.1.3": "7.3",
+    "3.1.5": "7.4",
+    "3.1.6": "7.9",
+    "3.1.7": "7.5",
+    "3.1.10": "7.8",
+    "3.2.4": "7.3",
+    "3.4.1": "6.1",
+    "3.4.2": "6.1",
+    "3.5.2": "7.2",
+    "4.1.1": "6.1",
+    "4.1.4": "6.4",
+    "4.1.7": "6.7",
+    "9.3": "6.11",
+    "9.4.2": "3.3.1",
+    "9.5": "8.1",
 }
 OLD_MARK = "0.3:"
 """Begins the name of a section of version 0.3; all others are those of 1.0."""
+
+
+def in_version(section: str, version: str) -> str:
+    """Return the section of a version that has the same rule, or the one that was given."""
+    if version == "0.3" and section in _SAME_IN_OLD:
+        return OLD_MARK + _SAME_IN_OLD[section]
+    return section
 
 
 def link(section: str) -> str:

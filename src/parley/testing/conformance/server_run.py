@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from parley.client.bindings.binding import canonical, is_supported
 from parley.client.bindings.http import redacted
 from parley.client.errors import ClientError
@@ -23,6 +25,7 @@ from parley.testing.conformance import (
 from parley.testing.conformance.card_checks import CardProbe
 from parley.testing.conformance.probe import Probe, Texts
 from parley.testing.conformance.report import Report
+from parley.testing.conformance.sections import in_version
 from parley.testing.conformance.server_check import ALL_BINDINGS, ServerCheck
 from parley.testing.conformance.verdicts import (
     NotApplicable,
@@ -170,7 +173,10 @@ async def _reach(probe: Probe) -> None:
 async def _tried(
     check: ServerCheck, probe: Any, where: str, http: LoggedTransport
 ) -> Verdict:
-    return await _verdict(check.requirement, where, http, lambda: check.run(probe))
+    version = getattr(probe, "version", "1.0")
+    section = in_version(check.requirement.section, version)
+    requirement = msgspec.structs.replace(check.requirement, section=section)
+    return await _verdict(requirement, where, http, lambda: check.run(probe))
 
 
 async def _verdict(
