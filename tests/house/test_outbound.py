@@ -43,6 +43,7 @@ FILES = "the file policy"
 ISSUERS = "the policy of the agent, but for the issuer that the author names"
 USER = "none: the user of a command names the address"
 OPERATOR = "none: the operator names the address"
+TEST = "none: the author of a test names the address"
 CRAWL = "the policy of the registry, for every hop by name and at connect time"
 
 OUTBOUND = {
@@ -66,6 +67,9 @@ OUTBOUND = {
     "registry/ingest/fetching.py": CRAWL,
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
+    "testing/faults/proxy.py": TEST,
+    "testing/conformance/server_run.py": USER,
+    "testing/conformance/wire_log.py": USER,
 }
 
 

@@ -75,6 +75,14 @@ class Said(NamedTuple):
             raise Violation(
                 f"{self.operation} {why} was answered with {named(self.error)}, not with {wanted}"
             )
+        # Readers go by the reason of an error, where it has one; the code has to be right too.
+        answer = self.wire.json if self.wire is not None else None
+        said = answer.get("error") if isinstance(answer, dict) and "jsonrpc" in answer else None
+        if isinstance(said, dict) and said.get("code") not in {kind.code for kind in kinds}:
+            raise Violation(
+                f"{self.operation} {why} was answered with the code {said.get('code')!r}, not with "
+                f"{wanted}"
+            )
         return self.error
 
     def refused(self, *, why: str) -> Exception:
