@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+import parley as house
 from tests.cli.commands.test_catalog import running
 from tests.testing.conformance.tried import DEFECTS, agent
-import parley as house
 
 
 @pytest.fixture(scope="module")

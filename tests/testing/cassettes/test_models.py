@@ -47,6 +47,9 @@ def test_a_call_that_is_not_on_the_tape_is_refused_and_raised(tmp_path: Path) ->
         model_cassette(path, endpoint=real.url) as model,
     ):
         ask(model.url)
-    with pytest.raises(NotOnTape, match=r"'Hello' on the tape, 'Bye' asked"), model_cassette(path) as model:  # noqa: E501
-        with pytest.raises(openai.BadRequestError, match="is not on the tape"):
-            ask(model.url, "Bye")
+    with (
+        pytest.raises(NotOnTape, match=r"'Hello' on the tape, 'Bye' asked"),
+        model_cassette(path) as model,
+        pytest.raises(openai.BadRequestError, match="is not on the tape"),
+    ):
+        ask(model.url, "Bye")

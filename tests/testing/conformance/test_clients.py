@@ -22,7 +22,7 @@ from parley.testing.conformance.client_run import (
     run_client,
     watch_client,
 )
-from parley.testing.conformance.client_scenarios import SCENARIOS
+from parley.testing.conformance.client_table import SCENARIOS
 
 pytestmark = pytest.mark.anyio
 RETRY = Retry(calls=2, streams=4, first=0.001, limit=0.01)
@@ -54,7 +54,9 @@ async def ours(assignment: Assignment) -> ClientOutcome:
 
 async def test_our_own_client_conforms() -> None:
     report = await run_client(ours)
-    assert [f"{v.requirement.id}: {v.outcome} {v.reason}" for v in report.verdicts if v.reason] == []
+    assert [
+        f"{v.requirement.id}: {v.outcome} {v.reason}" for v in report.verdicts if v.reason
+    ] == []
     assert report.conforms
     assert len(report.verdicts) == len(SCENARIOS) >= 25
     assert {each.where for each in report.verdicts} == {

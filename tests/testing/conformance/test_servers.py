@@ -84,7 +84,9 @@ async def test_checks_are_chosen_by_how_their_ids_begin() -> None:
             url, texts=TEXTS, only=("list", "TASK-1"), skip=("LIST-9", "TASK-10", "TASK-11")
         )
     numbers = range(1, 9)
-    assert {v.requirement.id for v in report.verdicts} == {f"LIST-{n}" for n in numbers} | {"TASK-1"}
+    assert {v.requirement.id for v in report.verdicts} == {f"LIST-{n}" for n in numbers} | {
+        "TASK-1"
+    }
 
 
 async def test_credentials_go_to_no_other_origin() -> None:

@@ -38,8 +38,8 @@ Change = Callable[[bytes], bytes]
 class Defect:
     """A middleware that changes what comes in, and what goes out.
 
-    ``without`` is a header of requests that gets lost, or becomes ``instead``; ``headers`` are those
-    of answers that become others.
+    ``without`` is a header of requests that gets lost, or becomes ``instead``; ``headers`` are
+    those of answers that become others.
     """
 
     def __init__(

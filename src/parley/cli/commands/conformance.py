@@ -73,31 +73,16 @@ def _listed(flag: str, metavar: str, text: str) -> list[str]:
     return option
 
 
-def _only() -> list[str]:
-    return _listed("--only", "ID", "Only these, by id or how ids begin, such as STREAM; repeatable.")
+ONLY = _listed("--only", "ID", "Only these, by id or how ids begin, such as STREAM; repeatable.")
+SKIP = _listed("--skip", "ID", "All but these; repeatable.")
+BINDING = _listed("--binding", "NAME", "Only JSONRPC, HTTP+JSON or GRPC; repeatable.")
+VERSION = _listed("--protocol-version", "1.0|0.3", "Only this version of A2A; repeatable.")
 
 
-def _skip() -> list[str]:
-    return _listed("--skip", "ID", "All but these; repeatable.")
-
-
-def _bindings() -> list[str]:
-    return _listed("--binding", "NAME", "Only JSONRPC, HTTP+JSON or GRPC; repeatable.")
-
-
-def _versions() -> list[str]:
-    return _listed("--protocol-version", "1.0|0.3", "Only this version of A2A; repeatable.")
-
-
-def _report() -> str:
-    return text_option(REPORT, "--report", "FILE", "Write it: .json, .md, .html or .txt.")
-
-
-def _strict() -> bool:
-    option: bool = typer.Option(
-        False, "--strict", help="SHOULD counts as MUST.", rich_help_panel=REPORT
-    )
-    return option
+REPORT_FILE = text_option(REPORT, "--report", "FILE", "Write it: .json, .md, .html or .txt.")
+STRICT: bool = typer.Option(
+    False, "--strict", help="SHOULD counts as MUST.", rich_help_panel=REPORT
+)
 
 
 def _register_server(group: typer.Typer) -> None:
@@ -122,12 +107,12 @@ def _register_server(group: typer.Typer) -> None:
         patience: float = typer.Option(
             15.0, "--patience", metavar="SECONDS", min=0.1, help="How long an answer may take."
         ),
-        only: list[str] = _only(),
-        skip: list[str] = _skip(),
-        binding: list[str] = _bindings(),
-        protocol_version: list[str] = _versions(),
-        strict: bool = _strict(),
-        report: str = _report(),
+        only: list[str] = ONLY,
+        skip: list[str] = SKIP,
+        binding: list[str] = BINDING,
+        protocol_version: list[str] = VERSION,
+        strict: bool = STRICT,
+        report: str = REPORT_FILE,
     ) -> int:
         """Try a server against the specification: its card, and every interface on it.
 
@@ -176,12 +161,12 @@ def _register_client(group: typer.Typer) -> None:
         patience: float = typer.Option(
             30.0, "--patience", metavar="SECONDS", min=0.1, help="How long one run may take."
         ),
-        only: list[str] = _only(),
-        skip: list[str] = _skip(),
-        binding: list[str] = _bindings(),
-        protocol_version: list[str] = _versions(),
-        strict: bool = _strict(),
-        report: str = _report(),
+        only: list[str] = ONLY,
+        skip: list[str] = SKIP,
+        binding: list[str] = BINDING,
+        protocol_version: list[str] = VERSION,
+        strict: bool = STRICT,
+        report: str = REPORT_FILE,
     ) -> int:
         """Try a client against the specification: it plays scenarios with a scripted server.
 
@@ -191,11 +176,7 @@ def _register_client(group: typer.Typer) -> None:
         client is to do; Ctrl-C ends, and what it sent is judged.
         """
         _check_report(report)
-        from parley.testing.conformance.client_run import (
-            CommandDriver,
-            run_client,
-            watch_client,
-        )
+        from parley.testing.conformance.client_run import CommandDriver, run_client, watch_client
 
         choice: dict[str, Any] = {
             "only": tuple(only),
@@ -239,9 +220,7 @@ def _run(running: Coroutine[Any, Any, Report]) -> Report:
     return asyncio.run(running)
 
 
-def _finish(
-    output: Output, made: Report, file: str, *, verbose: bool, strict: bool
-) -> int:
+def _finish(output: Output, made: Report, file: str, *, verbose: bool, strict: bool) -> int:
     if file:
         path = Path(file)
         try:

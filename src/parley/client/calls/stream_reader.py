@@ -98,9 +98,7 @@ class StreamReader:
         """Take the next state as the turn's own, whatever the task's state was before."""
         self._continues_task = self.is_prior_state = False
 
-    def apply_item(
-        self, item: StreamItem, *, resumed: bool, opening: bool = False
-    ) -> list[Event]:
+    def apply_item(self, item: StreamItem, *, resumed: bool, opening: bool = False) -> list[Event]:
         """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream.
 
         ``opening``: it opens a stream, where the agent says where that begins. Raises

@@ -16,22 +16,69 @@ KEPT_OF_REQUESTS = frozenset(
     ("accept", "a2a-version", "a2a-extensions", "x-a2a-extensions", "content-type")
 )
 KEPT_OF_ANSWERS = frozenset(
-    ("a2a-version", "a2a-extensions", "x-a2a-extensions", "content-type", "content-disposition")
-    + ("cache-control", "etag", "last-modified", "retry-after", "allow", "location", "server")
+    {
+        "a2a-version",
+        "a2a-extensions",
+        "x-a2a-extensions",
+        "content-type",
+        "content-disposition",
+        "cache-control",
+        "etag",
+        "last-modified",
+        "retry-after",
+        "allow",
+        "location",
+        "server",
+    }
 )
 """The headers that tapes have. All others may be secret, so they are left out."""
 
 _OPEN_QUERY = frozenset(
-    ("contextid", "status", "pagesize", "pagetoken", "historylength", "includeartifacts")
-    + ("statustimestampafter", "lastupdatedafter", "tenant", "stream", "limit", "after")
+    {
+        "contextid",
+        "status",
+        "pagesize",
+        "pagetoken",
+        "historylength",
+        "includeartifacts",
+        "statustimestampafter",
+        "lastupdatedafter",
+        "tenant",
+        "stream",
+        "limit",
+        "after",
+    }
 )
 """The query parameters that tapes have, in lower case and without underscores."""
 
 _SECRET_MEMBERS = frozenset(
-    ("accesstoken", "apikey", "assertion", "authorization", "bearertoken", "clientassertion")
-    + ("clientsecret", "codeverifier", "cookie", "credentials", "devicecode", "idtoken", "jwt")
-    + ("passwd", "password", "privatekey", "refreshtoken", "secret", "secretkey", "sessiontoken")
-    + ("setcookie", "subjecttoken", "actortoken", "token", "xapikey")
+    {
+        "accesstoken",
+        "apikey",
+        "assertion",
+        "authorization",
+        "bearertoken",
+        "clientassertion",
+        "clientsecret",
+        "codeverifier",
+        "cookie",
+        "credentials",
+        "devicecode",
+        "idtoken",
+        "jwt",
+        "passwd",
+        "password",
+        "privatekey",
+        "refreshtoken",
+        "secret",
+        "secretkey",
+        "sessiontoken",
+        "setcookie",
+        "subjecttoken",
+        "actortoken",
+        "token",
+        "xapikey",
+    }
 )
 _OPEN_FORM = frozenset(("grant_type", "scope", "response_type", "token_type_hint", "audience"))
 _PUSH_MEMBERS = frozenset(

@@ -101,9 +101,7 @@ class Matcher:
         )
         yield from self._compare(before, after, "query", {})
 
-    def _compare(
-        self, was: Any, now: Any, where: str, ids: dict[str, str]
-    ) -> Iterator[Difference]:
+    def _compare(self, was: Any, now: Any, where: str, ids: dict[str, str]) -> Iterator[Difference]:
         if isinstance(was, dict) and isinstance(now, dict):
             is_call = not where and "jsonrpc" in was
             for name in [*was, *(name for name in now if name not in was)]:

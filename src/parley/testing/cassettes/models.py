@@ -20,8 +20,19 @@ from parley.testing.cassettes.cassette import Cassette, Mode
 from parley.testing.cassettes.tape import NotOnTape
 
 _NOT_PASSED_ON = frozenset(
-    ("host", "connection", "content-length", "transfer-encoding", "keep-alive", "te", "upgrade")
-    + ("accept-encoding", "expect", "proxy-connection", "trailer")
+    {
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "keep-alive",
+        "te",
+        "upgrade",
+        "accept-encoding",
+        "expect",
+        "proxy-connection",
+        "trailer",
+    }
 )
 _REPLAYED = "https://models.test/v1"
 """The address of every endpoint on tapes: one that was recorded elsewhere fits too."""

@@ -14,8 +14,14 @@ from parley.testing.cassettes.matching import Ids, Matcher
 FORMAT = 1
 MAX_BYTES = 256 * 1024 * 1024
 _SAFE_METHODS = frozenset(
-    ("GetTask", "ListTasks", "GetExtendedAgentCard", "tasks/get", "tasks/list")
-    + ("agent/getAuthenticatedExtendedCard",)
+    {
+        "GetTask",
+        "ListTasks",
+        "GetExtendedAgentCard",
+        "tasks/get",
+        "tasks/list",
+        "agent/getAuthenticatedExtendedCard",
+    }
 )
 
 

@@ -9,22 +9,11 @@ from contextlib import suppress
 
 import msgspec
 
-from parley.testing.conformance.client_scenarios import SCENARIOS, Action, ClientScenario
-from parley.testing.conformance.client_server import (
-    Answer,
-    ClientOutcome,
-    Reply,
-    Visit,
-    scripted_server,
-)
+from parley.testing.conformance.client_scenarios import Action, ClientScenario
+from parley.testing.conformance.client_server import ClientOutcome, Visit, scripted_server
+from parley.testing.conformance.client_table import SCENARIOS
 from parley.testing.conformance.report import Report
-from parley.testing.conformance.verdicts import (
-    NotApplicable,
-    Outcome,
-    Verdict,
-    Violation,
-    chosen,
-)
+from parley.testing.conformance.verdicts import NotApplicable, Outcome, Verdict, Violation, chosen
 
 TEXT = "Hello"
 ANSWER = "Blue"
@@ -73,7 +62,7 @@ async def run_client(
     """
     scenarios = choose(only, skip, protocol_versions, bindings)
     verdicts = []
-    async with scripted_server([_answer(each) for each in scenarios]) as visits:
+    async with scripted_server([each.answer for each in scenarios]) as visits:
         for scenario, visit in zip(scenarios, visits, strict=True):
             verdict = await _played(scenario, visit, drive, patience)
             verdicts.append(verdict)
@@ -96,7 +85,7 @@ async def watch_client(
     client prints is not judged.
     """
     scenarios = choose(only, skip, protocol_versions, bindings)
-    async with scripted_server([_answer(each) for each in scenarios]) as visits:
+    async with scripted_server([each.answer for each in scenarios]) as visits:
         pairs = list(zip(scenarios, visits, strict=True))
         await ready(pairs)
         verdicts = tuple(_judged(scenario, visit) for scenario, visit in pairs)
@@ -165,15 +154,7 @@ class CommandDriver:
         return ClientOutcome(succeeded=process.returncode == 0, output=output)
 
 
-def _answer(scenario: ClientScenario) -> Callable[[Visit], Answer]:
-    if scenario.requirement.id == "CL-CARD-5":
-        return lambda visit: lambda visit, request: Reply(status=404)
-    return scenario.answer
-
-
-async def _played(
-    scenario: ClientScenario, visit: Visit, drive: Drive, patience: float
-) -> Verdict:
+async def _played(scenario: ClientScenario, visit: Visit, drive: Drive, patience: float) -> Verdict:
     assignment = Assignment(
         url=visit.url, action=scenario.action, text=TEXT, scenario=scenario.requirement.id
     )
@@ -220,9 +201,7 @@ def _judge_outcome(scenario: ClientScenario, visit: Visit) -> None:
             raise Violation(f"the agent said {scenario.wants!r}, and the client printed {printed}")
 
 
-def _verdict(
-    scenario: ClientScenario, visit: Visit, outcome: Outcome, reason: str
-) -> Verdict:
+def _verdict(scenario: ClientScenario, visit: Visit, outcome: Outcome, reason: str) -> Verdict:
     shown = "\n".join(str(each) for each in visit.requests[-3:]) if outcome == "failed" else ""
     return Verdict(
         requirement=scenario.requirement,

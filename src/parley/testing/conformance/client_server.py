@@ -98,6 +98,14 @@ Answer = Callable[[Visit, Received], Reply]
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # they belong to the command
@@ -109,18 +117,18 @@ class _Cut(Exception):
 
 @asynccontextmanager
 async def scripted_server(
-    answers: list[Callable[[Visit], Answer]], host: str = "127.0.0.1"
+    answers: list[Answer], host: str = "127.0.0.1"
 ) -> AsyncIterator[list[Visit]]:
     """Serve each answer on a port of its own, and yield their visits in order."""
     sockets, visits, by_port = [], [], {}
-    for make in answers:
+    for answer in answers:
         listener = socket.socket()
         listener.bind((host, 0))
         port = listener.getsockname()[1]
         visit = Visit(url=f"http://{host}:{port}")
         sockets.append(listener)
         visits.append(visit)
-        by_port[port] = (visit, make(visit))
+        by_port[port] = (visit, answer)
 
     async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -128,7 +136,7 @@ async def scripted_server(
             await _serve(visit, answer, scope, receive, send)
 
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         log_config=None,
         log_level=100,
         access_log=False,
@@ -140,8 +148,7 @@ async def scripted_server(
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=sockets))
     try:
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.005)
+        await server.listens.wait()
         yield visits
     finally:
         server.should_exit = True

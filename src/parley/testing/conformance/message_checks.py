@@ -140,7 +140,13 @@ async def _(probe: Probe) -> None:
         raise Violation(f"two messages without a task got the same one, {first.id!r}")
 
 
-@check("MSG-16", "MUST", "3.2.2", "A message is answered when its task has ended or waits", versions=NEW)  # noqa: E501
+@check(
+    "MSG-16",
+    "MUST",
+    "3.2.2",
+    "A message is answered when its task has ended or waits",
+    versions=NEW,
+)
 async def _(probe: Probe) -> None:
     value = (await probe.send(probe.texts.task or probe.texts.text)).given()
     if not isinstance(value, Task):
@@ -158,7 +164,14 @@ async def _(probe: Probe) -> None:
         raise Violation(f"the answer came when the task was {value.state} already")
 
 
-@check("VER-1", "MUST", "3.6.2", "An unknown version is refused as VersionNotSupported", versions=NEW, bindings=OVER_HTTP)  # noqa: E501
+@check(
+    "VER-1",
+    "MUST",
+    "3.6.2",
+    "An unknown version is refused as VersionNotSupported",
+    versions=NEW,
+    bindings=OVER_HTTP,
+)
 async def _(probe: Probe) -> None:
     exchange = await _raw_send(probe, {}, headers={"A2A-Version": "99.0"})
     error = _error(probe, exchange)
@@ -171,7 +184,14 @@ async def _(probe: Probe) -> None:
         )
 
 
-@check("VER-2", "MUST", "3.6.2", "A request without a version is one of 0.3", versions=NEW, bindings=("JSONRPC",))  # noqa: E501
+@check(
+    "VER-2",
+    "MUST",
+    "3.6.2",
+    "A request without a version is one of 0.3",
+    versions=NEW,
+    bindings=("JSONRPC",),
+)
 async def _(probe: Probe) -> None:
     exchange = await _raw_send(probe, {}, headers={"A2A-Version": ""})
     answer = exchange.json
@@ -190,9 +210,7 @@ async def _refused(probe: Probe, members: dict[str, Any], what: str) -> None:
     if probe.binding == "HTTP+JSON" and exchange.status == 400:
         return  # the status is all that this binding asks for
     if not isinstance(error, InvalidParamsError):
-        raise Violation(
-            f"a message whose {what} was answered with {error}, not with InvalidParams"
-        )
+        raise Violation(f"a message whose {what} was answered with {error}, not with InvalidParams")
 
 
 async def _raw_send(

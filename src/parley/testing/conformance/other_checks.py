@@ -39,7 +39,9 @@ async def _(probe: Probe) -> None:
     _code(await probe.post(b'{"jsonrpc": "2.0", "id": 1,'), -32700, "a body that is no JSON")
 
 
-@check("RPC-2", "MUST", "9.3", "A call that is not JSON-RPC 2.0 is refused with -32600", bindings=RPC)  # noqa: E501
+@check(
+    "RPC-2", "MUST", "9.3", "A call that is not JSON-RPC 2.0 is refused with -32600", bindings=RPC
+)
 async def _(probe: Probe) -> None:
     call = {"jsonrpc": "1.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
     _code(await probe.post(json.dumps(call).encode()), -32600, 'a call with "jsonrpc": "1.0"')
@@ -56,7 +58,9 @@ async def _(probe: Probe) -> None:
     _code(await probe.rpc(method, {"id": {"not": "a text"}}), -32602, "an id that is no text")
 
 
-@check("RPC-5", "MUST", "9.3", "A response has the id of its request, of the same type", bindings=RPC)  # noqa: E501
+@check(
+    "RPC-5", "MUST", "9.3", "A response has the id of its request, of the same type", bindings=RPC
+)
 async def _(probe: Probe) -> None:
     method = "tasks/get" if probe.version == "0.3" else "GetTask"
     for id in ("a-text", 7):
@@ -65,7 +69,14 @@ async def _(probe: Probe) -> None:
             raise Violation(f"the request had the id {id!r}, the response has {answer.get('id')!r}")
 
 
-@check("RPC-6", "MUST", "9.5", "An error has a code, a message and typed details", versions=NEW, bindings=RPC)  # noqa: E501
+@check(
+    "RPC-6",
+    "MUST",
+    "9.5",
+    "An error has a code, a message and typed details",
+    versions=NEW,
+    bindings=RPC,
+)
 async def _(probe: Probe) -> None:
     answer = _response(await probe.rpc("GetTask", {"id": MISSING_TASK}))
     error = answer.get("error") or {}
@@ -80,13 +91,27 @@ async def _(probe: Probe) -> None:
             raise Violation("an object of error.data has no @type")
 
 
-@check("RPC-7", "SHOULD", "9.5", "An error carries ErrorInfo with its reason", versions=NEW, bindings=RPC)  # noqa: E501
+@check(
+    "RPC-7",
+    "SHOULD",
+    "9.5",
+    "An error carries ErrorInfo with its reason",
+    versions=NEW,
+    bindings=RPC,
+)
 async def _(probe: Probe) -> None:
     error = _response(await probe.rpc("GetTask", {"id": MISSING_TASK})).get("error") or {}
     _error_info(error.get("data"), "TASK_NOT_FOUND")
 
 
-@check("REST-1", "MUST", "11.6", "An unknown task is 404, as an error of the protocol", versions=NEW, bindings=REST)  # noqa: E501
+@check(
+    "REST-1",
+    "MUST",
+    "11.6",
+    "An unknown task is 404, as an error of the protocol",
+    versions=NEW,
+    bindings=REST,
+)
 async def _(probe: Probe) -> None:
     (await probe.get(MISSING_TASK)).refused(why="of a task that does not exist")
     wire = probe.http.last
@@ -103,7 +128,14 @@ async def _(probe: Probe) -> None:
         raise Violation(f"error.code is {error['code']!r}, and the status 404")
 
 
-@check("REST-2", "MUST", "11.6", "An error carries ErrorInfo with its reason", versions=NEW, bindings=REST)  # noqa: E501
+@check(
+    "REST-2",
+    "MUST",
+    "11.6",
+    "An error carries ErrorInfo with its reason",
+    versions=NEW,
+    bindings=REST,
+)
 async def _(probe: Probe) -> None:
     (await probe.get(MISSING_TASK)).refused(why="of a task that does not exist")
     wire = probe.http.last
@@ -120,7 +152,13 @@ async def _(probe: Probe) -> None:
         raise Violation(f"the status is {wire.status}, not 400")
 
 
-@check("REST-4", "SHOULD", "11.1", "Answers are application/a2a+json or application/json", bindings=REST)  # noqa: E501
+@check(
+    "REST-4",
+    "SHOULD",
+    "11.1",
+    "Answers are application/a2a+json or application/json",
+    bindings=REST,
+)
 async def _(probe: Probe) -> None:
     (await probe.send()).given()
     kind = probe.http.last.media_type if probe.http.last is not None else ""
@@ -187,7 +225,13 @@ async def _(probe: Probe) -> None:
     )
 
 
-@check("EXT-2", "MUST", "3.1.11", "A declared extended card is served, to those who may see it", versions=NEW)  # noqa: E501
+@check(
+    "EXT-2",
+    "MUST",
+    "3.1.11",
+    "A declared extended card is served, to those who may see it",
+    versions=NEW,
+)
 async def _(probe: Probe) -> None:
     if not probe.card.capabilities.extended_agent_card:
         raise NotApplicable("the card does not declare capabilities.extendedAgentCard")
@@ -197,7 +241,9 @@ async def _(probe: Probe) -> None:
         said.given()
 
 
-@check("EXT-3", "MUST", "4.6.1", "A required extension that is not requested is refused", versions=NEW)  # noqa: E501
+@check(
+    "EXT-3", "MUST", "4.6.1", "A required extension that is not requested is refused", versions=NEW
+)
 async def _(probe: Probe) -> None:
     if not any(each.required for each in probe.card.capabilities.extensions):
         raise NotApplicable("the card requires no extension")

@@ -175,9 +175,7 @@ class Probe:
             async with asyncio.timeout(self.patience):
                 value = await self._caller.call(BY_NAME[operation], request, context)
         except TimeoutError:
-            raise Violation(
-                f"{operation} was not answered within {self.patience:g} s"
-            ) from None
+            raise Violation(f"{operation} was not answered within {self.patience:g} s") from None
         except (A2AError, ClientError) as error:
             return Said(operation, None, error, self.http.last)
         return Said(operation, value, None, self.http.last)

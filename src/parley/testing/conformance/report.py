@@ -70,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         yield f"{self.kind} {self.subject}"
         for where in self._places():
             yield ""
-            counts = Counter(each.outcome for each in self._at(where))
+            counts: Counter[str] = Counter(each.outcome for each in self._at(where))
             yield f"{where}: " + ", ".join(f"{counts[each]} {each}" for each in _MARKS)
             for each in self._at(where):
                 if not whole and each.outcome != "failed":

@@ -75,9 +75,10 @@ async def run_server(
     """Try a server against the specification, and return what came of it.
 
     ``url`` is the agent's address, or that of its card. ``texts`` is what it is told. ``headers``
-    go to the origin of ``url``, whatever the card says. ``only`` and ``skip`` choose checks by id, or how ids begin;
-    ``bindings`` and ``protocol_versions`` choose interfaces. ``patience`` is how many seconds an
-    answer may take. Raises ``CardNotRead`` where there is no agent card.
+    go to the origin of ``url``, whatever the card says. ``only`` and ``skip`` choose checks by id,
+    or how ids begin; ``bindings`` and ``protocol_versions`` choose interfaces.
+    ``patience`` is how many seconds an answer may take. Raises ``CardNotRead`` where
+    there is no agent card.
     """
     verdicts: list[Verdict] = []
 
@@ -133,10 +134,7 @@ async def _interface(
         add(Verdict(requirement=_REACHED, where=where, outcome="skipped", reason=reason))
         return
     probe = Probe(
-        *(http, card, interface, binding, version),
-        headers=headers,
-        texts=texts,
-        patience=patience,
+        *(http, card, interface, binding, version), headers=headers, texts=texts, patience=patience
     )
     try:
         if choose(_REACHED.id):
@@ -170,9 +168,7 @@ async def _reach(probe: Probe) -> None:
         raise Violation(f"{probe.interface.url} does not answer as its card says: {said.error}")
 
 
-async def _tried(
-    check: ServerCheck, probe: Any, where: str, http: LoggedTransport
-) -> Verdict:
+async def _tried(check: ServerCheck, probe: Any, where: str, http: LoggedTransport) -> Verdict:
     version = getattr(probe, "version", "1.0")
     section = in_version(check.requirement.section, version)
     requirement = msgspec.structs.replace(check.requirement, section=section)
@@ -213,8 +209,9 @@ async def _card(http: LoggedTransport, url: str, headers: dict[str, str]) -> Car
     for place in places:
         address = parts._replace(path=place, fragment="").geturl()
         try:
-            await http.send("GET", address, {**headers, "Accept": "application/json"}, None,
-                            timeout=10)
+            await http.send(
+                "GET", address, {**headers, "Accept": "application/json"}, None, timeout=10
+            )
         except ClientError as error:
             raise CardNotRead(f"there is no agent at {redacted(url)}: {error}") from None
         exchange = http.last

@@ -24,7 +24,9 @@ async def _streamed(probe: Probe) -> Streamed:
     return streamed
 
 
-@check("STREAM-1", "MUST", "3.1.2", "A stream begins with the task, or is one message", versions=NEW)  # noqa: E501
+@check(
+    "STREAM-1", "MUST", "3.1.2", "A stream begins with the task, or is one message", versions=NEW
+)
 async def _(probe: Probe) -> None:
     events = (await _streamed(probe)).events
     if isinstance(events[0], Message):
@@ -66,7 +68,13 @@ async def _(probe: Probe) -> None:
         raise Violation(f"its Content-Type is {wire.media_type if wire else 'missing'!r}")
 
 
-@check("STREAM-5", "MUST", "9.4.2", "Every event is a JSON-RPC response to the request", bindings=("JSONRPC",))  # noqa: E501
+@check(
+    "STREAM-5",
+    "MUST",
+    "9.4.2",
+    "Every event is a JSON-RPC response to the request",
+    bindings=("JSONRPC",),
+)
 async def _(probe: Probe) -> None:
     for data in _raw_events(await _streamed(probe)):
         if data.get("jsonrpc") != "2.0":
@@ -77,7 +85,14 @@ async def _(probe: Probe) -> None:
             raise Violation("an event has not exactly one of result and error")
 
 
-@check("STREAM-6", "MUST", "3.5.2", "Every event has exactly one of its four kinds", versions=NEW, bindings=OVER_HTTP)  # noqa: E501
+@check(
+    "STREAM-6",
+    "MUST",
+    "3.5.2",
+    "Every event has exactly one of its four kinds",
+    versions=NEW,
+    bindings=OVER_HTTP,
+)
 async def _(probe: Probe) -> None:
     for data in _raw_events(await _streamed(probe)):
         members = data.get("result", {}) if probe.binding == "JSONRPC" else data
@@ -119,7 +134,13 @@ async def _(probe: Probe) -> None:
     _refused(await probe.subscribe(MISSING_TASK), TaskNotFoundError, "to an unknown task")
 
 
-@check("STREAM-11", "MUST", "3.3.4", "Streaming that the card does not declare is refused", versions=NEW)  # noqa: E501
+@check(
+    "STREAM-11",
+    "MUST",
+    "3.3.4",
+    "Streaming that the card does not declare is refused",
+    versions=NEW,
+)
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.streaming:
         raise NotApplicable("the card declares capabilities.streaming")
@@ -138,7 +159,14 @@ async def _(probe: Probe) -> None:
         raise Violation(f"the first event is a {type(first).__name__}")
 
 
-@check("OLD-3", "MUST", "0.3:7.2.2", "The last status of a stream is final", versions=("0.3",), bindings=("JSONRPC",))  # noqa: E501
+@check(
+    "OLD-3",
+    "MUST",
+    "0.3:7.2.2",
+    "The last status of a stream is final",
+    versions=("0.3",),
+    bindings=("JSONRPC",),
+)
 async def _(probe: Probe) -> None:
     told = [data.get("result", {}) for data in _raw_events(await _streamed(probe))]
     updates = [each for each in told if each.get("kind") == "status-update"]

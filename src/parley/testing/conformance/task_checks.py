@@ -66,7 +66,14 @@ async def _(probe: Probe) -> None:
         raise Violation("an artifact has no parts")
 
 
-@check("TASK-6", "MUST", "5.6.1", "Timestamps are ISO 8601 in UTC, with a Z", versions=NEW, bindings=OVER_HTTP)  # noqa: E501
+@check(
+    "TASK-6",
+    "MUST",
+    "5.6.1",
+    "Timestamps are ISO 8601 in UTC, with a Z",
+    versions=NEW,
+    bindings=OVER_HTTP,
+)
 async def _(probe: Probe) -> None:
     found = [
         value
@@ -126,7 +133,14 @@ async def _(probe: Probe) -> None:
             raise Violation(f"a role is {value!r}, not ROLE_USER or ROLE_AGENT")
 
 
-@check("OLD-1", "MUST", "0.3:6.1", "Objects of 0.3 say what they are (kind)", versions=("0.3",), bindings=("JSONRPC",))  # noqa: E501
+@check(
+    "OLD-1",
+    "MUST",
+    "0.3:6.1",
+    "Objects of 0.3 say what they are (kind)",
+    versions=("0.3",),
+    bindings=("JSONRPC",),
+)
 async def _(probe: Probe) -> None:
     task = await _raw_task(probe)
     if task.get("kind") != "task":
@@ -136,7 +150,14 @@ async def _(probe: Probe) -> None:
             raise Violation("a part has no kind")
 
 
-@check("OLD-2", "MUST", "0.3:6.3", "States of 0.3 are in lower case", versions=("0.3",), bindings=("JSONRPC",))  # noqa: E501
+@check(
+    "OLD-2",
+    "MUST",
+    "0.3:6.3",
+    "States of 0.3 are in lower case",
+    versions=("0.3",),
+    bindings=("JSONRPC",),
+)
 async def _(probe: Probe) -> None:
     state = ((await _raw_task(probe)).get("status") or {}).get("state")
     known = {str(s).removeprefix("TASK_STATE_").lower().replace("_", "-") for s in TaskState}
@@ -155,7 +176,9 @@ async def _(probe: Probe) -> None:
         raise Violation(f"the task {task.id!r} is not among those of its own context")
 
 
-@check("LIST-2", "MUST", "3.1.4", "A list has all members of a page", versions=NEW, bindings=OVER_HTTP)  # noqa: E501
+@check(
+    "LIST-2", "MUST", "3.1.4", "A list has all members of a page", versions=NEW, bindings=OVER_HTTP
+)
 async def _(probe: Probe) -> None:
     await _page(probe, page_size=1)
     members = _result(probe)
@@ -218,7 +241,14 @@ async def _(probe: Probe) -> None:
         raise Violation("the tasks are not in descending order of their status' timestamps")
 
 
-@check("LIST-7", "MUST", "3.1.4", "Artifacts are left out unless asked for", versions=NEW, bindings=OVER_HTTP)  # noqa: E501
+@check(
+    "LIST-7",
+    "MUST",
+    "3.1.4",
+    "Artifacts are left out unless asked for",
+    versions=NEW,
+    bindings=OVER_HTTP,
+)
 async def _(probe: Probe) -> None:
     task = await probe.finished()
     await _page(probe, context_id=task.context_id)

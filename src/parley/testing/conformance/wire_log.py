@@ -69,9 +69,7 @@ class LoggedTransport(HttpTransport):
         """Send a request and yield the response, and keep both."""
         sent = body if isinstance(body, bytes) else b""
         exchange = self.last = WireExchange(method=method, url=url, sent=sent)
-        async with super().open(
-            method, url, headers, body, timeout=timeout, idle=idle
-        ) as answer:
+        async with super().open(method, url, headers, body, timeout=timeout, idle=idle) as answer:
             exchange.status = answer.status
             exchange.headers = dict(answer.headers)
             yield _Logged(answer, exchange)

@@ -22,7 +22,7 @@ class Gate:
             self._is_open = True
             waiting, self._waiting = self._waiting, []
         for loop, future in waiting:
-            loop.call_soon_threadsafe(lambda each=future: each.done() or each.set_result(None))
+            loop.call_soon_threadsafe(_release, future)
 
     async def wait(self) -> None:
         """Return when the gate is open."""
@@ -33,6 +33,11 @@ class Gate:
             future = loop.create_future()
             self._waiting.append((loop, future))
         await future
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

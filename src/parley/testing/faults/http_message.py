@@ -105,7 +105,7 @@ class FrameSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the frames that a chunk completes."""
         self._rest += chunk
-        frames = []
+        frames: list[bytes] = []
         while True:
             ends = [
                 (at + len(end))
