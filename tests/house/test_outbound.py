@@ -68,8 +68,6 @@ OUTBOUND = {
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
     "testing/faults/proxy.py": TEST,
-    "testing/conformance/server_run.py": USER,
-    "testing/conformance/wire_log.py": USER,
 }
 
 

@@ -18,7 +18,6 @@ from parley.cli.commands import (
     catalog,
     complete,
     config,
-    conformance,
     demo,
     envelope,
     keys,
@@ -30,6 +29,7 @@ from parley.cli.commands import (
     task,
     usage,
 )
+from parley.cli.conformance import command as conformance
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME

@@ -19,7 +19,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parley.testing import faults
     from parley.testing.assertions import assert_events
     from parley.testing.cassettes.cassette import Cassette, cassette
     from parley.testing.cassettes.models import ModelCassette, model_cassette
@@ -104,7 +103,6 @@ __all__ = [
     "completed",
     "containing",
     "failed",
-    "faults",
     "input_required",
     "message",
     "model_cassette",
@@ -116,8 +114,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name when it is first used: without agents, the pytest plugin costs little."""
-    if name == "faults":
-        return importlib.import_module("parley.testing.faults")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley.testing' has no attribute {name!r}")

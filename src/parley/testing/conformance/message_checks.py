@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from parley.model.errors import (
+    InvalidAgentResponseError,
     InvalidParamsError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -254,5 +255,5 @@ def _error(probe: Probe, exchange: WireExchange) -> Exception | None:
         return None
     try:
         return probe.dialect.http_json.read_error(exchange.status, exchange.body)
-    except Exception as error:
+    except InvalidAgentResponseError as error:
         raise Violation(f"the answer, {exchange.status}, is no error of the protocol") from error
