@@ -63,6 +63,7 @@ async def test_our_own_client_conforms() -> None:
         "JSONRPC 1.0",
         "HTTP+JSON 1.0",
         "JSONRPC 0.3",
+        "GRPC 1.0",
     }
 
 

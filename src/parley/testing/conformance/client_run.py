@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 
-from parley.testing.conformance.client_scenarios import Action, ClientScenario
+from parley.client.bindings.binding import is_supported
+from parley.model.distribution import install_command
+from parley.testing.conformance.client_grpc import grpc_agent
+from parley.testing.conformance.client_scenarios import SAID, Action, ClientScenario
 from parley.testing.conformance.client_server import ClientOutcome, Visit, scripted_server
 from parley.testing.conformance.client_table import SCENARIOS
 from parley.testing.conformance.report import Report
@@ -62,7 +65,7 @@ async def run_client(
     """
     scenarios = choose(only, skip, protocol_versions, bindings)
     verdicts = []
-    async with scripted_server([each.answer for each in scenarios]) as visits:
+    async with _served(scenarios) as visits:
         for scenario, visit in zip(scenarios, visits, strict=True):
             verdict = await _played(scenario, visit, drive, patience)
             verdicts.append(verdict)
@@ -85,11 +88,23 @@ async def watch_client(
     client prints is not judged.
     """
     scenarios = choose(only, skip, protocol_versions, bindings)
-    async with scripted_server([each.answer for each in scenarios]) as visits:
+    async with _served(scenarios) as visits:
         pairs = list(zip(scenarios, visits, strict=True))
         await ready(pairs)
         verdicts = tuple(_judged(scenario, visit) for scenario, visit in pairs)
     return Report(kind="client", subject="under test", verdicts=verdicts)
+
+
+@asynccontextmanager
+async def _served(scenarios: list[ClientScenario]) -> AsyncIterator[list[Visit]]:
+    """Serve the scenarios, each at an address of its own."""
+    async with AsyncExitStack() as stack:
+        answers = [each.answer for each in scenarios]
+        visits = await stack.enter_async_context(scripted_server(answers))
+        for scenario, visit in zip(scenarios, visits, strict=True):
+            if scenario.uses.startswith("GRPC") and is_supported("GRPC"):
+                await stack.enter_async_context(grpc_agent(visit, scenario.wants or SAID))
+        yield visits
 
 
 def choose(
@@ -158,6 +173,9 @@ async def _played(scenario: ClientScenario, visit: Visit, drive: Drive, patience
     assignment = Assignment(
         url=visit.url, action=scenario.action, text=TEXT, scenario=scenario.requirement.id
     )
+    if scenario.uses.startswith("GRPC") and not visit.grpc:
+        reason = f"gRPC is not installed here: {install_command('grpc')}"
+        return _verdict(scenario, visit, "skipped", reason)
     for _ in range(scenario.runs):
         try:
             async with asyncio.timeout(patience):

@@ -271,6 +271,12 @@ def plays(
     return serves
 
 
+def over_grpc(visit: Visit) -> dict[str, Any]:
+    """Return a card with one interface, over gRPC."""
+    interface = {"url": visit.grpc, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+    return {**card(visit), "supportedInterfaces": [interface]}
+
+
 def says(reply: Callable[[Received], Reply]) -> Serves:
     """Answer every request in one way."""
     return lambda request, visit: reply(request)

@@ -78,9 +78,13 @@ class ClientOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Visit(msgspec.Struct, kw_only=True):
-    """One scenario while it is played: its address, what came, what the client made of it."""
+    """One scenario while it is played: its address, what came, what the client made of it.
+
+    ``grpc`` is the ``host:port`` of the agent, where the scenario is one over gRPC.
+    """
 
     url: str
+    grpc: str = ""
     requests: list[Received] = []
     outcomes: list[ClientOutcome] = []
 

@@ -35,6 +35,7 @@ from parley.testing.conformance.client_scenarios import (
     nothing_sent,
     odd_stream,
     other_id,
+    over_grpc,
     plays,
     rich,
     says,
@@ -104,6 +105,7 @@ _REST: dict[str, Any] = {
     "members": carded(binding="HTTP+JSON", path="/rest"),
     "uses": "HTTP+JSON 1.0",
 }
+_GRPC: dict[str, Any] = {"members": over_grpc, "uses": "GRPC 1.0"}
 _OLD_RPC: dict[str, Any] = {"members": carded(version="0.3"), "uses": "JSONRPC 0.3"}
 
 SCENARIOS: tuple[ClientScenario, ...] = (
@@ -526,5 +528,28 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         wants=STORY,
         **_OLD_RPC,
     ),
+    _scenario(
+        "CL-GRPC-1",
+        "MUST",
+        "5.2",
+        "An agent over gRPC is called in its version",
+        "send",
+        plays(),
+        asked,
+        in_form,
+        version_named,
+        wants=SAID,
+        **_GRPC,
+    ),
+    _scenario(
+        "CL-GRPC-2",
+        "MUST",
+        "3.5.2",
+        "Streams over gRPC are read",
+        "stream",
+        plays(),
+        wants=SAID,
+        **_GRPC,
+    ),
 )
-"""All scenarios for clients over HTTP, in the order of a run."""
+"""All scenarios for clients, in the order of a run."""
