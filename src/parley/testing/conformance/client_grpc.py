@@ -23,7 +23,7 @@ from parley.testing.conformance.client_forms import CONTEXT_ID, TASK_ID
 from parley.testing.conformance.client_server import MAX_REQUESTS, Received, Visit
 from parley.wire import versions
 
-_IDS = {"task_id": TASK_ID, "context_id": CONTEXT_ID}
+_IDS: dict[str, Any] = {"task_id": TASK_ID, "context_id": CONTEXT_ID}
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -121,7 +121,7 @@ class _Cut(Exception):
 
 @asynccontextmanager
 async def scripted_server(
-    answers: list[Answer], host: str = "127.0.0.1"
+    answers: Sequence[Answer], host: str = "127.0.0.1"
 ) -> AsyncIterator[list[Visit]]:
     """Serve each answer on a port of its own, and yield their visits in order."""
     sockets, visits, by_port = [], [], {}
