@@ -45,6 +45,7 @@ ISSUERS = "the policy of the agent, but for the issuer that the author names"
 USER = "none: the user of a command names the address"
 OPERATOR = "none: the operator names the address"
 TOOLS = "the policy of the agent, but for the server and issuer that the author names"
+TEST = "none: the author of a test names the address"
 CRAWL = "the policy of the registry, for every hop by name and at connect time"
 
 OUTBOUND = {
@@ -70,6 +71,7 @@ OUTBOUND = {
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
     "llm/endpoint/openai_model.py": OPERATOR,
+    "testing/faults/proxy.py": TEST,
 }
 
 

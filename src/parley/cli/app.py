@@ -30,6 +30,7 @@ from parley.cli.commands import (
     task,
     usage,
 )
+from parley.cli.conformance import command as conformance
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME
@@ -37,8 +38,8 @@ from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 
 GROUPS = (
-    "agents", "auth", "card", "catalog", "config", "envelope", "keys", "mcp", "push", "registry",
-    "store", "task",
+    "agents", "auth", "card", "catalog", "config", "conformance", "envelope", "keys", "mcp",
+    "push", "registry", "store", "task",
 )  # fmt: skip
 """The commands that have commands of their own."""
 
@@ -101,6 +102,7 @@ def build() -> typer.Typer:
         store,
         usage,
         audit,
+        conformance,
         config,
     ):
         command_module.register(app)

@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.testing.assertions import assert_events
+    from parley.testing.cassettes.cassette import Cassette, cassette
+    from parley.testing.cassettes.models import ModelCassette, model_cassette
+    from parley.testing.cassettes.tape import NotOnTape, TapeUnreadable
+    from parley.testing.faults.proxy import FaultProxy
     from parley.testing.in_process_client import Client, TestedAgent, client
     from parley.testing.issuer import Issuer
     from parley.testing.matchers import (
@@ -42,13 +46,18 @@ if TYPE_CHECKING:
     from parley.testing.webhooks import Deliveries, Delivery
 
 _HOMES = {
+    "Cassette": "parley.testing.cassettes.cassette",
     "Client": "parley.testing.in_process_client",
     "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
+    "FaultProxy": "parley.testing.faults.proxy",
     "Issuer": "parley.testing.issuer",
     "Matcher": "parley.testing.matchers",
+    "ModelCassette": "parley.testing.cassettes.models",
+    "NotOnTape": "parley.testing.cassettes.tape",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
+    "TapeUnreadable": "parley.testing.cassettes.tape",
     "TestTime": "parley.testing.moved_time",
     "TestedAgent": "parley.testing.in_process_client",
     "anything": "parley.testing.matchers",
@@ -56,25 +65,32 @@ _HOMES = {
     "assert_events": "parley.testing.assertions",
     "auth_required": "parley.testing.matchers",
     "canceled": "parley.testing.matchers",
+    "cassette": "parley.testing.cassettes.cassette",
     "client": "parley.testing.in_process_client",
     "completed": "parley.testing.matchers",
     "containing": "parley.testing.matchers",
     "failed": "parley.testing.matchers",
     "input_required": "parley.testing.matchers",
     "message": "parley.testing.matchers",
+    "model_cassette": "parley.testing.cassettes.models",
     "rejected": "parley.testing.matchers",
     "submitted": "parley.testing.matchers",
     "working": "parley.testing.matchers",
 }
 
 __all__ = [
+    "Cassette",
     "Client",
     "Deliveries",
     "Delivery",
+    "FaultProxy",
     "Issuer",
     "Matcher",
+    "ModelCassette",
+    "NotOnTape",
     "Received",
     "ScriptedAgent",
+    "TapeUnreadable",
     "TestTime",
     "TestedAgent",
     "anything",
@@ -82,12 +98,14 @@ __all__ = [
     "assert_events",
     "auth_required",
     "canceled",
+    "cassette",
     "client",
     "completed",
     "containing",
     "failed",
     "input_required",
     "message",
+    "model_cassette",
     "rejected",
     "submitted",
     "working",

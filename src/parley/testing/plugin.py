@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture ``parley_client``, and differences in failed assertions.
+"""The pytest plugin: ``parley_client``, ``parley_cassette``, and differences in assertions.
 
 pytest loads it in every run where Parley is installed, so it imports nothing of Parley before it is
 used. It works with anyio and with pytest-asyncio, and needs neither.
@@ -7,13 +7,15 @@ used. It works with anyio and with pytest-asyncio, and needs neither.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from parley.testing.cassettes.cassette import Cassette
     from parley.testing.in_process_client import Client
 
 
@@ -47,6 +49,23 @@ def parley_client(request: pytest.FixtureRequest) -> Callable[..., Client]:
 
         request.node.obj = closing  # whichever plugin runs it, its loop is that of the test
     return make
+
+
+@pytest.fixture
+def parley_cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
+    """``parley.testing.cassette`` around the test, in a file of the test's name.
+
+    The file is in ``cassettes/`` beside the test's. PARLEY_CASSETTES chooses the mode.
+
+    async def test_it_books(parley_cassette):
+        async with parley.connect("https://agents.example.com") as agent:
+            assert (await agent.send("A room in Rome")).text == "Room 7"
+    """
+    from parley.testing.cassettes.cassette import cassette
+
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    with cassette(request.path.parent / "cassettes" / request.path.stem / f"{name}.json") as tape:
+        yield tape
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

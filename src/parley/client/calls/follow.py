@@ -86,7 +86,9 @@ async def follow(
                         request = GetTaskRequest(id=reader.task_id)
                         events = reader.apply_snapshot(await service.get_task(request, context))
                     else:
-                        events = reader.apply_item(item, resumed=resumed and opening)
+                        events = reader.apply_item(
+                            item, resumed=resumed and opening, opening=opening
+                        )
                     for event in events:
                         failures = quiet = 0
                         yield reader.deliver(event)

@@ -17,6 +17,7 @@ from parley.client.calls.prior_question import (
     restates_prior_question,
     shows_prior_question,
 )
+from parley.client.errors import Disconnected
 from parley.model.errors import InvalidAgentResponseError
 from parley.model.parts import Message
 from parley.model.service import StreamItem
@@ -97,10 +98,12 @@ class StreamReader:
         """Take the next state as the turn's own, whatever the task's state was before."""
         self._continues_task = self.is_prior_state = False
 
-    def apply_item(self, item: StreamItem, *, resumed: bool) -> list[Event]:
+    def apply_item(self, item: StreamItem, *, resumed: bool, opening: bool = False) -> list[Event]:
         """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream.
 
-        Raises ``InvalidAgentResponseError`` for a chunk that follows its artifact's last one.
+        ``opening``: it opens a stream, where the agent says where that begins. Raises
+        ``InvalidAgentResponseError`` for a chunk that follows its artifact's last one, and
+        ``Disconnected`` for an event whose number shows that others before it were lost.
         """
         event = item.event
         if isinstance(event, Message):
@@ -112,6 +115,11 @@ class StreamReader:
         if self.numbered and item.seq is not None:
             if self.seq is not None and item.seq <= self.seq:
                 return []
+            if self._misses_some(item) and not opening:
+                raise Disconnected(
+                    f"the stream goes on with event {item.seq} after event {self.seq}: some were "
+                    "lost on the way"
+                )
             self.seq = item.seq
         elif resumed and isinstance(event, Task):
             return self.apply_snapshot(event)
@@ -131,6 +139,12 @@ class StreamReader:
                 logger.info("task %r sends what cannot be: %s", self.task_id, error)
                 self._folded = None
         return [event]
+
+    def _misses_some(self, item: StreamItem) -> bool:
+        """Return whether events are missing before this one. A task stands for all before it."""
+        if self.seq is None or item.seq is None or isinstance(item.event, Task):
+            return False
+        return item.seq > self.seq + 1
 
     def apply_snapshot(self, task: Task) -> list[Event]:
         """Return what is new to the reader in a snapshot of the task."""

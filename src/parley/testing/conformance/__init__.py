@@ -1,0 +1,1 @@
+"""Conformance runs: what the specification asks of a server or a client, tried and judged."""

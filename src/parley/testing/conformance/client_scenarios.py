@@ -1,0 +1,365 @@
+"""Scenarios for clients: what the server does, what the client is to do, and how it is judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from parley.testing.conformance.client_forms import (
+    NOT_FOUND,
+    STREAM_HEADERS,
+    TASK_ID,
+    Forms,
+    card,
+    card_reply,
+    error,
+    frame,
+    is_card,
+    result,
+    stream,
+)
+from parley.testing.conformance.client_server import Received, Reply, Visit
+from parley.testing.conformance.verdicts import NotApplicable, Requirement, Violation
+
+Action = Literal["send", "stream", "answer", "cancel"]
+NEW = Forms()
+OLD = Forms("0.3")
+STORY = "one two three"
+SAID = "All is well"
+
+Serves = Callable[[Received, Visit], Reply]
+Judges = Callable[[Visit], None]
+
+
+class ClientScenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario. ``wants`` is a text that the client is to print, ``fails`` that it is to fail.
+
+    ``runs`` is how often the client plays it; ``judges`` raises ``Violation``.
+    """
+
+    requirement: Requirement
+    action: Action
+    card: Callable[[Visit], dict[str, Any]]
+    serves: Serves
+    judges: tuple[Judges, ...] = ()
+    wants: str = ""
+    fails: bool = False
+    runs: int = 1
+    uses: str = "JSONRPC 1.0"
+
+    def answer(self, visit: Visit, request: Received) -> Reply:
+        """Answer a request."""
+        if is_card(request):
+            members = self.card(visit)
+            return card_reply(members) if members else Reply(status=404)
+        return self.serves(request, visit)
+
+
+# -- how it is judged --------------------------------------------------------------------------
+
+
+def asked(visit: Visit) -> None:
+    """The client sends a message."""
+    if not visit.requests:
+        raise NotApplicable("the client was not run against this address")
+    if not visit.sent:
+        paths = ", ".join(f"{each.method} {each.path}" for each in visit.requests[:4])
+        raise Violation(f"no message was sent; the client asked for {paths}")
+
+
+def in_form(visit: Visit) -> None:
+    """The message has the form of its version."""
+    for each in visit.sent:
+        message = each.message
+        if not message.get("messageId"):
+            raise Violation("the message has no messageId")
+        if message.get("role") != "ROLE_USER":
+            raise Violation(f"the role is {message.get('role')!r}, not 'ROLE_USER'")
+        parts = message.get("parts")
+        if not isinstance(parts, list) or not parts:
+            raise Violation("the message has no parts")
+        if not all(
+            isinstance(p, dict) and {"text", "data", "raw", "url"} & p.keys() for p in parts
+        ):
+            raise Violation("a part has none of text, data, raw and url")
+
+
+def in_old_form(visit: Visit) -> None:
+    """The message has the form of 0.3."""
+    for each in visit.sent:
+        message = each.message
+        if message.get("role") != "user":
+            raise Violation(f"the role is {message.get('role')!r}, not 'user' as 0.3 has it")
+        parts = message.get("parts") or ()
+        if not parts or any(part.get("kind") not in ("text", "file", "data") for part in parts):
+            raise Violation("a part has no kind, which 0.3 asks for")
+
+
+def in_camel_case(visit: Visit) -> None:
+    """Members are in camelCase."""
+    for each in visit.sent:
+        names = [*each.params, *each.message, *each.params.get("configuration", {})]
+        for name in names:
+            if "_" in name:
+                raise Violation(f"the member {name!r} is in snake_case")
+
+
+def as_json_rpc(visit: Visit) -> None:
+    """Calls are JSON-RPC 2.0."""
+    for each in visit.sent:
+        call = each.json
+        if each.method != "POST":
+            raise Violation(f"the call is a {each.method}, not a POST")
+        kind = each.headers.get("content-type", "").partition(";")[0]
+        if kind not in ("application/json", "application/a2a+json"):
+            raise Violation(f"its Content-Type is {kind!r}, not application/json")
+        if call.get("jsonrpc") != "2.0":
+            raise Violation(f"jsonrpc is {call.get('jsonrpc')!r}, not '2.0'")
+        if not isinstance(call.get("id"), str | int) or isinstance(call.get("id"), bool):
+            raise Violation(f"the id is {call.get('id')!r}: the call waits for no answer")
+        if not isinstance(call.get("params"), dict):
+            raise Violation("params is no object")
+
+
+def version_named(visit: Visit) -> None:
+    """Every request but those for cards names the version."""
+    for each in visit.requests:
+        if each.operation == "card":
+            continue
+        version = each.headers.get("a2a-version") or ""
+        if version.split(".")[:2] != ["1", "0"] and "A2A-Version=1.0" not in each.path:
+            raise Violation(f"{each.operation or each.path} has A2A-Version {version!r}, not '1.0'")
+
+
+def at_path(path: str) -> Judges:
+    """Every call goes to one path."""
+
+    def judge(visit: Visit) -> None:
+        for each in visit.requests:
+            if each.operation != "card" and not each.path.startswith(path):
+                raise Violation(f"{each.method} {each.path} is not at {path}, where the card leads")
+
+    return judge
+
+
+def ids_differ(visit: Visit) -> None:
+    """Different messages have different ids."""
+    ids = [each.message.get("messageId") for each in visit.sent]
+    if len(visit.outcomes) > 1 and len(set(ids)) < len(visit.outcomes):
+        raise Violation(f"two messages have the same messageId: {ids}")
+
+
+def not_streamed(visit: Visit) -> None:
+    """No stream is asked for."""
+    if visit.of("SendStreamingMessage"):
+        raise Violation("SendStreamingMessage was called, and the card declares no streaming")
+
+
+def followed(visit: Visit) -> None:
+    """A task that goes on is followed."""
+    if not visit.of("GetTask", "SubscribeToTask"):
+        raise Violation("the task was still working, and nobody asked for it again")
+
+
+def not_repeated(visit: Visit) -> None:
+    """A message that may have arrived is not sent as a second one."""
+    ids = {each.message.get("messageId") for each in visit.sent}
+    if len(ids) > len(visit.outcomes or [0]):
+        raise Violation(
+            f"after the cut the message was sent again, as another one: {sorted(map(str, ids))}"
+        )
+
+
+def within(most: int) -> Judges:
+    """No flood of requests."""
+
+    def judge(visit: Visit) -> None:
+        if len(visit.sent) > most:
+            raise Violation(f"the message was sent {len(visit.sent)} times")
+
+    return judge
+
+
+def waits(visit: Visit) -> None:
+    """After 429 the client waits as long as it is told."""
+    times = [each.at for each in visit.sent]
+    if len(times) > 1 and times[1] - times[0] < 0.9:
+        gap = times[1] - times[0]
+        raise Violation(f"Retry-After was 1 second, and the next request came after {gap:.2f} s")
+
+
+def continues(visit: Visit) -> None:
+    """The answer to a question names the task."""
+    if len(visit.sent) < 2:
+        raise Violation("the question was not answered: there is one message")
+    message = visit.sent[1].message
+    if message.get("taskId") != TASK_ID:
+        raise Violation(f"the answer has taskId {message.get('taskId')!r}, not that of the task")
+    first = visit.sent[0].message.get("messageId")
+    if message.get("messageId") == first:
+        raise Violation("the answer has the messageId of the question's message")
+
+
+def cancelled(visit: Visit) -> None:
+    """The task is cancelled by its id."""
+    calls = visit.of("CancelTask")
+    if not calls:
+        raise Violation("CancelTask was not called")
+    id = calls[0].params.get("id")
+    if id != TASK_ID and f"/tasks/{TASK_ID}:cancel" not in calls[0].path:
+        raise Violation(f"CancelTask was called for {id!r}, not for {TASK_ID!r}")
+
+
+def tenant_named(visit: Visit) -> None:
+    """The tenant of the interface is in the request."""
+    for each in visit.sent:
+        if each.params.get("tenant") != "blue":
+            raise Violation(f"tenant is {each.params.get('tenant')!r}, not 'blue' as on the card")
+
+
+def nothing_sent(visit: Visit) -> None:
+    """Nothing but the card is asked for."""
+    if not visit.requests:
+        raise NotApplicable("the client was not run against this address")
+    if visit.sent:
+        raise Violation("a message was sent to an agent without a card")
+
+
+def extension_requested(visit: Visit) -> None:
+    """A required extension is requested, or the agent left alone."""
+    for each in visit.sent:
+        if not each.headers.get("a2a-extensions"):
+            raise Violation("the card requires an extension, and the message requests none")
+
+
+# -- what the server does ----------------------------------------------------------------------
+
+
+def carded(**options: Any) -> Callable[[Visit], dict[str, Any]]:
+    """Return what makes the card of a visit."""
+    return lambda visit: card(visit, **options)
+
+
+def plays(
+    *,
+    task: Callable[[Visit], dict[str, Any]] | None = None,
+    value: Any = None,
+    events: list[dict[str, Any]] | None = None,
+    forms: Forms = NEW,
+) -> Serves:
+    """Answer messages with a value or events, and further operations as a server does."""
+    now = forms.task("COMPLETED", text=STORY if events else SAID)
+    answer = value if value is not None else forms.named("task", now)
+
+    def serves(request: Received, visit: Visit) -> Reply:
+        match request.operation:
+            case "SendMessage":
+                return result(request, answer)
+            case "SendStreamingMessage":
+                story = events if events is not None else [answer]
+                return stream(request, story)
+            case "GetTask":
+                return result(request, task(visit) if task is not None else now)
+            case "SubscribeToTask":
+                done = task(visit) if task is not None else now
+                return stream(request, [forms.named("task", done)])
+        return error(request, *NOT_FOUND)
+
+    return serves
+
+
+def over_grpc(visit: Visit) -> dict[str, Any]:
+    """Return a card with one interface, over gRPC."""
+    interface = {"url": visit.grpc, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+    return {**card(visit), "supportedInterfaces": [interface]}
+
+
+def says(reply: Callable[[Received], Reply]) -> Serves:
+    """Answer every request in one way."""
+    return lambda request, visit: reply(request)
+
+
+def still_working(request: Received, visit: Visit) -> Reply:
+    """Have a task that works on, and is done when it is asked for twice."""
+    working, done = NEW.task("WORKING"), NEW.task("COMPLETED", text=SAID)
+    if request.operation in ("SendMessage", "SendStreamingMessage"):
+        if request.operation == "SendMessage":
+            return result(request, {"task": working})
+        return stream(request, [{"task": working}])
+    looks = len(visit.of("GetTask", "SubscribeToTask"))
+    now = done if looks > 1 else working
+    if request.operation == "SubscribeToTask":
+        return stream(request, [{"task": now}, *([] if now is done else [{"task": done}])])
+    return result(request, now)
+
+
+def cuts(request: Received, visit: Visit) -> Reply:
+    """Break a stream off after three events."""
+    if request.operation == "SendStreamingMessage":
+        return stream(request, NEW.story()[:3], cut=True)
+    if request.operation == "SendMessage":
+        return result(request, {"task": NEW.task("COMPLETED", text=STORY)})
+    done = NEW.task("COMPLETED", text=STORY)
+    if request.operation == "SubscribeToTask":
+        return stream(request, [{"task": done}])
+    return result(request, done)
+
+
+def asks(request: Received, visit: Visit) -> Reply:
+    """Ask back, and be content with any answer."""
+    if request.operation not in ("SendMessage", "SendStreamingMessage"):
+        waiting = NEW.task("INPUT_REQUIRED", said="Which colour?")
+        answered = len(visit.sent) > 1
+        return result(request, NEW.task("COMPLETED", text=SAID) if answered else waiting)
+    now = NEW.task("INPUT_REQUIRED", said="Which colour?")
+    if request.message.get("taskId") == TASK_ID:
+        now = NEW.task("COMPLETED", text=SAID)
+    if request.operation == "SendMessage":
+        return result(request, {"task": now})
+    return stream(request, [{"task": now}])
+
+
+def cancels(request: Received, visit: Visit) -> Reply:
+    """Have a task that works until it is cancelled."""
+    state = "CANCELED" if visit.of("CancelTask") else "WORKING"
+    now = NEW.task(state)
+    if request.operation == "SendMessage":
+        return result(request, {"task": now})
+    if request.operation in ("SendStreamingMessage", "SubscribeToTask"):
+        return stream(request, [{"task": now}])
+    return result(request, now)
+
+
+def odd_stream(request: Received, visit: Visit) -> Reply:
+    """Comments, other line ends, data of several lines, and bytes cut in a character."""
+    if request.operation != "SendStreamingMessage":
+        return plays(events=NEW.story())(request, visit)
+    first, *rest = NEW.story()
+    id = request.json.get("id")
+
+    def said(event: dict[str, Any]) -> str:
+        return json.dumps({"jsonrpc": "2.0", "id": id, "result": event}, ensure_ascii=False)
+
+    lines = json.dumps({"jsonrpc": "2.0", "id": id, "result": first}, indent=1).split("\n")
+    whole = b": a comment\n\n" + "".join(f"data: {line}\n" for line in lines).encode() + b"\n"
+    whole += b": \r\n\r\nid: 7\r\nevent: message\r\n" + frame(
+        said(NEW.updated("WORKING", "café")), "\r\n"
+    )
+    whole += b"retry: 500\n\n" + b"".join(frame(said(event)) for event in rest[1:])
+    at = whole.index("é".encode()) + 1
+    pieces = (whole[:at], whole[at : at + 1], whole[at + 1 :])
+    return Reply(headers=STREAM_HEADERS, pieces=pieces)
+
+
+def other_id(request: Received, visit: Visit) -> Reply:
+    """Answer the request of somebody else."""
+    body = {"jsonrpc": "2.0", "id": "of-another-request", "result": {"message": NEW.message(SAID)}}
+    return Reply(body=json.dumps(body).encode())
+
+
+def rich(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a value with members that no version has."""
+    return {**value, "newMember": {"nested": [1, None]}, "another": True}

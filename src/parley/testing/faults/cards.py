@@ -1,0 +1,91 @@
+"""Agent cards that lead to the proxy, and requests by the operation that they ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from parley.model.operations import OPERATIONS
+from parley.security.loopback import is_loopback
+
+_OLD_NAMES = {
+    "message/send": "SendMessage",
+    "message/stream": "SendStreamingMessage",
+    "tasks/get": "GetTask",
+    "tasks/list": "ListTasks",
+    "tasks/cancel": "CancelTask",
+    "tasks/resubscribe": "SubscribeToTask",
+    "tasks/pushNotificationConfig/set": "CreateTaskPushNotificationConfig",
+    "tasks/pushNotificationConfig/get": "GetTaskPushNotificationConfig",
+    "tasks/pushNotificationConfig/list": "ListTaskPushNotificationConfigs",
+    "tasks/pushNotificationConfig/delete": "DeleteTaskPushNotificationConfig",
+    "agent/getAuthenticatedExtendedCard": "GetExtendedAgentCard",
+}
+_PATHS = [
+    (
+        operation.verb,
+        re.compile(".*" + re.sub(r"\\\{\w+\\\}", "[^/:]+", re.escape(operation.path)) + "$"),
+        operation.name,
+    )
+    for operation in OPERATIONS
+]
+CARD = "card"
+"""The operation of a request for an agent card at a well-known path."""
+
+
+def operation_of(method: str, path: str, body: bytes) -> str:
+    """Return the operation that a request asks for, in the words of 1.0, or nothing."""
+    path = path.partition("?")[0]
+    if "/.well-known/agent" in path:
+        return CARD
+    if method == "POST":
+        try:
+            call = json.loads(body)
+        except (ValueError, RecursionError):
+            call = None
+        if isinstance(call, dict) and "jsonrpc" in call:
+            name = str(call.get("method", ""))
+            return _OLD_NAMES.get(name, name)
+    for verb, pattern, name in _PATHS:
+        if pattern.match(path) and (method == verb or name == "SubscribeToTask"):
+            return name
+    return ""
+
+
+def led_here(body: bytes, target: str, here: str) -> bytes:
+    """Return a card whose interfaces at ``target`` are at ``here``; others are left out."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    card = document.get("result", document) if isinstance(document, dict) else None
+    if not isinstance(card, dict):
+        return body
+    for name in ("supportedInterfaces", "additionalInterfaces"):
+        if isinstance(card.get(name), list):
+            moved = [_moved(each, target, here) for each in card[name]]
+            card[name] = [each for each in moved if each is not None]
+    if isinstance(card.get("url"), str):
+        card["url"] = _address(card["url"], target, here) or card["url"]
+    card.pop("signatures", None)  # they would not fit any more
+    return json.dumps(document).encode()
+
+
+def _moved(interface: Any, target: str, here: str) -> Any:
+    if not isinstance(interface, dict) or not isinstance(interface.get("url"), str):
+        return interface
+    address = _address(interface["url"], target, here)
+    return None if address is None else {**interface, "url": address}
+
+
+def _address(url: str, target: str, here: str) -> str | None:
+    was, now = urlsplit(url), urlsplit(target)
+    same_host = was.hostname == now.hostname or (
+        is_loopback(was.hostname or "") and is_loopback(now.hostname or "")
+    )
+    if was.scheme not in ("http", "https") or not same_host or was.port != now.port:
+        return None
+    base = urlsplit(here)
+    return was._replace(scheme=base.scheme, netloc=base.netloc).geturl()

@@ -1,0 +1,192 @@
+"""Clients tried against the specification: our own, and those with a defect."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import parley
+from parley.client.bindings.http import HttpTransport
+from parley.client.retry import Retry
+from parley.testing.conformance.client_run import (
+    Assignment,
+    ClientOutcome,
+    CommandDriver,
+    run_client,
+    watch_client,
+)
+from parley.testing.conformance.client_table import SCENARIOS
+
+pytestmark = pytest.mark.anyio
+RETRY = Retry(calls=2, streams=4, first=0.001, limit=0.01)
+
+
+async def ours(assignment: Assignment) -> ClientOutcome:
+    """Do what is assigned with Parley's client."""
+    said: list[str] = []
+    try:
+        async with parley.connect(assignment.url, retries=RETRY) as agent:
+            match assignment.action:
+                case "send":
+                    said.append((await agent.send(assignment.text)).text)
+                case "stream":
+                    async for event in agent.stream(assignment.text):
+                        parts = getattr(getattr(event, "artifact", event), "parts", ())
+                        said += [part.text or "" for part in parts]
+                        said.append(getattr(event, "text", ""))
+                case "answer":
+                    task = await agent.send(assignment.text)
+                    said.append((await agent.send("Blue", task_id=task.id)).text)
+                case "cancel":
+                    task = await agent.send(assignment.text, return_immediately=True)
+                    await agent.cancel(task.id)
+    except Exception as error:
+        return ClientOutcome(succeeded=False, output=str(error))
+    return ClientOutcome(succeeded=True, output="".join(said))
+
+
+async def test_our_own_client_conforms() -> None:
+    report = await run_client(ours)
+    assert [
+        f"{v.requirement.id}: {v.outcome} {v.reason}" for v in report.verdicts if v.reason
+    ] == []
+    assert report.conforms
+    assert len(report.verdicts) == len(SCENARIOS) >= 25
+    assert {each.where for each in report.verdicts} == {
+        "JSONRPC 1.0",
+        "HTTP+JSON 1.0",
+        "JSONRPC 0.3",
+        "GRPC 1.0",
+    }
+
+
+def naive(**wrong: Any) -> Callable[[Assignment], Awaitable[ClientOutcome]]:
+    """Return a client that somebody wrote in an afternoon, with something wrong about it."""
+
+    async def drive(assignment: Assignment) -> ClientOutcome:
+        async with HttpTransport() as http:
+            card = (await http.get(f"{assignment.url}/.well-known/agent-card.json", {})).body
+            interface = json.loads(card)["supportedInterfaces"][0]
+            message: dict[str, Any] = {
+                "messageId": wrong.get("id") or uuid4().hex,
+                "role": wrong.get("role", "ROLE_USER"),
+                "parts": [{"text": assignment.text}],
+            }
+            message |= wrong.get("members", {})
+            method = wrong.get("method", "SendMessage")
+            call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
+            call |= wrong.get("call", {})
+            headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+            headers |= wrong.get("headers", {})
+            output = b""
+            for _ in range(wrong.get("times", 1)):
+                url = wrong.get("path", "") and assignment.url + wrong["path"]
+                body = json.dumps(call).encode()
+                reply = await http.send("POST", url or interface["url"], headers, body)
+                output += reply.body
+            return ClientOutcome(succeeded=True, output=output.decode())
+
+    return drive
+
+
+DEFECTS: dict[str, dict[str, Any]] = {
+    "CL-CARD-1": {"path": "/"},
+    "CL-CARD-3": {},  # it takes the first interface, whatever that is
+    "CL-MSG-1": {"role": "user"},
+    "CL-MSG-2": {"members": {"context_id": "c"}},
+    "CL-MSG-3": {"id": "always-the-same"},
+    "CL-RPC-1": {"call": {"id": None}},
+    "CL-RPC-2": {},  # it does not look at the id
+    "CL-VER-1": {"headers": {"A2A-Version": ""}},
+    "CL-ERR-1": {"times": 3},
+    "CL-ERR-4": {"times": 2},
+    "CL-STREAM-3": {"method": "SendStreamingMessage"},
+    "CL-TENANT-1": {},
+    "CL-TURN-1": {"times": 2},
+    "CL-TASK-2": {},
+}
+
+
+@pytest.mark.parametrize("id", DEFECTS)
+async def test_a_planted_defect_is_found_by_its_scenario(id: str) -> None:
+    async def drive(assignment: Assignment) -> ClientOutcome:
+        try:
+            return await naive(**DEFECTS[id])(assignment)
+        except Exception as error:
+            return ClientOutcome(succeeded=False, output=str(error))
+
+    report = await run_client(drive, only=(id,), skip=(f"{id}0",))
+    [found] = report.verdicts
+    assert found.outcome == "failed", found
+    assert found.reason
+
+
+async def test_a_command_is_run_for_each_scenario(tmp_path: Path) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(
+        "import json, sys, urllib.request\n"
+        "url, text = sys.argv[1:3]\n"
+        "card = json.load(urllib.request.urlopen(url + '/.well-known/agent-card.json'))\n"
+        "message = {'messageId': 'm', 'role': 'ROLE_USER', 'parts': [{'text': text}]}\n"
+        "call = {'jsonrpc': '2.0', 'id': 1, 'method': 'SendMessage',\n"
+        "        'params': {'message': message}}\n"
+        "asking = urllib.request.Request(card['supportedInterfaces'][0]['url'],\n"
+        "    json.dumps(call).encode(), {'Content-Type': 'application/json'})\n"
+        "answer = json.load(urllib.request.urlopen(asking))\n"
+        "print(answer['result'])\n"
+    )
+    words = shlex.join([sys.executable, str(script)]) + " {url} {text}"
+    driver = CommandDriver(words, patience=30)
+    only = ("CL-TASK-1", "CL-VER-1", "CL-ERR-1", "CL-STREAM-1")
+    report = await run_client(driver, subject=words, only=only)
+    found = {each.requirement.id: each for each in report.verdicts}
+    assert {id: each.outcome for id, each in found.items()} == {
+        "CL-TASK-1": "passed",
+        "CL-VER-1": "failed",
+        "CL-ERR-1": "passed",
+        "CL-STREAM-1": "skipped",
+    }
+    assert "SendMessage has A2A-Version ''" in found["CL-VER-1"].reason
+    assert "no {action}" in found["CL-STREAM-1"].reason
+    with pytest.raises(ValueError, match=r"has no \{url\}"):
+        CommandDriver("my-client", patience=1)
+
+
+async def test_a_client_that_does_not_end_or_start_is_reported() -> None:
+    async def hangs(assignment: Assignment) -> ClientOutcome:
+        raise TimeoutError
+
+    [verdict] = (await run_client(hangs, only=("CL-MSG-4",), patience=3)).verdicts
+    assert (verdict.outcome, verdict.reason) == ("failed", "the client was not done within 3 s")
+    missing = CommandDriver("/nowhere/client {url}", patience=1)
+    report = await run_client(missing, only=("CL-MSG-4",))
+    assert "did not start" in report.verdicts[0].reason
+    assert not report.conforms
+
+
+async def test_a_client_that_somebody_else_runs_is_watched() -> None:
+    async def ready(pairs: list[Any]) -> None:
+        scenario, visit = pairs[0]
+        assignment = Assignment(
+            url=visit.url, action=scenario.action, text="Hello", scenario=scenario.requirement.id
+        )
+        await ours(assignment)
+
+    report = await watch_client(ready, only=("CL-CARD-1", "CL-CARD-2"))
+    first, second = report.verdicts
+    assert first.outcome == "passed"
+    assert second.outcome == "skipped"
+    assert second.reason.startswith("not played; send 'Hello'")
+
+
+def test_every_scenario_has_an_id_of_its_own_and_a_link() -> None:
+    names = [each.requirement.id for each in SCENARIOS]
+    assert len(set(names)) == len(names)
+    assert all(each.requirement.link.startswith("https://") for each in SCENARIOS)
