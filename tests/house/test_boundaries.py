@@ -27,7 +27,7 @@ COMMITTED = "telling of a commit: it stands, whatever those who hear of it do"
 LOOP = "a task that has to go on looking after others until the server ends"
 CRAWL = "a crawler: the trouble of one source or entry is no other's"
 COMMAND = "the command: what was raised becomes a report and an exit status"
-
+MCP = "the connection's task: what the package raises differs by transport; openers are told"
 BOUNDARIES = {
     ("security/schemes/api_key.py", "_look_up"): STORE,
     ("extensions/profile.py", "receive"): AUTHOR,
@@ -44,6 +44,7 @@ BOUNDARIES = {
     ("integrations/a2a_sdk/execution.py", "_cancel"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
+    ("agent/tools/mcp_session.py", "_own"): MCP,
     ("compose/calling.py", "_step"): AUTHOR,
     ("agent/lifespan.py", "_run"): AUTHOR,
     ("client/envelope/inbound.py", "_handle"): HANDLER,

@@ -15,6 +15,7 @@ MAY_SLEEP = (
     "simulation/",
     "peers/",
     "polling.py",
+    "agent/tools/shop_server.py",
     "deploy/agent.py",
     "faults/served.py",
     "faults/waiting.py",

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, nullcontext
 from contextvars import Context, ContextVar
 from typing import Any
 
+from httpx2 import HTTPError
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client._transport import Transport
 from mcp.client.session import ClientRequestContext
@@ -163,7 +164,7 @@ class McpSession:
                         break
         except TimeoutError:
             raise self._unavailable(f"lists no tools within {OPEN_SECONDS:g} s") from None
-        except Exception as error:
+        except (MCPError, HTTPError, ValueError, RuntimeError, OSError) as error:
             self.retired = True
             raise self._failed(error) from error
         if len(found) > MOST_LISTED:

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="agents", help="Find agents by what you need, and publish them.")
     _add_search(group)
     _add_show(group)
-    from parley.cli.commands.agents_publishing import register_publishing
+    from parley.cli.catalog.agents_publishing import register_publishing
 
     register_publishing(group)
 
