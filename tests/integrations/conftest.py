@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -65,6 +65,8 @@ class FrameworkServer:
             self._process = Popen(words, stdin=PIPE, stdout=PIPE, stderr=log, env=env)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
+        if not self.url:
+            self.kill()
         assert self.url, f"{script.name} did not start: {self.log()[-3000:]}"
 
     def kill(self) -> None:
@@ -94,9 +96,22 @@ class FrameworkServer:
             (self.files / name).unlink(missing_ok=True)
 
     def await_note(self, name: str, text: str, seconds: float = 20) -> None:
+        self._await(lambda: text in self.notes(name), f"no {text!r} in {name}", seconds)
+
+    def await_result(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model has a tool's result for a message that begins like this."""
+
+        def is_asked() -> bool:
+            return any(
+                each.said.startswith(said) and each.tool_results for each in self.model.requests
+            )
+
+        self._await(is_asked, f"no result for {said!r}", seconds)
+
+    def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while text not in self.notes(name):
-            assert time.monotonic() < end, f"no {text!r} in {name}: {self.log()[-3000:]}"
+        while not condition():
+            assert time.monotonic() < end, f"{what}: {self.log()[-3000:]}"
             time.sleep(0.02)
 
 

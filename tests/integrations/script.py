@@ -18,6 +18,10 @@ class Script:
     """The script, and the gates that tests open: ``held`` replies wait for them."""
 
     def __init__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let replies that are held wait from now on, until ``open`` is called."""
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
@@ -103,6 +107,17 @@ class Script:
         name = next(t["function"]["name"] for t in request.tools)
         return ScriptedReply(tool_calls=[(name, {"message": request.said})] * 2)
 
+    def _asks_and_answers(
+        self, request: ModelRequest, results: list[str]
+    ) -> ScriptedReply | str:
+        """Answer a question of the agent with the tool that is offered while it waits."""
+        names = [tool["function"]["name"] for tool in request.tools]
+        if not results:
+            return ScriptedReply(tool_calls=[(names[0], {"message": "the weather"})])
+        if len(results) == 1 and (task := re.search(r"task (\S+) waits", results[0])):
+            return ScriptedReply(tool_calls=[(names[-1], {"task": task[1], "answer": "Rome"})])
+        return f"{results[-1]} ({len(names)} tool)"
+
     def _draws(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         return "Here it is." if results else ScriptedReply(tool_calls=[("draw", {})])
 
@@ -122,4 +137,5 @@ class Script:
         r"^transfer": _transfers,
         r"^both agents": _asks_both,
         r"^draw": _draws,
+        r"^ask and answer": _asks_and_answers,
     }

@@ -130,3 +130,32 @@ async def test_a_remote_agent_can_be_handed_over_to(served):
     usage = [each.metadata for each in task.artifacts if each.metadata]
     assert usage
     assert RUN_PROGRESS in usage[-1]
+
+
+async def test_outside_of_a_turn_the_model_answers_questions_of_remote_agents(served):
+    async with agent_of(served, "plain") as remote:
+        answer = await remote.send("ask and answer")
+    assert answer.text == "sunny in Rome (1 tool)"
+
+
+async def test_the_example_of_the_page_runs(served):
+    async with agent_of(served, "page") as remote:
+        assert completed(await remote.send("add 2 and 3")).text == "The sum is 5."
+        task = await remote.send("book a room")
+        assert completed(await remote.send("yes", task_id=task.id)).text == "Result: booked Oslo."
+
+
+async def test_a_crash_takes_back_what_a_session_has_of_the_attempt(served):
+    served.script.close()
+    async with agent_of(served, "sqlite") as remote:
+        task = await remote.send("crash it in the middle", return_immediately=True)
+        served.await_result("crash it in the middle")
+    served.kill()
+    served.script.open()
+    served.start()
+    async with agent_of(served, "sqlite") as remote:
+        completed(await remote.wait(task.id))
+        completed(await remote.send("count", context_id=task.context_id))
+    roles = [each["role"] for each in served.model.requests[-1].messages[1:]]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    assert served.notes("add") == ["20+22"]

@@ -11,6 +11,7 @@ from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from parley import Agent
 from parley.integrations import openai_agents
 
 
@@ -58,6 +59,14 @@ expert = agents.Agent(name="Expert", handoff_description="Knows sums", tools=[ad
 triage = agents.Agent(name="Triage", handoffs=[expert], model=model)
 
 
+plain = Agent("Plain", description="Runs the SDK by itself, without the adapter")
+
+
+@plain.skill
+async def run(message: str) -> str:
+    return str((await agents.Runner.run(caller, message)).final_output)
+
+
 async def callers():
     url = os.environ["PARLEY_TEST_REMOTE"]
     tools = await openai_agents.tools(url)
@@ -69,10 +78,12 @@ if __name__ == "__main__":
     caller, remote = asyncio.run(callers())
     serving.serve(
         {
-            "agent": openai_agents.agent(assistant),
+            "agent": openai_agents.agent(assistant, key="agent"),
             "structured": openai_agents.agent(forecaster),
             "caller": openai_agents.agent(caller),
             "guarded": openai_agents.agent(guarded),
+            "page": serving.documented("openai-agents", "assistant.py")["served"],
+            "plain": plain,
             "triage": openai_agents.agent(triage),
             "frontdesk": openai_agents.agent(
                 agents.Agent(name="Frontdesk", handoffs=[remote], model=model)

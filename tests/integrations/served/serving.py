@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import parley
 from parley import Agent
@@ -47,6 +49,16 @@ async def wait() -> str:
         note("wait", "cancelled")
         raise
     return "waited"
+
+
+def documented(name: str, file: str) -> dict[str, Any]:
+    """Return what a block of a framework's page defines: the one that begins with the file."""
+    page = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    (block,) = [each for each in blocks if each.startswith(f"# {file}\n")]
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile(block, file, "exec"), names)
+    return names
 
 
 def serve(agents: Mapping[str, Agent]) -> None:
