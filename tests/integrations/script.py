@@ -25,7 +25,7 @@ class Script:
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
-        said, results = request.said, request.tool_results
+        said, results = request.said, [_plain(each) for each in request.tool_results]
         for words, answer in self._rules.items():
             if re.search(words, said, re.IGNORECASE):
                 return answer(self, request, results)
@@ -139,3 +139,12 @@ class Script:
         r"^draw": _draws,
         r"^ask and answer": _asks_and_answers,
     }
+
+
+def _plain(result: str) -> str:
+    """Return the result of a tool without the object that some frameworks put around it."""
+    try:
+        value = json.loads(result)
+    except ValueError:
+        return result
+    return str(value["result"]) if isinstance(value, dict) and set(value) == {"result"} else result
