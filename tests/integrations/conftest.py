@@ -108,6 +108,14 @@ class FrameworkServer:
 
         self._await(is_asked, f"no result for {said!r}", seconds)
 
+    def await_asked(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model is asked something that begins like this."""
+        self._await(
+            lambda: any(each.said.startswith(said) for each in self.model.requests),
+            f"not asked {said!r}",
+            seconds,
+        )
+
     def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not condition():

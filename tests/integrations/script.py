@@ -118,6 +118,17 @@ class Script:
             return ScriptedReply(tool_calls=[(names[-1], {"task": task[1], "answer": "Rome"})])
         return f"{results[-1]} ({len(names)} tool)"
 
+    def _holds(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(text="It was held.", hold=self.wait)
+
+    def _hands_over(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if "Handoff Message" in request.said:
+            return "The expert speaks."
+        if results:
+            return "I have handed over."
+        over = {"agent_name": "back", "message": "go on"}
+        return ScriptedReply(tool_calls=[("handoff_to_agent", over)])
+
     def _draws(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         return "Here it is." if results else ScriptedReply(tool_calls=[("draw", {})])
 
@@ -137,6 +148,9 @@ class Script:
         r"^transfer": _transfers,
         r"^both agents": _asks_both,
         r"^draw": _draws,
+        r"^Original Task: graph book": _books,
+        r"^Original Task: hold": _holds,
+        r"User Request: hand over": _hands_over,
         r"^ask and answer": _asks_and_answers,
     }
 

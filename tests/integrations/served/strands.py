@@ -116,6 +116,7 @@ if __name__ == "__main__":
             "graph": strands.agent(graph, name="Graph"),
             "swarm": strands.agent(swarm, name="Swarm"),
             "remote-graph": strands.agent(remote_graph, name="Remote graph"),
+            "page": serving.documented("strands", "assistant.py")["served"],
             "plain": plain,
         }
     )

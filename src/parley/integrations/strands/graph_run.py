@@ -52,6 +52,8 @@ class GraphRun:
     async def run(self) -> None:
         """Run until all nodes have ended, and show what the last ones said."""
         prompt: Any = await prompt_of(self._turn, self._turn.message)
+        if len(prompt) == 1 and "text" in prompt[0]:
+            prompt = prompt[0]["text"]
         number = 0
         with running(CurrentRun(self._interrupts)):
             while True:
