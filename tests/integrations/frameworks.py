@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.peers.environments import OPENAI_AGENTS, STRANDS, Peer
+from tests.peers.environments import LLAMA_INDEX, OPENAI_AGENTS, STRANDS, Peer
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
@@ -41,3 +41,4 @@ def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str)
 
 framework("openai_agents", OPENAI_AGENTS, checkpoints=True)
 framework("strands", STRANDS, checkpoints=True)
+framework("llama_index", LLAMA_INDEX, checkpoints=True)

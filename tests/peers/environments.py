@@ -76,6 +76,16 @@ CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1
 OPENAI_AGENTS = Peer(
     "openai-agents", "PARLEY_OPENAI_AGENTS_PYTHON", ("openai-agents==0.24.0", *PARLEY)
 )
+LLAMA_INDEX = Peer(
+    "llama-index",
+    "PARLEY_LLAMA_INDEX_PYTHON",
+    (
+        "llama-index-core==0.14.25",
+        "llama-index-workflows==2.26.1",
+        "llama-index-llms-openai-like==0.8.1",
+        *PARLEY,
+    ),
+)
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(
