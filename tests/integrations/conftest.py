@@ -92,7 +92,7 @@ class FrameworkServer:
         return path.read_text().split("\n")[:-1] if path.exists() else []
 
     def forget(self) -> None:
-        for name in ("add", "book", "wait"):
+        for name in ("add", "book", "wait", "begin"):
             (self.files / name).unlink(missing_ok=True)
 
     def await_note(self, name: str, text: str, seconds: float = 20) -> None:

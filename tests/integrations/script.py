@@ -129,6 +129,20 @@ class Script:
         over = {"agent_name": "back", "message": "go on"}
         return ScriptedReply(tool_calls=[("handoff_to_agent", over)])
 
+    def _teams(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Hand over with the tool that LlamaIndex offers to an agent that may."""
+        names = [tool["function"]["name"] for tool in request.tools]
+        if results or "handoff" not in names:
+            return "The expert speaks."
+        (tool,) = [each for each in request.tools if each["function"]["name"] == "handoff"]
+        described = str(tool["function"])
+        to_agent = "Remote" if "Remote" in described else "back"
+        over = {"to_agent": to_agent, "reason": "it knows"}
+        return ScriptedReply(text="One moment.", tool_calls=[("handoff", over)])
+
+    def _reads(self, request: ModelRequest, results: list[str]) -> str:
+        return "In spring." if "cold spring" in request.said else "I do not know."
+
     def _draws(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         return "Here it is." if results else ScriptedReply(tool_calls=[("draw", {})])
 
@@ -151,6 +165,9 @@ class Script:
         r"^Original Task: graph book": _books,
         r"^Original Task: hold": _holds,
         r"User Request: hand over": _hands_over,
+        r"^<current_conversation>": _weather,
+        r"^team": _teams,
+        r"^Context information is": _reads,
         r"^ask and answer": _asks_and_answers,
     }
 

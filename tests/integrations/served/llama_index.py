@@ -153,6 +153,7 @@ if __name__ == "__main__":
             "planner": llama_index.agent(Planner(timeout=60)),
             "chat": llama_index.agent(chat_engine, name="Chat"),
             "query": llama_index.agent(query_engine(), name="Documents"),
+            "page": serving.documented("llama-index", "assistant.py")["served"],
             "plain": plain,
         }
     )

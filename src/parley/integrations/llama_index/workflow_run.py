@@ -115,10 +115,13 @@ class WorkflowRun:
             try:
                 while True:
                     upcoming = upcoming or asyncio.ensure_future(anext(events, None))
-                    if pending and self._is_still():
+                    if (pending or answers) and self._is_still():
                         done, _ = await asyncio.wait({upcoming}, timeout=QUIET_SECONDS)
-                        if not done:
+                        if not done and not answers:
                             return self._asked(pending)
+                        if not done:  # steps that wait without requirements do not run again
+                            self._send(answers)
+                            answers = []
                     event, upcoming = await upcoming, None
                     if event is None or isinstance(event, StopEvent):
                         break
@@ -213,6 +216,8 @@ class WorkflowRun:
         await self._turn.remember(self._key, None)
         self._output.used(self._display.used)
         text, data, schema = result_of(result)
+        if data is None and self._is_agent and self._schema is not None:
+            self._turn.fail("The reply of the model could not be used.")
         if data is not None:
             await self._output.data(data, schema=self._schema or schema)
         elif text and not self._display.said:
