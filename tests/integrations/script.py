@@ -107,9 +107,7 @@ class Script:
         name = next(t["function"]["name"] for t in request.tools)
         return ScriptedReply(tool_calls=[(name, {"message": request.said})] * 2)
 
-    def _asks_and_answers(
-        self, request: ModelRequest, results: list[str]
-    ) -> ScriptedReply | str:
+    def _asks_and_answers(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         """Answer a question of the agent with the tool that is offered while it waits."""
         names = [tool["function"]["name"] for tool in request.tools]
         if not results:

@@ -8,10 +8,7 @@ from parley import TaskState
 from parley.extensions.skill_schemas import schemas_on
 from tests.integrations.test_adapters import agent_of, completed, progress_in
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("served", ["llama_index"], indirect=True),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["llama_index"], indirect=True)]
 
 
 async def test_the_card_is_the_agents_own_without_its_prompt(served):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import parley
 from parley import TaskArtifactUpdateEvent, TaskState
 from parley.llm.run_output import RUN_PROGRESS
 from tests.integrations.test_adapters import agent_of, completed, progress_in
@@ -26,7 +25,10 @@ async def test_the_card_is_the_agents_own_without_its_instructions(served):
 
 
 async def test_a_handoff_is_a_step_and_the_answer_is_of_the_last_agent(served):
-    async with agent_of(served, "triage") as remote, remote.stream("transfer to the expert") as all_:
+    async with (
+        agent_of(served, "triage") as remote,
+        remote.stream("transfer to the expert") as all_,
+    ):
         shown = progress_in([event async for event in all_])
         task = completed(await remote.get(all_.task_id))
     assert [each["name"] for each in shown if each["kind"] == "step"] == ["Expert"]
@@ -39,7 +41,9 @@ async def test_an_answer_that_is_neither_yes_nor_no_is_asked_again(served):
         task = await remote.send("yes, but only with a view", task_id=task.id)
         assert task.state is TaskState.INPUT_REQUIRED
         assert "neither yes nor no" in task.text
-        task = completed(await remote.send({"approve": False, "reason": "too dear"}, task_id=task.id))
+        task = completed(
+            await remote.send({"approve": False, "reason": "too dear"}, task_id=task.id)
+        )
     assert served.notes("book") == []
     assert task.text == "Result: too dear."
 

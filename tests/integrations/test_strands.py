@@ -7,10 +7,7 @@ import pytest
 from parley import TaskState
 from tests.integrations.test_adapters import agent_of, completed, progress_in
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("served", ["strands"], indirect=True),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["strands"], indirect=True)]
 
 
 async def test_the_card_is_the_agents_own_without_its_prompt(served):

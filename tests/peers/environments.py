@@ -68,9 +68,7 @@ AGENT_FRAMEWORK = Peer(
     "PARLEY_AGENT_FRAMEWORK_PYTHON",
     ("agent-framework-a2a==1.0.0b261022", "a2a-sdk[http-server,grpc]==1.3.0", "uvicorn"),
 )
-STRANDS = Peer(
-    "strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a,openai]==1.62.0", *PARLEY)
-)
+STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a,openai]==1.62.0", *PARLEY))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
 OPENAI_AGENTS = Peer(

@@ -8,7 +8,7 @@ import sys
 
 import serving
 
-del sys.path[0]  # this file has the framework's name
+sys.path.pop(0)  # this file has the framework's name
 
 from llama_index.core import Document, SummaryIndex
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent

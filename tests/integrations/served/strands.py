@@ -8,7 +8,7 @@ import sys
 
 import serving
 
-del sys.path[0]  # this file has the framework's name
+sys.path.pop(0)  # this file has the framework's name
 
 from pydantic import BaseModel
 from strands import Agent, ToolContext, tool

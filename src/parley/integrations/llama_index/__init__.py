@@ -1,10 +1,10 @@
 """Agents, workflows and engines of LlamaIndex, served as A2A agents; A2A agents as their tools.
 
-    from parley.integrations import llama_index
+from parley.integrations import llama_index
 
-    parley.serve(llama_index.agent(assistant))
+parley.serve(llama_index.agent(assistant))
 
-    assistant = FunctionAgent(tools=await llama_index.tools("https://weather.example"), llm=llm)
+assistant = FunctionAgent(tools=await llama_index.tools("https://weather.example"), llm=llm)
 """
 
 from __future__ import annotations

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from llama_index.core.llms import (
-    AudioBlock,
-    ChatMessage,
-    DocumentBlock,
-    ImageBlock,
-    TextBlock,
-)
+from llama_index.core.llms import AudioBlock, ChatMessage, DocumentBlock, ImageBlock, TextBlock
 from llama_index.core.workflow import StartEvent, Workflow
 
 from parley.agent.turn import Turn
@@ -32,7 +26,9 @@ def _block(file: InputFile) -> Any:
     if file.kind == "image":
         return ImageBlock(image=file.content, image_mimetype=file.media_type)
     if file.kind == "audio":
-        return AudioBlock(audio=file.content, format={"mpeg": "mp3"}.get(file.subtype, file.subtype))
+        return AudioBlock(
+            audio=file.content, format={"mpeg": "mp3"}.get(file.subtype, file.subtype)
+        )
     if (text := file.text) is not None:
         return TextBlock(text=text)
     return DocumentBlock(

@@ -10,11 +10,7 @@ from llama_index.core.workflow import Context, HumanResponseEvent, InputRequired
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.llama_index.questions import (
-    RemoteCallEvent,
-    call_id,
-    current_questions,
-)
+from parley.integrations.llama_index.questions import RemoteCallEvent, call_id, current_questions
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 
 

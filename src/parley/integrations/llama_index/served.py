@@ -116,7 +116,9 @@ def _tool(tool: Any) -> tuple[str, str]:
     if metadata is None:
         return getattr(tool, "__name__", "tool"), (inspect.getdoc(tool) or "").partition("\n")[0]
     said = str(metadata.description)
-    lines = [each for each in said.splitlines() if each and not each.startswith(f"{metadata.name}(")]
+    lines = [
+        each for each in said.splitlines() if each and not each.startswith(f"{metadata.name}(")
+    ]
     return metadata.get_name(), lines[0] if lines else ""
 
 

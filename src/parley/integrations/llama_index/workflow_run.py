@@ -84,10 +84,13 @@ class WorkflowRun:
             while True:
                 number += 1
                 try:
-                    kept = await self._turn.step(f"{STEP}:{number}", self._go, kept, answers, number)
+                    kept = await self._turn.step(
+                        f"{STEP}:{number}", self._go, kept, answers, number
+                    )
                 except WorkflowOver as over:
                     result = over.result
                     break
+                assert kept is not None
                 answers = await self._questions.answers(kept["questions"], number)
         await self._finish(result)
 
@@ -177,9 +180,7 @@ class WorkflowRun:
 
     def _state(self) -> dict[str, Any]:
         assert self._context is not None
-        state: dict[str, Any] = json.loads(
-            json.dumps(self._context.to_dict(self._serializer))
-        )
+        state: dict[str, Any] = json.loads(json.dumps(self._context.to_dict(self._serializer)))
         return state
 
     def _read(self, state: dict[str, Any]) -> Context:
@@ -259,11 +260,7 @@ def _has_ended(event: Any) -> bool:
 
 
 def _said(usage: ModelUsage) -> dict[str, int]:
-    return {
-        "input": usage.input_tokens,
-        "output": usage.output_tokens,
-        "requests": usage.requests,
-    }
+    return {"input": usage.input_tokens, "output": usage.output_tokens, "requests": usage.requests}
 
 
 def _usage(kept: dict[str, Any] | None) -> ModelUsage:

@@ -1,10 +1,10 @@
 """Agents of the OpenAI Agents SDK, served as A2A agents; A2A agents as its tools and sub-agents.
 
-    from parley.integrations import openai_agents
+from parley.integrations import openai_agents
 
-    parley.serve(openai_agents.agent(assistant))
+parley.serve(openai_agents.agent(assistant))
 
-    assistant = Agent(..., tools=await openai_agents.tools("https://weather.example"))
+assistant = Agent(..., tools=await openai_agents.tools("https://weather.example"))
 """
 
 from __future__ import annotations

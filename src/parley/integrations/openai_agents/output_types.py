@@ -14,7 +14,7 @@ def is_text(thing: agents.Agent[Any]) -> bool:
     """Return whether an agent's output is plain text."""
     kind = thing.output_type
     if isinstance(kind, AgentOutputSchemaBase):
-        return kind.is_plain_text()
+        return bool(kind.is_plain_text())
     return kind is None or kind is str
 
 
@@ -27,7 +27,7 @@ def schema_of(thing: agents.Agent[Any]) -> dict[str, Any] | None:
         if isinstance(kind, agents.AgentOutputSchema):
             kind = kind.output_type
         elif isinstance(kind, AgentOutputSchemaBase):
-            return kind.json_schema()
+            return dict(kind.json_schema())
         return TypeAdapter(kind).json_schema()
     except PydanticUserError:
         return None

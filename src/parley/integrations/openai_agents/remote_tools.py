@@ -93,6 +93,7 @@ class RemoteInvocation:
         self._questions = questions
 
     async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
+        """Return what the model reads of the call."""
         run = current_run()
         result = None if run is None else run.result(context.tool_call_id)
         if result is None:

@@ -30,9 +30,7 @@ ASKS = "a2a-asks-"
 """The ids of messages that are questions of a remote task begin like this; its id follows."""
 
 
-async def sub_agent(
-    agent: Callee, *, name: str | None = None, **options: Any
-) -> agents.Agent[Any]:
+async def sub_agent(agent: Callee, *, name: str | None = None, **options: Any) -> agents.Agent[Any]:
     """Return a remote agent as an agent of the SDK, with the name and description of its card.
 
     Put it into ``handoffs``, or make a tool of it with ``as_tool``. It gets the newest message of
@@ -52,7 +50,7 @@ async def sub_agent(
     )
 
 
-class RemoteAgentModel(agents.Model):
+class RemoteAgentModel(agents.Model):  # type: ignore[misc]
     """A remote agent in the place of a model. It has no tools, and hands over to nobody."""
 
     def __init__(self, agent: Callee, options: Mapping[str, Any]) -> None:

@@ -1,10 +1,10 @@
 """Agents of Strands, served as A2A agents; A2A agents as their tools and as nodes of graphs.
 
-    from parley.integrations import strands
+from parley.integrations import strands
 
-    parley.serve(strands.agent(assistant))
+parley.serve(strands.agent(assistant))
 
-    assistant = Agent(tools=await strands.tools("https://weather.example"))
+assistant = Agent(tools=await strands.tools("https://weather.example"))
 """
 
 from __future__ import annotations

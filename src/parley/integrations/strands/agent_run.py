@@ -74,6 +74,7 @@ class AgentRun:
                 except AgentOver as over:
                     result = over.result
                     break
+                assert self._kept is not None
                 self._used(self._kept["usage"])
                 if self._kept["interrupts"]:
                     prompt = await self._interrupts.answers(self._kept["interrupts"])

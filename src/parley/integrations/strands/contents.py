@@ -85,8 +85,5 @@ def file_in(block: dict[str, Any]) -> Part | None:
 
 def shown(content: list[Any]) -> Any:
     """Return the content of a tool result as progress shows it."""
-    values = [
-        each["text"] if "text" in each else each["json"] if "json" in each else "(a file)"
-        for each in content
-    ]
+    values = [each["text"] if "text" in each else each.get("json", "(a file)") for each in content]
     return values[0] if len(values) == 1 else values

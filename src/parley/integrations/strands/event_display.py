@@ -56,9 +56,7 @@ class StrandsDisplay:
             if (use := block.get("toolUse")) and use["name"] not in self._hidden:
                 self.said = ""
                 self._called[use["toolUseId"]] = use["name"]
-                await self._output.tool_called(
-                    use["name"], use["input"], call_id=use["toolUseId"]
-                )
+                await self._output.tool_called(use["name"], use["input"], call_id=use["toolUseId"])
             elif (result := block.get("toolResult")) is not None:
                 await self._returned(result)
 

@@ -63,6 +63,7 @@ class GraphRun:
                 except GraphOver as over:
                     result = over.result
                     break
+                assert self._kept is not None
                 prompt = await self._interrupts.answers(self._kept["interrupts"])
         await self._turn.remember(self._key, None)
         await self._finish(result)

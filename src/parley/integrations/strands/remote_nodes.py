@@ -31,7 +31,7 @@ async def sub_agent(agent: Callee, **options: Any) -> RemoteNode:
         return RemoteNode(agent, remote.card, options)
 
 
-class RemoteNode(AgentBase):
+class RemoteNode(AgentBase):  # type: ignore[misc]
     """A remote agent. Each call is a message to it; it remembers what its own context has."""
 
     def __init__(self, agent: Callee, card: AgentCard, options: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ async def tools(agent: Callee, **options: Any) -> list[AgentTool]:
     return [RemoteTool(each) for each in await remote_skills(agent, **options)]
 
 
-class RemoteTool(AgentTool):
+class RemoteTool(AgentTool):  # type: ignore[misc]
     """A remote skill as a tool."""
 
     def __init__(self, skill: RemoteSkill) -> None:

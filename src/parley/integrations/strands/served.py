@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import strands
 from strands.multiagent.base import MultiAgentBase
@@ -18,7 +18,7 @@ from parley.integrations.strands.graph_run import GraphRun
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 
-Made = strands.Agent | MultiAgentBase
+Made: TypeAlias = "strands.Agent | MultiAgentBase"
 
 
 def agent(
