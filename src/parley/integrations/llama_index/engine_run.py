@@ -27,6 +27,7 @@ async def query(engine: BaseQueryEngine, turn: Turn, output: RunOutput) -> None:
         await _show(response, output)
     except Exception as error:
         failed(turn, error)
+        raise
 
 
 async def chat(engine: BaseChatEngine, turn: Turn, output: RunOutput) -> None:
@@ -38,6 +39,7 @@ async def chat(engine: BaseChatEngine, turn: Turn, output: RunOutput) -> None:
         text = await _show(response, output)
     except Exception as error:
         failed(turn, error)
+        raise
     spoken = [
         {"role": "user", "content": turn.message.text},
         {"role": "assistant", "content": text},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from workflows.errors import WorkflowTimeoutError
 
 from parley.agent.turn import Turn
@@ -11,8 +9,8 @@ from parley.agent.turn import Turn
 _CLIENTS = ("openai", "anthropic", "httpx", "google", "botocore")
 
 
-def failed(turn: Turn, error: Exception) -> NoReturn:
-    """End the turn as FAILED with what callers may know; raise errors of the agent's own code."""
+def failed(turn: Turn, error: Exception) -> None:
+    """End the turn as FAILED if callers may know why; do nothing for errors of the agent's code."""
     reason = ""
     if isinstance(error, WorkflowTimeoutError):
         reason = "The workflow did not come to an end in time."
@@ -21,6 +19,6 @@ def failed(turn: Turn, error: Exception) -> NoReturn:
     elif type(error).__module__.partition(".")[0] in _CLIENTS:
         reason = "The model could not be asked."
     if not reason:
-        raise error
+        return
     turn.log.warning("the run failed: %s", error, exc_info=error)
     turn.fail(reason)

@@ -175,6 +175,7 @@ class WorkflowRun:
             return await handler
         except Exception as error:
             failed(self._turn, error)
+            raise
 
     # -- the state -----------------------------------------------------------------------------
 

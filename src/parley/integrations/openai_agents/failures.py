@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 import agents
 import openai
@@ -14,8 +13,11 @@ from parley.agent.turn import Turn
 Refusal = Callable[[Exception], str]
 
 
-def ended(turn: Turn, error: Exception, refusal: Refusal | None) -> NoReturn:
-    """End the turn: as REJECTED for a guardrail, else as FAILED with what callers may know."""
+def failed(turn: Turn, error: Exception, refusal: Refusal | None) -> None:
+    """End the turn: as REJECTED for a guardrail, as FAILED if callers may know why.
+
+    Does nothing for errors of the agent's own code.
+    """
     why = _tripped(error)
     if why:
         turn.log.warning("%s", error)
@@ -24,7 +26,7 @@ def ended(turn: Turn, error: Exception, refusal: Refusal | None) -> NoReturn:
         turn.reject(f"The model refuses: {error.refusal}")
     reason = _reason(error)
     if not reason:
-        raise error
+        return
     turn.log.warning("the run failed: %s", error, exc_info=error)
     turn.fail(reason)
 

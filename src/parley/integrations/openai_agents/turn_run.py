@@ -20,7 +20,7 @@ from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
 from parley.integrations.openai_agents.conversation import conversation, remember
 from parley.integrations.openai_agents.event_display import EventDisplay
-from parley.integrations.openai_agents.failures import Refusal, ended
+from parley.integrations.openai_agents.failures import Refusal, failed
 from parley.integrations.openai_agents.inputs import input_item
 from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
 from parley.integrations.threads import thread_id
@@ -155,7 +155,8 @@ class TurnRun:
                 if await self._display.show(event, result):
                     result.cancel(mode="after_turn")
         except Exception as error:
-            ended(self._turn, error, self._settings.refusal)
+            failed(self._turn, error, self._settings.refusal)
+            raise
         finally:
             if not result.is_complete:
                 result.cancel()

@@ -131,6 +131,7 @@ class AgentRun:
                         await self._display.show(event)
         except Exception as error:
             failed(self._turn, error)
+            raise
         assert result is not None
         return result
 

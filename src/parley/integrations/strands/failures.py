@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from strands.types.exceptions import (
     ContextWindowOverflowException,
     EventLoopException,
@@ -15,14 +13,14 @@ from strands.types.exceptions import (
 from parley.agent.turn import Turn
 
 
-def failed(turn: Turn, error: Exception) -> NoReturn:
-    """End the turn as FAILED with what callers may know; raise errors of the agent's own code."""
+def failed(turn: Turn, error: Exception) -> None:
+    """End the turn as FAILED if callers may know why; do nothing for errors of the agent's code."""
     cause: BaseException = error
     while isinstance(cause, EventLoopException) and cause.original_exception is not None:
         cause = cause.original_exception
     reason = _reason(cause)
     if not reason:
-        raise error
+        return
     turn.log.warning("the run failed: %s", cause, exc_info=error)
     turn.fail(reason)
 

@@ -106,6 +106,7 @@ class GraphRun:
                         await self._turn.remember(self._key, kept)
         except Exception as error:
             failed(self._turn, error)
+            raise
         assert result is not None
         return result
 
