@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework
 from tests.integrations.script import Script
 from tests.peers.environments import NotMade, python_of
+from tests.polling import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -132,10 +132,10 @@ class FrameworkServer:
         )
 
     def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"{what}: {self.log()[-3000:]}"
-            time.sleep(0.02)
+        try:
+            wait_until(condition, seconds)
+        except TimeoutError:
+            raise AssertionError(f"{what}: {self.log()[-3000:]}") from None
 
 
 @pytest.fixture(scope="session")

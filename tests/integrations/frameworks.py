@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.peers.environments import GOOGLE_ADK, LANGGRAPH, PYDANTIC_AI, Peer
+from tests.peers.environments import (
+    GOOGLE_ADK,
+    LANGGRAPH,
+    LLAMA_INDEX,
+    OPENAI_AGENTS,
+    PYDANTIC_AI,
+    STRANDS,
+    Peer,
+)
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
@@ -42,3 +50,6 @@ def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str)
 framework("google_adk", GOOGLE_ADK, checkpoints=True)
 framework("pydantic_ai", PYDANTIC_AI, checkpoints=True)
 framework("langgraph", LANGGRAPH, checkpoints=True)
+framework("openai_agents", OPENAI_AGENTS, checkpoints=True)
+framework("strands", STRANDS, checkpoints=True)
+framework("llama_index", LLAMA_INDEX, checkpoints=True)

@@ -101,6 +101,56 @@ class Script:
             return f"Results: {'; '.join(results)}."
         return ScriptedReply(tool_calls=[("book", {"city": "Oslo"}), ("book", {"city": "Bergen"})])
 
+    def _transfers(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        names = [tool["function"]["name"] for tool in request.tools]
+        handoffs = [name for name in names if name.startswith("transfer_to_")]
+        if not results and handoffs:
+            return ScriptedReply(text="One moment.", tool_calls=[(handoffs[0], {})])
+        return "The expert speaks."
+
+    def _asks_both(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"The agents say: {'; '.join(results)}"
+        name = next(t["function"]["name"] for t in request.tools)
+        return ScriptedReply(tool_calls=[(name, {"message": request.said})] * 2)
+
+    def _asks_and_answers(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Answer a question of the agent with the tool that is offered while it waits."""
+        names = [tool["function"]["name"] for tool in request.tools]
+        if not results:
+            return ScriptedReply(tool_calls=[(names[0], {"message": "the weather"})])
+        if len(results) == 1 and (task := re.search(r"task (\S+) waits", results[0])):
+            return ScriptedReply(tool_calls=[(names[-1], {"task": task[1], "answer": "Rome"})])
+        return f"{results[-1]} ({len(names)} tool)"
+
+    def _holds(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(text="It was held.", hold=self.wait)
+
+    def _hands_over(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if "Handoff Message" in request.said:
+            return "The expert speaks."
+        if results:
+            return "I have handed over."
+        over = {"agent_name": "back", "message": "go on"}
+        return ScriptedReply(tool_calls=[("handoff_to_agent", over)])
+
+    def _teams(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Hand over with the tool that LlamaIndex offers to an agent that may."""
+        names = [tool["function"]["name"] for tool in request.tools]
+        if results or "handoff" not in names:
+            return "The expert speaks."
+        (tool,) = [each for each in request.tools if each["function"]["name"] == "handoff"]
+        described = str(tool["function"])
+        to_agent = "Remote" if "Remote" in described else "back"
+        over = {"to_agent": to_agent, "reason": "it knows"}
+        return ScriptedReply(text="One moment.", tool_calls=[("handoff", over)])
+
+    def _reads(self, request: ModelRequest, results: list[str]) -> str:
+        return "In spring." if "cold spring" in request.said else "I do not know."
+
+    def _draws(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        return "Here it is." if results else ScriptedReply(tool_calls=[("draw", {})])
+
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
         r"^add": _adds,
@@ -115,6 +165,16 @@ class Script:
         r"^agent": _asks_the_agent,
         r"^twice book": _books_twice,
         r"^call \w+ \{": _calls,
+        r"^transfer": _transfers,
+        r"^both agents": _asks_both,
+        r"^draw": _draws,
+        r"^Original Task: graph book": _books,
+        r"^Original Task: hold": _holds,
+        r"User Request: hand over": _hands_over,
+        r"^<current_conversation>": _weather,
+        r"^team": _teams,
+        r"^Context information is": _reads,
+        r"^ask and answer": _asks_and_answers,
     }
 
 

@@ -42,6 +42,12 @@ class Peer(NamedTuple):
     kind: str = "python"
 
 
+PARLEY = (
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
+)  # fmt: skip
+"""What Parley needs, for environments in which its sources are put on the path."""
+
 PYTHON_1_3 = Peer(
     "a2a-sdk-1.3", "PARLEY_OFFICIAL_SDK_PYTHON", ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn")
 )
@@ -67,7 +73,7 @@ AGENT_FRAMEWORK = Peer(
     "PARLEY_AGENT_FRAMEWORK_PYTHON",
     ("agent-framework-a2a==1.0.0b261022", "a2a-sdk[http-server,grpc]==1.3.0", "uvicorn"),
 )
-STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a]==1.62.0", "uvicorn"))
+STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a,openai]==1.62.0", *PARLEY))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
 PARLEY = (
@@ -97,6 +103,19 @@ PYTHON_0_3_LAST_ON_PARLEY = Peer(
     "a2a-sdk-0.3.26-on-parley",
     "PARLEY_SDK_0_3_26_ON_PARLEY_PYTHON",
     ("a2a-sdk[http-server]==0.3.26", *PARLEY, "rich", "typer<0.29"),
+)
+OPENAI_AGENTS = Peer(
+    "openai-agents", "PARLEY_OPENAI_AGENTS_PYTHON", ("openai-agents==0.24.0", *PARLEY)
+)
+LLAMA_INDEX = Peer(
+    "llama-index",
+    "PARLEY_LLAMA_INDEX_PYTHON",
+    (
+        "llama-index-core==0.14.25",
+        "llama-index-workflows==2.26.1",
+        "llama-index-llms-openai-like==0.8.1",
+        *PARLEY,
+    ),
 )
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")

@@ -117,10 +117,11 @@ class ModelEndpoint:
                 delta["content"] = chunk.text
             if chunk.thinking:
                 delta["reasoning_content"] = chunk.thinking
-            if chunk.tool_calls:
-                delta["tool_calls"] = [
-                    {"index": n, **_tool_call(call)} for n, call in enumerate(chunk.tool_calls)
-                ]
+            for n, call in enumerate(chunk.tool_calls):  # each in a chunk of its own, as elsewhere
+                called = {**delta, "tool_calls": [{"index": n, **_tool_call(call)}]}
+                delta = {}
+                choice = {"index": 0, "delta": called, "finish_reason": None}
+                yield {**head, "choices": [choice]}
             choice = {"index": 0, "delta": delta, "finish_reason": chunk.finish_reason or None}
             yield {**head, "choices": [choice]}
             if chunk.usage is not None:

@@ -57,7 +57,7 @@ def documented(name: str, file: str) -> dict[str, Any]:
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
     (block,) = [each for each in blocks if each.startswith(f"# {file}\n")]
     names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
-    exec(compile(block, file, "exec"), names)
+    exec(compile(block, file, "exec", dont_inherit=True), names)
     return names
 
 

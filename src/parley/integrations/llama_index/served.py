@@ -1,0 +1,126 @@
+"""Agents, workflows and engines of LlamaIndex as Parley agents: the card, and what runs a turn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from llama_index.core.agent.workflow import AgentWorkflow
+from llama_index.core.agent.workflow.base_agent import (
+    DEFAULT_AGENT_DESCRIPTION,
+    DEFAULT_AGENT_NAME,
+    BaseWorkflowAgent,
+)
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.workflow import Workflow
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.integrations.llama_index.engine_run import chat, query
+from parley.integrations.llama_index.inputs import start_schema
+from parley.integrations.llama_index.outputs import stop_schema
+from parley.integrations.llama_index.workflow_run import WorkflowRun
+from parley.integrations.serving import framework_agent
+from parley.integrations.threads import thread_id
+from parley.llm.run_output import RunOutput
+
+
+def agent(
+    thing: Workflow | BaseQueryEngine | Callable[[str], BaseChatEngine],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    memory: Callable[[str], Any] | None = None,
+    **options: Any,
+) -> Agent:
+    """Return an agent of LlamaIndex as a Parley agent. ``options`` are those of ``Agent``.
+
+    ``thing`` is a ``FunctionAgent`` or another agent, an ``AgentWorkflow``, a workflow, a query
+    engine, or a function of the thread's id that makes a chat engine, which holds a conversation.
+
+    An ``InputRequiredEvent`` asks the caller, and the answer is the event that waits for it. The
+    workflow's context is the conversation of a ``contextId``, bounded. ``memory`` keeps that of an
+    agent elsewhere: a function of the thread's id that returns a memory.
+
+    Raises ``TypeError`` for what cannot be served so, and ``ValueError`` without a name.
+    """
+    if isinstance(thing, BaseChatEngine):
+        raise TypeError(
+            "a chat engine holds one conversation, which all callers would share; give a function "
+            "that makes one: llama_index.agent(lambda thread: index.as_chat_engine(), name=...)"
+        )
+    schemas: dict[str, Any] = {}
+    tags: tuple[str, ...] = ()
+    if isinstance(thing, Workflow):
+        named, described, tags = _metadata(thing)
+        if not isinstance(thing, AgentWorkflow | BaseWorkflowAgent):
+            schemas = {"input_schema": start_schema(thing), "output_schema": stop_schema(thing)}
+        elif (kind := getattr(thing, "output_cls", None) or _output_of(thing)) is not None:
+            schemas = {"output_schema": kind.model_json_schema()}
+        workflow, schema = thing, schemas.get("output_schema")
+
+        async def run(turn: Turn, output: RunOutput) -> None:
+            await WorkflowRun(workflow, turn, output, memory, schema).run()
+
+    elif isinstance(thing, BaseQueryEngine):
+        named, described, engine = "", "Answers questions about documents.", thing
+
+        async def run(turn: Turn, output: RunOutput) -> None:
+            await query(engine, turn, output)
+
+    elif callable(thing):
+        named, described, make = "", inspect.getdoc(thing) or "", thing
+
+        async def run(turn: Turn, output: RunOutput) -> None:
+            await chat(make(thread_id(turn)), turn, output)
+
+    else:
+        raise TypeError(
+            "llama_index.agent serves an agent, a workflow, a query engine, or a function that "
+            f"makes a chat engine, not {type(thing).__name__}"
+        )
+    if not (name := name or named):
+        raise ValueError(f"the card needs a name=, which a {type(thing).__name__} does not have")
+    return framework_agent(
+        run,
+        name=name,
+        description=described if description is None else description,
+        tags=tags,
+        **schemas,
+        **options,
+    )
+
+
+def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
+    """Return the name, the description and the tools of a workflow; never a system prompt."""
+    if isinstance(thing, AgentWorkflow):
+        members = list(thing.agents.values())
+        said = "; ".join(f"{each.name}: {each.description}" for each in members)
+        return members[0].name, f"Agents: {said}", tuple(each.name for each in members)
+    if isinstance(thing, BaseWorkflowAgent):
+        tools = [_tool(each) for each in thing.tools or ()]
+        said = "" if thing.description == DEFAULT_AGENT_DESCRIPTION else thing.description
+        if tools:
+            shown = "; ".join(f"{name} ({text})" if text else name for name, text in tools)
+            said = f"{said} Tools: {shown}.".strip()
+        named = "" if thing.name == DEFAULT_AGENT_NAME else thing.name
+        return named or type(thing).__name__, said, tuple(name for name, _ in tools)
+    doc = type(thing).__dict__.get("__doc__") or ""
+    return type(thing).__name__, inspect.cleandoc(doc), ()
+
+
+def _tool(tool: Any) -> tuple[str, str]:
+    metadata = getattr(tool, "metadata", None)
+    if metadata is None:
+        return getattr(tool, "__name__", "tool"), (inspect.getdoc(tool) or "").partition("\n")[0]
+    said = str(metadata.description)
+    lines = [
+        each for each in said.splitlines() if each and not each.startswith(f"{metadata.name}(")
+    ]
+    return metadata.get_name(), lines[0] if lines else ""
+
+
+def _output_of(thing: Workflow) -> Any:
+    return getattr(thing, "_output_cls", None)

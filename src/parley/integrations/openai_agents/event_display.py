@@ -1,0 +1,133 @@
+"""What a turn shows of the events of a streamed run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import agents
+from agents.result import RunResultStreaming
+from agents.stream_events import StreamEvent
+
+from parley.integrations.message_files import part_of_data_url
+from parley.integrations.openai_agents.output_types import is_text
+from parley.llm.run_output import RunOutput
+from parley.model.parts import Part
+
+_TEXT = ("response.output_text.delta", "response.refusal.delta")
+_THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+_MOVES_ON = ("tool_output", "handoff_occured")
+
+
+class EventDisplay:
+    """Shows runs of one turn.
+
+    Text is held back while a guardrail may still refuse it: until the input's guardrails have
+    passed, and for an agent with guardrails of its output until the end. Structured output is no
+    text. ``has_said`` is whether the newest message of the model was shown.
+    """
+
+    def __init__(self, output: RunOutput, config: agents.RunConfig | None) -> None:
+        self.has_said = False
+        self._output = output
+        self._config = config
+        self._agent = ""
+        self._held: list[str] = []
+        self._called: dict[str, str] = {}
+
+    async def show(self, event: StreamEvent, result: RunResultStreaming) -> bool:
+        """Show an event. Return whether a round of tool calls, or a handoff, is done with it."""
+        if event.type == "raw_response_event":
+            await self._raw(event.data, result)
+        elif event.type == "agent_updated_stream_event":
+            if self._agent and self._agent != event.new_agent.name:
+                await self._forget_text()
+                await self._output.step(event.new_agent.name)
+            self._agent = event.new_agent.name
+        elif event.name == "tool_called":
+            await self._forget_text()
+            await self._tool_called(event.item)
+        elif event.name == "tool_output":
+            await self._tool_returned(event.item)
+        return event.type == "run_item_stream_event" and event.name in _MOVES_ON
+
+    async def end(self) -> None:
+        """Show the text that was held back: no guardrail has refused it."""
+        await self._release()
+
+    async def _raw(self, data: Any, result: RunResultStreaming) -> None:
+        if data.type in _TEXT and is_text(result.current_agent):
+            self._held.append(data.delta)
+            if not self._is_guarded(result):
+                await self._release()
+        elif data.type in _THINKING:
+            await self._output.thinking(data.delta)
+
+    def _is_guarded(self, result: RunResultStreaming) -> bool:
+        of_config = self._config or agents.RunConfig()
+        if result.current_agent.output_guardrails or of_config.output_guardrails:
+            return True
+        of_input = [*result.current_agent.input_guardrails, *(of_config.input_guardrails or [])]
+        return len(result.input_guardrail_results) < len(of_input) and not self._called
+
+    async def _release(self) -> None:
+        text, self._held = "".join(self._held), []
+        if text:
+            self.has_said = True
+            await self._output.text(text)
+
+    async def _forget_text(self) -> None:
+        self._held.clear()
+        self.has_said = False
+        await self._output.new_message()
+
+    async def _tool_called(self, item: Any) -> None:
+        raw = item.raw_item
+        name, call_id = _field(raw, "name") or _field(raw, "type"), _field(raw, "call_id")
+        if call_id in self._called:
+            return
+        self._called[call_id] = name
+        await self._output.tool_called(name, _arguments(raw), call_id=call_id)
+        if isinstance(made := _field(raw, "result"), str) and name == "image_generation_call":
+            part = part_of_data_url(f"data:image/png;base64,{made}", "image.png")
+            if part is not None:
+                await self._output.file(part)
+
+    async def _tool_returned(self, item: Any) -> None:
+        call_id = _field(item.raw_item, "call_id")
+        result = item.output
+        for each in result if isinstance(result, list) else [result]:
+            if (part := _file(each)) is not None:
+                await self._output.file(part)
+        shown = [_shown(each) for each in result] if isinstance(result, list) else _shown(result)
+        await self._output.tool_returned(self._called.get(call_id, ""), shown, call_id=call_id)
+
+
+def _field(raw: Any, name: str) -> Any:
+    return (raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)) or ""
+
+
+def _arguments(raw: Any) -> Any:
+    arguments = _field(raw, "arguments")
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
+def _file(value: Any) -> Part | None:
+    """Return the file that a tool returned, ``None`` for anything else."""
+    if isinstance(value, agents.ToolOutputImage) and value.image_url:
+        return part_of_data_url(value.image_url, "image")
+    if isinstance(value, agents.ToolOutputFileContent):
+        given = value.file_data or value.file_url or ""
+        if value.file_data and not given.startswith("data:"):
+            given = f"data:application/octet-stream;base64,{given}"
+        return part_of_data_url(given, value.filename or "file")
+    return None
+
+
+def _shown(value: Any) -> Any:
+    if _file(value) is not None:
+        return "(a file)"
+    return value.text if isinstance(value, agents.ToolOutputText) else value

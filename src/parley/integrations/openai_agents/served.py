@@ -1,0 +1,120 @@
+"""An agent of the SDK as a Parley agent: its card, its MCP servers, its turns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import agents
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.integrations.openai_agents.output_types import schema_of
+from parley.integrations.openai_agents.turn_run import RunSettings, TurnRun
+from parley.integrations.serving import framework_agent
+from parley.llm.run_output import RunOutput
+
+
+def agent(
+    thing: agents.Agent[Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    session: Callable[[str], Any] | None = None,
+    context: Callable[[Turn], Any] | None = None,
+    run_config: agents.RunConfig | None = None,
+    hooks: agents.RunHooks[Any] | None = None,
+    max_turns: int | None = 10,
+    refusal: Callable[[Exception], str] | None = None,
+    **options: Any,
+) -> Agent:
+    """Return an agent of the SDK as a Parley agent. ``options`` are those of ``Agent``.
+
+    Each turn is a streamed run. Its state is kept in the task's log after every round of tool calls
+    and at every question, so a crash repeats no tool that returned. A tool that needs approval asks
+    the caller. A tripwire of a guardrail rejects the task; ``refusal`` makes its message.
+
+    The conversation of a ``contextId`` is kept in its context, bounded. ``session`` keeps it
+    elsewhere: a function of the thread's id that returns a session of the SDK, such as
+    ``lambda thread: SQLiteSession(thread, "memory.db")``. ``context`` makes the run context of a
+    turn. ``run_config``, ``hooks`` and ``max_turns`` are those of the SDK's ``Runner``.
+
+    The agent's MCP servers that are not connected are connected while the agent is served.
+
+    Raises ``TypeError`` for anything but an agent of the SDK.
+    """
+    if not isinstance(thing, agents.Agent):
+        raise TypeError(
+            f"openai_agents.agent serves an agents.Agent, not {type(thing).__name__}; "
+            "for an agent of the realtime or voice API, serve the agent behind it"
+        )
+    settings = RunSettings(
+        session=session,
+        context=context,
+        config=run_config,
+        hooks=hooks,
+        max_turns=max_turns,
+        refusal=refusal,
+    )
+    servers = [server for each in reachable(thing) for server in each.mcp_servers]
+    if servers:
+        options["lifespan"] = _connected(servers, options.get("lifespan"))
+
+    async def run(turn: Turn, output: RunOutput) -> None:
+        await TurnRun(thing, settings, turn, output).run()
+
+    return framework_agent(
+        run,
+        name=name or thing.name,
+        description=_description(thing) if description is None else description,
+        tags=("agent", *(each.name for each in thing.tools)),
+        output_schema=schema_of(thing),
+        **options,
+    )
+
+
+def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
+    """Yield an agent and those that it hands off to, each once."""
+    seen: set[int] = set()
+    todo: list[Any] = [thing]
+    while todo:
+        each = todo.pop(0)
+        if isinstance(each, agents.Agent) and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            todo += each.handoffs
+
+
+def _description(thing: agents.Agent[Any]) -> str:
+    """Return what the card says: not the instructions, which are the model's alone."""
+    said = [thing.handoff_description or f"The agent {thing.name}."]
+    tools = [
+        f"{each.name} ({str(getattr(each, 'description', '') or '').strip().splitlines()[0]})"
+        if str(getattr(each, "description", "") or "").strip()
+        else each.name
+        for each in thing.tools
+    ]
+    if tools:
+        said.append(f"Tools: {'; '.join(tools)}.")
+    others = [each.name for each in reachable(thing)][1:]
+    if others:
+        said.append(f"Hands over to: {', '.join(others)}.")
+    return " ".join(said)
+
+
+def _connected(
+    servers: list[Any], lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None
+) -> Callable[[Agent], AbstractAsyncContextManager[Any]]:
+    """Return a lifespan that connects MCP servers, around the author's own."""
+
+    @asynccontextmanager
+    async def connected(served: Agent) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            for server in {id(each): each for each in servers}.values():
+                if getattr(server, "session", None) is None:
+                    await stack.enter_async_context(server)
+            value = None if lifespan is None else await stack.enter_async_context(lifespan(served))
+            yield value
+
+    return connected

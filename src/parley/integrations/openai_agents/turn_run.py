@@ -1,0 +1,255 @@
+"""The runs of one turn: from a checkpoint to the next, until the output is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import agents
+import msgspec
+from agents.items import ToolApprovalItem
+from agents.result import RunResultStreaming
+from agents.run_state import RunState
+
+from parley.agent.tools.tool import ToolResult
+from parley.agent.turn import Turn
+from parley.integrations.approvals import approval
+from parley.integrations.openai_agents.conversation import conversation, remember
+from parley.integrations.openai_agents.event_display import EventDisplay
+from parley.integrations.openai_agents.failures import Refusal, failed
+from parley.integrations.openai_agents.inputs import input_item
+from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
+from parley.integrations.threads import thread_id
+from parley.llm.model_usage import ModelUsage
+from parley.llm.remote_skills import RemoteSkill
+from parley.llm.run_output import RunOutput
+
+STEP = "openai-agents"
+
+CHECKPOINT_BYTES = 500_000
+"""A larger state of a run is kept only for a question; a crash then repeats rounds of tools."""
+
+_RUN: ContextVar[TurnRun | None] = ContextVar("parley_openai_agents_run", default=None)
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runs of an agent have in common: the options of ``openai_agents.agent``."""
+
+    session: Callable[[str], Any] | None = None
+    context: Callable[[Turn], Any] | None = None
+    config: agents.RunConfig | None = None
+    hooks: agents.RunHooks[Any] | None = None
+    max_turns: int | None = 10
+    refusal: Refusal | None = None
+
+
+class RunOver(Exception):
+    """A run came to its end, with this result."""
+
+    def __init__(self, result: RunResultStreaming) -> None:
+        self.result = result
+        super().__init__("the run is over")
+
+
+class TurnRun:
+    """Runs an agent for one turn.
+
+    A run stops after each round of tool calls, and where a call needs approval: its state is then a
+    step of the task, and the next run continues from it, in this attempt or a later one. A call of
+    a remote skill stops the run too and is made here, so that its question finds the state kept.
+    """
+
+    def __init__(
+        self, thing: agents.Agent[Any], settings: RunSettings, turn: Turn, output: RunOutput
+    ) -> None:
+        self._agent = thing
+        self._settings = settings
+        self._turn = turn
+        self._output = output
+        self._display = EventDisplay(output, settings.config)
+        self._thread = thread_id(turn)
+        self._session = None if settings.session is None else settings.session(self._thread)
+        self._item: dict[str, Any] = {}
+        self._history: list[Any] = []
+        self._results: dict[str, ToolResult] = {}
+        self._rounds = 0
+        self._calls = 0
+        self._is_live = False
+
+    async def run(self) -> None:
+        """Run until there is an output, and show it."""
+        self._item = await input_item(self._turn, self._turn.message)
+        state: RunState[Any] | None = None
+        length = -1
+        if self._session is not None:
+            length = await self._turn.step(f"{STEP}:session", self._session_length)
+        with self._current():
+            while True:
+                self._rounds += 1
+                self._calls = 0
+                try:
+                    kept = await self._turn.step(f"{STEP}:{self._rounds}", self._go, state, length)
+                except RunOver as over:
+                    result = over.result
+                    break
+                state = await RunState.from_json(
+                    self._agent, kept["state"], context_override=self._context()
+                )
+                length = kept["length"]
+                await self._decide(state)
+        await self._finish(result)
+
+    def call_key(self) -> str:
+        """Return a key for a call that the model of a sub-agent makes; the same when it re-runs."""
+        self._calls += 1
+        return f"{STEP}:{self._rounds}:sub-agent:{self._calls}"
+
+    def result(self, call_id: str) -> ToolResult | None:
+        """Return the result of a remote call that was made while the run stood still."""
+        return self._results.get(call_id)
+
+    # -- from one checkpoint to the next -------------------------------------------------------
+
+    async def _go(self, state: RunState[Any] | None, length: int) -> dict[str, Any]:
+        """Run until the state is to be kept, and return it. Raises ``RunOver`` at the end."""
+        if self._session is not None and not self._is_live:
+            await self._drop_later_than(length)
+        elif state is None:
+            self._history = await conversation(self._turn)
+        self._is_live = True
+        while True:
+            result = self._started(state)
+            await self._follow(result)
+            state = result.to_state()
+            kept = json.loads(state.to_string(context_serializer=lambda _: {}))
+            if kept.get("current_step") is None:
+                raise RunOver(result)
+            size = len(msgspec.json.encode(kept))
+            if result.interruptions or size <= CHECKPOINT_BYTES:
+                length = -1 if self._session is None else await self._session_length()
+                return {"state": kept, "length": length}
+
+    def _started(self, state: RunState[Any] | None) -> RunResultStreaming:
+        settings = self._settings
+        config = settings.config or agents.RunConfig(
+            workflow_name=self._agent.name, group_id=self._thread
+        )
+        return agents.Runner.run_streamed(
+            self._agent,
+            state if state is not None else [*self._history, self._item],
+            context=None if state is not None else self._context(),
+            session=self._session,
+            run_config=config,
+            hooks=settings.hooks,
+            max_turns=settings.max_turns,
+        )
+
+    async def _follow(self, result: RunResultStreaming) -> None:
+        """Show what a run does, and let it stop after a round of tool calls."""
+        try:
+            async for event in result.stream_events():
+                if await self._display.show(event, result):
+                    result.cancel(mode="after_turn")
+        except Exception as error:
+            failed(self._turn, error, self._settings.refusal)
+            raise
+        finally:
+            if not result.is_complete:
+                result.cancel()
+            if (loop := result.run_loop_task) is not None and not loop.done():
+                await asyncio.wait({loop})
+
+    # -- questions -----------------------------------------------------------------------------
+
+    async def _decide(self, state: RunState[Any]) -> None:
+        """Have the caller approve or refuse what waits for that, and make remote calls."""
+        waiting = state.get_interruptions()
+        remote = [(each, skill) for each in waiting if (skill := _skill_of(each)) is not None]
+        await asyncio.gather(*[self._call(state, each, skill) for each, skill in remote])
+        called = {id(each) for each, _ in remote}
+        for number, item in enumerate(waiting):
+            if id(item) in called:
+                continue
+            key = f"{STEP}:{self._rounds}:{number}"
+            decision = await approval(
+                self._turn, item.name or "of the model", item.arguments or "no arguments", key=key
+            )
+            if decision.is_approved:
+                state.approve(item)
+            else:
+                state.reject(item, rejection_message=decision.reason or None)
+
+    async def _call(self, state: RunState[Any], item: ToolApprovalItem, skill: RemoteSkill) -> None:
+        call_id = str(item.call_id)
+        try:
+            arguments = json.loads(item.arguments or "{}")
+        except ValueError:
+            arguments = {"message": item.arguments}
+        key = f"{STEP}:{self._rounds}:{call_id}"
+        self._results[call_id] = await skill.call(arguments, key=key)
+        state.approve(item)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    async def _finish(self, result: RunResultStreaming) -> None:
+        used = result.context_wrapper.usage
+        self._output.used(
+            ModelUsage(
+                input_tokens=used.input_tokens,
+                output_tokens=used.output_tokens,
+                requests=used.requests,
+            )
+        )
+        if self._session is None:
+            await remember(self._turn, self._item, result.new_items)
+        final = result.final_output
+        if is_text(result.last_agent) or isinstance(final, str):
+            await self._display.end()
+            if not self._display.has_said and final is not None:
+                await self._output.text(final if isinstance(final, str) else str(json_of(final)))
+        elif final is not None:
+            await self._output.data(json_of(final), schema=schema_of(result.last_agent))
+
+    # -- what a run gets -----------------------------------------------------------------------
+
+    def _context(self) -> Any:
+        make = self._settings.context
+        return None if make is None else make(self._turn)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        token = _RUN.set(self)
+        try:
+            yield
+        finally:
+            _RUN.reset(token)
+
+    # -- the session ---------------------------------------------------------------------------
+
+    async def _session_length(self) -> int:
+        assert self._session is not None
+        return len(await self._session.get_items())
+
+    async def _drop_later_than(self, length: int) -> None:
+        """Take back what an attempt that crashed added to the session after the checkpoint."""
+        assert self._session is not None
+        for _ in range(await self._session_length() - length):
+            await self._session.pop_item()
+
+
+def current_run() -> TurnRun | None:
+    """Return the run of a turn in which a tool or a model is called, ``None`` outside of one."""
+    return _RUN.get()
+
+
+def _skill_of(item: ToolApprovalItem) -> RemoteSkill | None:
+    """Return the remote skill that a call which waits is one of, ``None`` for other tools."""
+    for tool in item.agent.tools:
+        if tool.name == item.name and isinstance(tool, agents.FunctionTool):
+            skill = getattr(tool.on_invoke_tool, "skill", None)
+            return skill if isinstance(skill, RemoteSkill) else None
+    return None

@@ -1,0 +1,89 @@
+"""Messages and tool results as content blocks, and back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from parley.agent.tools.tool import ToolResult
+from parley.agent.turn import Turn
+from parley.integrations.message_files import InputFile, input_of
+from parley.model.parts import Message, Part
+
+IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
+VIDEOS = {"mp4": "mp4", "quicktime": "mov", "webm": "webm", "x-matroska": "mkv", "mpeg": "mpeg"}
+DOCUMENTS = {
+    "application/pdf": "pdf",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+    "application/msword": "doc",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+}
+
+
+async def prompt_of(turn: Turn, message: Message) -> list[dict[str, Any]]:
+    """Return a message as content blocks. A file that no block can hold rejects the turn."""
+    blocks = []
+    for each in await input_of(turn, message):
+        block = {"text": each} if isinstance(each, str) else _block(each)
+        if block is None:
+            assert isinstance(each, InputFile)
+            turn.reject(f"Files of the type {each.media_type} cannot be read by this agent.")
+        blocks.append(block)
+    return blocks
+
+
+def _block(file: InputFile) -> dict[str, Any] | None:
+    source = {"bytes": file.content}
+    media_type = file.media_type.partition(";")[0].strip()
+    if file.kind == "image" and file.subtype in IMAGES:
+        return {"image": {"format": IMAGES[file.subtype], "source": source}}
+    if file.kind == "video" and file.subtype in VIDEOS:
+        return {"video": {"format": VIDEOS[file.subtype], "source": source}}
+    if media_type in DOCUMENTS:
+        name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", file.filename.rpartition(".")[0]) or "document"
+        return {"document": {"format": DOCUMENTS[media_type], "name": name, "source": source}}
+    return None if file.text is None else {"text": file.text}
+
+
+def blocks_of(result: ToolResult) -> list[dict[str, Any]]:
+    """Return what a remote skill returned as the content of a tool result."""
+    blocks: list[dict[str, Any]] = []
+    for part in result.parts:
+        if part.text is not None:
+            blocks.append({"text": part.text})
+        elif part.data is not msgspec.UNSET:
+            blocks.append({"json": part.data})
+        elif part.raw is not None:
+            media_type = part.media_type or "application/octet-stream"
+            file = InputFile(content=part.raw, media_type=media_type, filename=part.filename)
+            blocks.append(_block(file) or {"text": f"(a file: {part.filename or media_type})"})
+        elif part.url is not None:
+            blocks.append({"text": f"(a file: {part.url})"})
+    return blocks or [{"text": "(nothing)"}]
+
+
+def file_in(block: dict[str, Any]) -> Part | None:
+    """Return the file that a block of a tool result has, ``None`` without one."""
+    for kind in ("image", "video", "document"):
+        held = block.get(kind)
+        if isinstance(held, dict) and isinstance(raw := held.get("source", {}).get("bytes"), bytes):
+            ending = str(held.get("format", ""))
+            types = {value: key for key, value in DOCUMENTS.items()}
+            media_type = types.get(ending, "text/plain") if kind == "document" else ""
+            name = str(held.get("name") or kind)
+            return Part(
+                raw=raw, media_type=media_type or f"{kind}/{ending}", filename=f"{name}.{ending}"
+            )
+    return None
+
+
+def shown(content: list[Any]) -> Any:
+    """Return the content of a tool result as progress shows it."""
+    values = [each["text"] if "text" in each else each.get("json", "(a file)") for each in content]
+    return values[0] if len(values) == 1 else values

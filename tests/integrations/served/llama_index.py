@@ -1,0 +1,159 @@
+"""Agents, workflows and engines of LlamaIndex, in the shapes that its tutorials have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import serving
+
+sys.path.pop(0)  # this file has the framework's name
+
+from llama_index.core import Document, SummaryIndex
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.tools import FunctionTool
+from llama_index.core.workflow import (
+    Context,
+    Event,
+    HumanResponseEvent,
+    InputRequiredEvent,
+    StartEvent,
+    StopEvent,
+    Workflow,
+    step,
+)
+from llama_index.llms.openai_like import OpenAILike
+from pydantic import BaseModel
+
+import parley
+from parley.integrations import llama_index
+
+
+class Weather(BaseModel):
+    """The weather in a city."""
+
+    city: str
+    celsius: float
+
+
+llm = OpenAILike(
+    model="scripted-1",
+    api_base=serving.MODEL_URL,
+    api_key="none",
+    is_chat_model=True,
+    is_function_calling_model=True,
+    max_retries=0,
+)
+
+
+async def book(ctx: Context, city: str) -> str:
+    """Book a room in a city."""
+    answer = await ctx.wait_for_event(
+        HumanResponseEvent,
+        waiter_id=f"book {city}",
+        waiter_event=InputRequiredEvent(prefix=f"May I book a room in {city}?", city=city),
+        requirements={"city": city},
+    )
+    return serving.book(city) if answer.response == "yes" else "The caller said no."
+
+
+book.__annotations__["ctx"] = Context
+add = FunctionTool.from_defaults(serving.add)
+wait = FunctionTool.from_defaults(async_fn=serving.wait)
+assistant = FunctionAgent(
+    name="Assistant",
+    description="Adds, books, waits.",
+    system_prompt="You are a helpful assistant.",
+    tools=[add, book, wait],
+    llm=llm,
+)
+forecaster = FunctionAgent(name="Forecaster", llm=llm, output_cls=Weather)
+
+
+def team(second):
+    first = FunctionAgent(name="front", description="Greets", llm=llm, can_handoff_to=[second.name])
+    return AgentWorkflow(agents=[first, second], root_agent="front")
+
+
+class Trip(StartEvent):
+    city: str
+    days: int = 5
+
+
+class Planned(StopEvent):
+    city: str
+    hotel: str
+
+
+class Halfway(Event):
+    city: str
+
+
+class Chosen(HumanResponseEvent):
+    hotel: str = ""
+
+
+class Planner(Workflow):
+    """Plans a trip."""
+
+    @step
+    async def begin(self, ctx: Context, ev: Trip) -> InputRequiredEvent:
+        serving.note("begin", ev.city)
+        await ctx.store.set("city", ev.city)
+        ctx.write_event_to_stream(Halfway(city=ev.city))
+        return InputRequiredEvent(prefix=f"Which hotel in {ev.city} for {ev.days} days?")
+
+    @step
+    async def choose(self, ctx: Context, ev: Chosen) -> Planned:
+        return Planned(city=await ctx.store.get("city"), hotel=ev.hotel or ev.response)
+
+
+def chat_engine(thread: str) -> SimpleChatEngine:
+    """Chats."""
+    return SimpleChatEngine.from_defaults(llm=llm)
+
+
+plain = parley.Agent("Plain", description="Runs LlamaIndex by itself, without the adapter")
+
+
+@plain.skill
+async def run(message: str) -> str:
+    handler = caller.run(user_msg=message)
+    async for event in handler.stream_events():
+        if isinstance(event, InputRequiredEvent):
+            handler.ctx.send_event(HumanResponseEvent(response="Rome", task=event.task))
+    return str(await handler)
+
+
+def query_engine():
+    """An index over a document; the whole of it is read."""
+    text = "Parley was begun in a cold spring."
+    index = SummaryIndex.from_documents([Document(text=text, metadata={"file_name": "a.txt"})])
+    return index.as_query_engine(llm=llm)
+
+
+async def remotes():
+    url = os.environ["PARLEY_TEST_REMOTE"]
+    return await llama_index.tools(url), await llama_index.sub_agent(url)
+
+
+if __name__ == "__main__":
+    tools, remote = asyncio.run(remotes())
+    caller = FunctionAgent(name="Caller", tools=tools, llm=llm)
+    back = FunctionAgent(name="back", description="Knows", llm=llm)
+    serving.serve(
+        {
+            "agent": llama_index.agent(assistant, key="agent"),
+            "structured": llama_index.agent(forecaster),
+            "caller": llama_index.agent(caller),
+            "team": llama_index.agent(team(back), name="Team"),
+            "remote-team": llama_index.agent(team(remote), name="Remote team"),
+            "planner": llama_index.agent(Planner(timeout=60)),
+            "chat": llama_index.agent(chat_engine, name="Chat"),
+            "query": llama_index.agent(query_engine(), name="Documents"),
+            "page": serving.documented("llama-index", "assistant.py")["served"],
+            "plain": plain,
+        }
+    )

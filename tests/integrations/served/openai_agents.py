@@ -1,0 +1,99 @@
+"""Agents of the OpenAI Agents SDK, in the shapes that its tutorials have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import agents
+import serving
+from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from parley import Agent
+from parley.integrations import openai_agents
+
+
+class Weather(BaseModel):
+    city: str
+    celsius: float
+
+
+model = OpenAIChatCompletionsModel("scripted-1", AsyncOpenAI(max_retries=0))
+add = agents.function_tool(serving.add)
+book = agents.function_tool(serving.book, needs_approval=True)
+wait = agents.function_tool(serving.wait)
+agents.set_tracing_disabled(True)
+
+
+@agents.function_tool
+def draw() -> agents.ToolOutputImage:
+    """Draw a picture."""
+    return agents.ToolOutputImage(image_url="data:image/png;base64,iVBORw0KGgo=")
+
+
+@agents.input_guardrail
+async def polite(context, agent, given):
+    text = given if isinstance(given, str) else str(given[-1]["content"])
+    return agents.GuardrailFunctionOutput(output_info=None, tripwire_triggered="damn" in text)
+
+
+@agents.output_guardrail
+async def discreet(context, agent, output):
+    return agents.GuardrailFunctionOutput(None, tripwire_triggered="secret" in output)
+
+
+assistant = agents.Agent(
+    name="Assistant",
+    handoff_description="Adds, books, waits.",
+    instructions="You are a helpful assistant.",
+    tools=[add, book, wait, draw],
+    model=model,
+)
+forecaster = agents.Agent(name="Forecaster", model=model, output_type=Weather)
+guarded = agents.Agent(
+    name="Guarded", model=model, input_guardrails=[polite], output_guardrails=[discreet]
+)
+expert = agents.Agent(name="Expert", handoff_description="Knows sums", tools=[add], model=model)
+triage = agents.Agent(name="Triage", handoffs=[expert], model=model)
+
+
+plain = Agent("Plain", description="Runs the SDK by itself, without the adapter")
+
+
+@plain.skill
+async def run(message: str) -> str:
+    return str((await agents.Runner.run(caller, message)).final_output)
+
+
+async def callers():
+    url = os.environ["PARLEY_TEST_REMOTE"]
+    tools = await openai_agents.tools(url)
+    caller = agents.Agent(name="Caller", tools=tools, model=model)
+    return caller, await openai_agents.sub_agent(url)
+
+
+if __name__ == "__main__":
+    caller, remote = asyncio.run(callers())
+    serving.serve(
+        {
+            "agent": openai_agents.agent(assistant, key="agent"),
+            "structured": openai_agents.agent(forecaster),
+            "caller": openai_agents.agent(caller),
+            "guarded": openai_agents.agent(guarded),
+            "page": serving.documented("openai-agents", "assistant.py")["served"],
+            "plain": plain,
+            "triage": openai_agents.agent(triage),
+            "frontdesk": openai_agents.agent(
+                agents.Agent(name="Frontdesk", handoffs=[remote], model=model)
+            ),
+            "sqlite": openai_agents.agent(
+                assistant,
+                name="With a session",
+                session=lambda thread: agents.SQLiteSession(
+                    thread, str(serving.FILES / "sessions.db")
+                ),
+            ),
+        }
+    )

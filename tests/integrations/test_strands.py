@@ -1,0 +1,154 @@
+"""What only agents of Strands have."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import TaskState
+from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["strands"], indirect=True)]
+
+
+async def test_the_card_is_the_agents_own_without_its_prompt(served):
+    async with agent_of(served) as remote:
+        card = remote.card
+    assert card.name == "Assistant"
+    assert card.description.startswith("Adds, books, waits. Tools: add (Add two numbers.); book")
+    assert "helpful assistant" not in str(card)
+
+
+async def test_the_reason_of_an_interrupt_is_text_and_data(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+    assert task.state is TaskState.INPUT_REQUIRED
+    (data,) = [part.data for part in task.status.message.parts if part.text is None]
+    assert data == {"question": "May I book?", "city": "Oslo"}
+
+
+async def test_two_interrupts_of_one_round_are_asked_one_after_the_other(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("twice book a room")
+        assert "Oslo" in task.text
+        task = await remote.send("no", task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED
+        assert "Bergen" in task.text
+        completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Bergen"]
+
+
+async def test_an_abandoned_interrupt_is_no_part_of_the_conversation(served):
+    for name in ("agent", "session"):
+        async with agent_of(served, name) as remote:
+            asked = await remote.send("book a room")
+            await remote.cancel(asked.id)
+            task = await remote.send("count to five", context_id=asked.context_id)
+            assert completed(task).text == "one two three four five"
+
+
+async def test_agents_of_two_contexts_run_at_the_same_time(served):
+    async with agent_of(served) as remote:
+        waiting = await remote.send("wait for it", return_immediately=True)
+        served.await_note("wait", "begun")
+        completed(await remote.send("count to five"))
+        await remote.cancel(waiting.id)
+
+
+async def test_a_session_manager_keeps_the_conversation_and_the_interrupt(served):
+    async with agent_of(served, "session") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        asked = await remote.send("book a room", context_id=first.context_id)
+        completed(await remote.send("yes", task_id=asked.id))
+        same = completed(await remote.send("who am I?", context_id=first.context_id))
+    assert same.text == "You are Ada."
+    roles = [each["role"] for each in served.model.requests[-1].messages]
+    assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_a_file_that_a_tool_returns_is_an_artifact(served):
+    async with agent_of(served) as remote:
+        task = completed(await remote.send("draw something"))
+    (picture,) = [each for each in task.artifacts if each.parts[0].media_type == "image/png"]
+    assert picture.parts[0].raw == bytes.fromhex("89504e470d0a1a0a")
+
+
+async def test_nodes_of_a_graph_are_steps_and_the_last_one_answers(served):
+    async with agent_of(served, "graph") as remote, remote.stream("count to five") as events:
+        shown = progress_in([event async for event in events])
+        task = completed(await remote.get(events.task_id))
+    assert [each["name"] for each in shown] == ["researcher", "writer"]
+    assert task.text.startswith("You said: Original Task: count to five")
+    assert "one two three" in task.text
+    assert len(task.artifacts) == 1
+
+
+async def test_an_interrupt_in_a_node_asks_and_the_graph_goes_on_from_there(served):
+    async with agent_of(served, "graph") as remote:
+        before = len(served.model.requests)
+        task = await remote.send("graph book")
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        asked = len(served.model.requests) - before
+        task = completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+    assert len(served.model.requests) - before == asked + 1
+
+
+async def test_a_swarm_hands_over_and_the_last_agent_answers(served):
+    async with agent_of(served, "swarm") as remote, remote.stream("hand over") as events:
+        shown = progress_in([event async for event in events])
+        task = completed(await remote.get(events.task_id))
+    assert [each["name"] for each in shown if each["kind"] == "step"] == ["front", "back"]
+    assert task.text == "The expert speaks."
+
+
+async def test_a_remote_agent_is_a_node_of_a_graph(served):
+    async with agent_of(served, "remote-graph") as remote:
+        task = await remote.send("how is the weather")
+        assert task.state is TaskState.INPUT_REQUIRED
+        task = completed(await remote.send("Turku", task_id=task.id))
+    assert "sunny in Turku" in task.text
+
+
+async def test_outside_of_a_turn_a_question_is_an_interrupt(served):
+    async with agent_of(served, "plain") as remote:
+        answer = await remote.send("agent, what is the weather?")
+    assert "sunny in Rome" in answer.text
+
+
+async def test_the_example_of_the_page_runs(served):
+    async with agent_of(served, "page") as remote:
+        task = await remote.send("book a room")
+        assert completed(await remote.send("yes", task_id=task.id)).text == "Result: booked Oslo."
+
+
+async def test_a_crash_in_a_graph_repeats_only_nodes_that_had_not_ended(served):
+    served.script.close()
+    async with agent_of(served, "graph") as remote, remote.stream("hold the second") as events:
+        async for event in events:
+            if {"writer"} & {each["name"] for each in progress_in([event])}:
+                break
+        task_id = events.task_id
+        served.await_asked("Original Task: hold the second")
+    before = len(served.model.requests)
+    served.kill()
+    served.script.open()
+    served.start()
+    async with agent_of(served, "graph") as remote:
+        completed(await remote.wait(task_id))
+    assert len(served.model.requests) == before + 1
+
+
+async def test_a_crash_goes_on_from_what_a_session_manager_kept(served):
+    served.script.close()
+    async with agent_of(served, "session") as remote:
+        task = await remote.send("crash it in the middle", return_immediately=True)
+        served.await_result("crash it in the middle")
+    served.kill()
+    served.script.open()
+    served.start()
+    async with agent_of(served, "session") as remote:
+        assert completed(await remote.wait(task.id)).text == "The sum is 42."
+        completed(await remote.send("count", context_id=task.context_id))
+    roles = [each["role"] for each in served.model.requests[-1].messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    assert served.notes("add") == ["20+22"]
