@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from parley.testing.conformance.probe import Texts
+from parley.testing.conformance.probe import ProbedTexts
 from parley.testing.conformance.server_run import run_server
 
 pytestmark = pytest.mark.anyio
-TEXTS = Texts(text="hello", task="report 3 0", ask="book", slow="slow")
+TEXTS = ProbedTexts(text="hello", task="report 3 0", ask="book", slow="slow")
 
 
 async def test_the_official_server_is_judged_as_the_page_says(official_server: str) -> None:

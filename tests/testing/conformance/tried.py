@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from parley import Agent, Turn
-from parley.testing.conformance.probe import Texts
+from parley.testing.conformance.probe import ProbedTexts
 
-TEXTS = Texts(task="task", ask="ask", slow="slow")
+TEXTS = ProbedTexts(task="task", ask="ask", slow="slow")
 agent = Agent(name="Tried", description="Does what it is told")
 
 

@@ -16,7 +16,7 @@ from parley.model.errors import VersionNotSupportedError
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.testing import FaultProxy, faults
-from parley.testing.faults import Fault, Gate
+from parley.testing.faults import Fault, FaultGate
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -146,7 +146,7 @@ async def test_rules_choose_requests_by_operation_path_function_and_number(
 
 
 async def test_a_gate_holds_an_answer_until_the_test_opens_it(proxy: FaultProxy) -> None:
-    gate = Gate()
+    gate = FaultGate()
     proxy.fault(faults.delay(gate), on="SendMessage")
     async with parley.connect(proxy.url) as remote:
         sending = asyncio.create_task(remote.send("hello"))

@@ -20,7 +20,7 @@ from parley.cli.settings.text_option import text_option
 if TYPE_CHECKING:
     from parley.testing.conformance.client_scenarios import ClientScenario
     from parley.testing.conformance.client_server import Visit
-    from parley.testing.conformance.report import Report
+    from parley.testing.conformance.report import ConformanceReport
 
 SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html"}
 BINDINGS = {"JSONRPC": "JSONRPC", "HTTP+JSON": "HTTP+JSON", "REST": "HTTP+JSON", "GRPC": "GRPC"}
@@ -49,7 +49,7 @@ What the client does for each {action}; where it gets no answer, it exits with 1
   answer  send {text}, answer the agent's question with Blue, print its text
   cancel  send {text} without waiting for the end of the task, and cancel the task"""
 CHECKS = "Checks"
-REPORT = "Report"
+REPORT = "ConformanceReport"
 
 
 def register(app: typer.Typer) -> None:
@@ -122,13 +122,13 @@ def _register_server(group: typer.Typer) -> None:
         """
         output.redact = Redactor((bearer,))
         _check_report(report)
-        from parley.testing.conformance.probe import Texts
+        from parley.testing.conformance.probe import ProbedTexts
         from parley.testing.conformance.server_run import CardNotRead, run_server
 
-        async def run() -> Report:
+        async def run() -> ConformanceReport:
             return await run_server(
                 url,
-                texts=Texts(text=text, task=task, ask=ask, slow=slow),
+                texts=ProbedTexts(text=text, task=task, ask=ask, slow=slow),
                 headers={"Authorization": f"Bearer {bearer}"} if bearer else None,
                 only=tuple(only),
                 skip=tuple(skip),
@@ -214,13 +214,15 @@ async def _watch(output: Output, pairs: list[tuple[ClientScenario, Visit]]) -> N
     await ended.wait()
 
 
-def _run(running: Coroutine[Any, Any, Report]) -> Report:
+def _run(running: Coroutine[Any, Any, ConformanceReport]) -> ConformanceReport:
     import asyncio
 
     return asyncio.run(running)
 
 
-def _finish(output: Output, made: Report, file: str, *, verbose: bool, strict: bool) -> int:
+def _finish(
+    output: Output, made: ConformanceReport, file: str, *, verbose: bool, strict: bool
+) -> int:
     if file:
         path = Path(file)
         try:

@@ -11,7 +11,7 @@ import agents
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.openai_agents.output_types import schema_of
-from parley.integrations.openai_agents.turn_run import RunSettings, TurnRun
+from parley.integrations.openai_agents.turn_run import AgentRunSettings, TurnRun
 from parley.integrations.serving import framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -49,7 +49,7 @@ def agent(
             f"openai_agents.agent serves an agents.Agent, not {type(thing).__name__}; "
             "for an agent of the realtime or voice API, serve the agent behind it"
         )
-    settings = RunSettings(
+    settings = AgentRunSettings(
         session=session,
         context=context,
         config=run_config,

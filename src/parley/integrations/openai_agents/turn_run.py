@@ -36,7 +36,7 @@ CHECKPOINT_BYTES = 500_000
 _RUN: ContextVar[TurnRun | None] = ContextVar("parley_openai_agents_run", default=None)
 
 
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentRunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the runs of an agent have in common: the options of ``openai_agents.agent``."""
 
     session: Callable[[str], Any] | None = None
@@ -64,7 +64,7 @@ class TurnRun:
     """
 
     def __init__(
-        self, thing: agents.Agent[Any], settings: RunSettings, turn: Turn, output: RunOutput
+        self, thing: agents.Agent[Any], settings: AgentRunSettings, turn: Turn, output: RunOutput
     ) -> None:
         self._agent = thing
         self._settings = settings

@@ -58,7 +58,7 @@ class Ids:
         return [self.today(each) for each in value] if isinstance(value, list) else value
 
 
-class Matcher:
+class RequestMatcher:
     """Compares requests with those of a tape. ``ignored`` are names of members that may differ."""
 
     def __init__(self, ignored: frozenset[str], ids: Ids) -> None:

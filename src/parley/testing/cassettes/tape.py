@@ -9,7 +9,7 @@ from typing import Any
 
 from parley.client.errors import ClientError
 from parley.testing.cassettes.hiding import Hiding
-from parley.testing.cassettes.matching import Ids, Matcher
+from parley.testing.cassettes.matching import Ids, RequestMatcher
 
 FORMAT = 1
 MAX_BYTES = 256 * 1024 * 1024
@@ -45,7 +45,7 @@ class Tape:
         self.hiding = hiding
         self.ids = Ids()
         self.exchanges: list[dict[str, Any]] = []
-        self._matcher = Matcher(ignored, self.ids)
+        self._matcher = RequestMatcher(ignored, self.ids)
         self._used: set[int] = set()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parley.testing.conformance.client_server import CARD_PATHS, Received, Reply, Visit
+from parley.testing.conformance.client_server import CARD_PATHS, ReceivedCall, ScenarioReply, Visit
 
 TASK_ID = "5e1f7a52-task"
 CONTEXT_ID = "0b9c4d11-context"
@@ -128,15 +128,17 @@ class Forms:
         ]
 
 
-def result(request: Received, value: Any) -> Reply:
+def result(request: ReceivedCall, value: Any) -> ScenarioReply:
     """Return an answer in the binding of its request."""
-    return Reply(body=json.dumps(_enclosed(request, value)).encode())
+    return ScenarioReply(body=json.dumps(_enclosed(request, value)).encode())
 
 
-def stream(request: Received, events: list[dict[str, Any]], *, cut: bool = False) -> Reply:
+def stream(
+    request: ReceivedCall, events: list[dict[str, Any]], *, cut: bool = False
+) -> ScenarioReply:
     """Return a stream of events in the binding of its request."""
     frames = tuple(frame(json.dumps(_enclosed(request, event))) for event in events)
-    return Reply(headers=STREAM_HEADERS, pieces=frames, cut=cut)
+    return ScenarioReply(headers=STREAM_HEADERS, pieces=frames, cut=cut)
 
 
 def frame(data: str, end: str = "\n") -> bytes:
@@ -144,7 +146,9 @@ def frame(data: str, end: str = "\n") -> bytes:
     return f"data: {data}{end}{end}".encode()
 
 
-def error(request: Received, code: int, status: int, name: str, reason: str, text: str) -> Reply:
+def error(
+    request: ReceivedCall, code: int, status: int, name: str, reason: str, text: str
+) -> ScenarioReply:
     """Return an error in the binding of its request."""
     info = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -154,22 +158,22 @@ def error(request: Received, code: int, status: int, name: str, reason: str, tex
     if "jsonrpc" in request.json:
         said = {"code": code, "message": text, "data": [info]}
         body = {"jsonrpc": "2.0", "id": request.json.get("id"), "error": said}
-        return Reply(body=json.dumps(body).encode())
+        return ScenarioReply(body=json.dumps(body).encode())
     aip = {"error": {"code": status, "status": name, "message": text, "details": [info]}}
-    return Reply(status=status, body=json.dumps(aip).encode())
+    return ScenarioReply(status=status, body=json.dumps(aip).encode())
 
 
-def is_card(request: Received) -> bool:
+def is_card(request: ReceivedCall) -> bool:
     """Return whether the request is for the card."""
     return request.path.partition("?")[0] in CARD_PATHS
 
 
-def card_reply(members: dict[str, Any]) -> Reply:
+def card_reply(members: dict[str, Any]) -> ScenarioReply:
     """Return a card as an answer."""
-    return Reply(body=json.dumps(members).encode())
+    return ScenarioReply(body=json.dumps(members).encode())
 
 
-def _enclosed(request: Received, value: Any) -> Any:
+def _enclosed(request: ReceivedCall, value: Any) -> Any:
     if "jsonrpc" in request.json:
         return {"jsonrpc": "2.0", "id": request.json.get("id"), "result": value}
     return value

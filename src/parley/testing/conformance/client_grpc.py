@@ -20,7 +20,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.testing.conformance.client_forms import CONTEXT_ID, TASK_ID
-from parley.testing.conformance.client_server import MAX_REQUESTS, Received, Visit
+from parley.testing.conformance.client_server import MAX_REQUESTS, ReceivedCall, Visit
 from parley.wire import versions
 
 _IDS: dict[str, Any] = {"task_id": TASK_ID, "context_id": CONTEXT_ID}
@@ -47,7 +47,7 @@ async def grpc_agent(visit: Visit, said: str) -> AsyncIterator[None]:
     def handler(rpc: str, operation: Operation) -> Any:
         def heard(data: bytes, context: Any) -> None:
             headers = {key: str(value) for key, value in context.invocation_metadata()}
-            request = Received(
+            request = ReceivedCall(
                 method="GRPC",
                 path=f"/{codec.service}/{rpc}",
                 headers=headers,

@@ -15,8 +15,14 @@ from parley.testing.conformance.client_grpc import grpc_agent
 from parley.testing.conformance.client_scenarios import SAID, Action, ClientScenario
 from parley.testing.conformance.client_server import ClientOutcome, Visit, scripted_server
 from parley.testing.conformance.client_table import SCENARIOS
-from parley.testing.conformance.report import Report
-from parley.testing.conformance.verdicts import NotApplicable, Outcome, Verdict, Violation, chosen
+from parley.testing.conformance.report import ConformanceReport
+from parley.testing.conformance.verdicts import (
+    ConformanceViolation,
+    NotApplicable,
+    Outcome,
+    Verdict,
+    chosen,
+)
 
 TEXT = "Hello"
 ANSWER = "Blue"
@@ -57,7 +63,7 @@ async def run_client(
     bindings: tuple[str, ...] = (),
     patience: float = 30.0,
     on_verdict: Callable[[Verdict], None] | None = None,
-) -> Report:
+) -> ConformanceReport:
     """Try a client: ``drive`` has it do what an assignment says, and returns what came of it.
 
     ``only`` and ``skip`` choose scenarios by id, or how ids begin; ``protocol_versions`` and
@@ -71,7 +77,7 @@ async def run_client(
             verdicts.append(verdict)
             if on_verdict is not None:
                 on_verdict(verdict)
-    return Report(kind="client", subject=subject, verdicts=tuple(verdicts))
+    return ConformanceReport(kind="client", subject=subject, verdicts=tuple(verdicts))
 
 
 async def watch_client(
@@ -81,7 +87,7 @@ async def watch_client(
     skip: tuple[str, ...] = (),
     protocol_versions: tuple[str, ...] = (),
     bindings: tuple[str, ...] = (),
-) -> Report:
+) -> ConformanceReport:
     """Serve the scenarios for a client that somebody else runs, and judge what it did.
 
     ``ready`` gets the scenarios with their visits, and returns when the client is done. What a
@@ -92,7 +98,7 @@ async def watch_client(
         pairs = list(zip(scenarios, visits, strict=True))
         await ready(pairs)
         verdicts = tuple(_judged(scenario, visit) for scenario, visit in pairs)
-    return Report(kind="client", subject="under test", verdicts=verdicts)
+    return ConformanceReport(kind="client", subject="under test", verdicts=verdicts)
 
 
 @asynccontextmanager
@@ -200,7 +206,7 @@ def _judged(scenario: ClientScenario, visit: Visit) -> Verdict:
         _judge_outcome(scenario, visit)
     except NotApplicable as error:
         return _verdict(scenario, visit, "skipped", str(error))
-    except Violation as error:
+    except ConformanceViolation as error:
         return _verdict(scenario, visit, "failed", str(error))
     return _verdict(scenario, visit, "passed", "")
 
@@ -209,14 +215,16 @@ def _judge_outcome(scenario: ClientScenario, visit: Visit) -> None:
     """Judge what the client made of the answer, where that can be seen."""
     for outcome in visit.outcomes:
         if scenario.fails and outcome.succeeded:
-            raise Violation(
+            raise ConformanceViolation(
                 "the client says that it succeeded (exit status 0), and there was no answer"
             )
         if not scenario.wants:
             continue
         if outcome.output is not None and scenario.wants not in outcome.output:
             printed = outcome.output.strip()[-200:] or "nothing"
-            raise Violation(f"the agent said {scenario.wants!r}, and the client printed {printed}")
+            raise ConformanceViolation(
+                f"the agent said {scenario.wants!r}, and the client printed {printed}"
+            )
 
 
 def _verdict(scenario: ClientScenario, visit: Visit, outcome: Outcome, reason: str) -> Verdict:

@@ -21,8 +21,12 @@ from parley.testing.conformance.client_forms import (
     result,
     stream,
 )
-from parley.testing.conformance.client_server import Received, Reply, Visit
-from parley.testing.conformance.verdicts import NotApplicable, Requirement, Violation
+from parley.testing.conformance.client_server import ReceivedCall, ScenarioReply, Visit
+from parley.testing.conformance.verdicts import (
+    ConformanceRequirement,
+    ConformanceViolation,
+    NotApplicable,
+)
 
 Action = Literal["send", "stream", "answer", "cancel"]
 NEW = Forms()
@@ -30,17 +34,17 @@ OLD = Forms("0.3")
 STORY = "one two three"
 SAID = "All is well"
 
-Serves = Callable[[Received, Visit], Reply]
+Serves = Callable[[ReceivedCall, Visit], ScenarioReply]
 Judges = Callable[[Visit], None]
 
 
 class ClientScenario(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario. ``wants`` is a text that the client is to print, ``fails`` that it is to fail.
 
-    ``runs`` is how often the client plays it; ``judges`` raises ``Violation``.
+    ``runs`` is how often the client plays it; ``judges`` raises ``ConformanceViolation``.
     """
 
-    requirement: Requirement
+    requirement: ConformanceRequirement
     action: Action
     card: Callable[[Visit], dict[str, Any]]
     serves: Serves
@@ -50,11 +54,11 @@ class ClientScenario(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 1
     uses: str = "JSONRPC 1.0"
 
-    def answer(self, visit: Visit, request: Received) -> Reply:
+    def answer(self, visit: Visit, request: ReceivedCall) -> ScenarioReply:
         """Answer a request."""
         if is_card(request):
             members = self.card(visit)
-            return card_reply(members) if members else Reply(status=404)
+            return card_reply(members) if members else ScenarioReply(status=404)
         return self.serves(request, visit)
 
 
@@ -67,7 +71,7 @@ def asked(visit: Visit) -> None:
         raise NotApplicable("the client was not run against this address")
     if not visit.sent:
         paths = ", ".join(f"{each.method} {each.path}" for each in visit.requests[:4])
-        raise Violation(f"no message was sent; the client asked for {paths}")
+        raise ConformanceViolation(f"no message was sent; the client asked for {paths}")
 
 
 def in_form(visit: Visit) -> None:
@@ -75,16 +79,16 @@ def in_form(visit: Visit) -> None:
     for each in visit.sent:
         message = each.message
         if not message.get("messageId"):
-            raise Violation("the message has no messageId")
+            raise ConformanceViolation("the message has no messageId")
         if message.get("role") != "ROLE_USER":
-            raise Violation(f"the role is {message.get('role')!r}, not 'ROLE_USER'")
+            raise ConformanceViolation(f"the role is {message.get('role')!r}, not 'ROLE_USER'")
         parts = message.get("parts")
         if not isinstance(parts, list) or not parts:
-            raise Violation("the message has no parts")
+            raise ConformanceViolation("the message has no parts")
         if not all(
             isinstance(p, dict) and {"text", "data", "raw", "url"} & p.keys() for p in parts
         ):
-            raise Violation("a part has none of text, data, raw and url")
+            raise ConformanceViolation("a part has none of text, data, raw and url")
 
 
 def in_old_form(visit: Visit) -> None:
@@ -92,10 +96,12 @@ def in_old_form(visit: Visit) -> None:
     for each in visit.sent:
         message = each.message
         if message.get("role") != "user":
-            raise Violation(f"the role is {message.get('role')!r}, not 'user' as 0.3 has it")
+            raise ConformanceViolation(
+                f"the role is {message.get('role')!r}, not 'user' as 0.3 has it"
+            )
         parts = message.get("parts") or ()
         if not parts or any(part.get("kind") not in ("text", "file", "data") for part in parts):
-            raise Violation("a part has no kind, which 0.3 asks for")
+            raise ConformanceViolation("a part has no kind, which 0.3 asks for")
 
 
 def in_camel_case(visit: Visit) -> None:
@@ -104,7 +110,7 @@ def in_camel_case(visit: Visit) -> None:
         names = [*each.params, *each.message, *each.params.get("configuration", {})]
         for name in names:
             if "_" in name:
-                raise Violation(f"the member {name!r} is in snake_case")
+                raise ConformanceViolation(f"the member {name!r} is in snake_case")
 
 
 def as_json_rpc(visit: Visit) -> None:
@@ -112,16 +118,18 @@ def as_json_rpc(visit: Visit) -> None:
     for each in visit.sent:
         call = each.json
         if each.method != "POST":
-            raise Violation(f"the call is a {each.method}, not a POST")
+            raise ConformanceViolation(f"the call is a {each.method}, not a POST")
         kind = each.headers.get("content-type", "").partition(";")[0]
         if kind not in ("application/json", "application/a2a+json"):
-            raise Violation(f"its Content-Type is {kind!r}, not application/json")
+            raise ConformanceViolation(f"its Content-Type is {kind!r}, not application/json")
         if call.get("jsonrpc") != "2.0":
-            raise Violation(f"jsonrpc is {call.get('jsonrpc')!r}, not '2.0'")
+            raise ConformanceViolation(f"jsonrpc is {call.get('jsonrpc')!r}, not '2.0'")
         if not isinstance(call.get("id"), str | int) or isinstance(call.get("id"), bool):
-            raise Violation(f"the id is {call.get('id')!r}: the call waits for no answer")
+            raise ConformanceViolation(
+                f"the id is {call.get('id')!r}: the call waits for no answer"
+            )
         if not isinstance(call.get("params"), dict):
-            raise Violation("params is no object")
+            raise ConformanceViolation("params is no object")
 
 
 def version_named(visit: Visit) -> None:
@@ -131,7 +139,9 @@ def version_named(visit: Visit) -> None:
             continue
         version = each.headers.get("a2a-version") or ""
         if version.split(".")[:2] != ["1", "0"] and "A2A-Version=1.0" not in each.path:
-            raise Violation(f"{each.operation or each.path} has A2A-Version {version!r}, not '1.0'")
+            raise ConformanceViolation(
+                f"{each.operation or each.path} has A2A-Version {version!r}, not '1.0'"
+            )
 
 
 def at_path(path: str) -> Judges:
@@ -140,7 +150,9 @@ def at_path(path: str) -> Judges:
     def judge(visit: Visit) -> None:
         for each in visit.requests:
             if each.operation != "card" and not each.path.startswith(path):
-                raise Violation(f"{each.method} {each.path} is not at {path}, where the card leads")
+                raise ConformanceViolation(
+                    f"{each.method} {each.path} is not at {path}, where the card leads"
+                )
 
     return judge
 
@@ -149,26 +161,28 @@ def ids_differ(visit: Visit) -> None:
     """Different messages have different ids."""
     ids = [each.message.get("messageId") for each in visit.sent]
     if len(visit.outcomes) > 1 and len(set(ids)) < len(visit.outcomes):
-        raise Violation(f"two messages have the same messageId: {ids}")
+        raise ConformanceViolation(f"two messages have the same messageId: {ids}")
 
 
 def not_streamed(visit: Visit) -> None:
     """No stream is asked for."""
     if visit.of("SendStreamingMessage"):
-        raise Violation("SendStreamingMessage was called, and the card declares no streaming")
+        raise ConformanceViolation(
+            "SendStreamingMessage was called, and the card declares no streaming"
+        )
 
 
 def followed(visit: Visit) -> None:
     """A task that goes on is followed."""
     if not visit.of("GetTask", "SubscribeToTask"):
-        raise Violation("the task was still working, and nobody asked for it again")
+        raise ConformanceViolation("the task was still working, and nobody asked for it again")
 
 
 def not_repeated(visit: Visit) -> None:
     """A message that may have arrived is not sent as a second one."""
     ids = {each.message.get("messageId") for each in visit.sent}
     if len(ids) > len(visit.outcomes or [0]):
-        raise Violation(
+        raise ConformanceViolation(
             f"after the cut the message was sent again, as another one: {sorted(map(str, ids))}"
         )
 
@@ -178,7 +192,7 @@ def within(most: int) -> Judges:
 
     def judge(visit: Visit) -> None:
         if len(visit.sent) > most:
-            raise Violation(f"the message was sent {len(visit.sent)} times")
+            raise ConformanceViolation(f"the message was sent {len(visit.sent)} times")
 
     return judge
 
@@ -188,36 +202,42 @@ def waits(visit: Visit) -> None:
     times = [each.at for each in visit.sent]
     if len(times) > 1 and times[1] - times[0] < 0.9:
         gap = times[1] - times[0]
-        raise Violation(f"Retry-After was 1 second, and the next request came after {gap:.2f} s")
+        raise ConformanceViolation(
+            f"Retry-After was 1 second, and the next request came after {gap:.2f} s"
+        )
 
 
 def continues(visit: Visit) -> None:
     """The answer to a question names the task."""
     if len(visit.sent) < 2:
-        raise Violation("the question was not answered: there is one message")
+        raise ConformanceViolation("the question was not answered: there is one message")
     message = visit.sent[1].message
     if message.get("taskId") != TASK_ID:
-        raise Violation(f"the answer has taskId {message.get('taskId')!r}, not that of the task")
+        raise ConformanceViolation(
+            f"the answer has taskId {message.get('taskId')!r}, not that of the task"
+        )
     first = visit.sent[0].message.get("messageId")
     if message.get("messageId") == first:
-        raise Violation("the answer has the messageId of the question's message")
+        raise ConformanceViolation("the answer has the messageId of the question's message")
 
 
 def cancelled(visit: Visit) -> None:
     """The task is cancelled by its id."""
     calls = visit.of("CancelTask")
     if not calls:
-        raise Violation("CancelTask was not called")
+        raise ConformanceViolation("CancelTask was not called")
     id = calls[0].params.get("id")
     if id != TASK_ID and f"/tasks/{TASK_ID}:cancel" not in calls[0].path:
-        raise Violation(f"CancelTask was called for {id!r}, not for {TASK_ID!r}")
+        raise ConformanceViolation(f"CancelTask was called for {id!r}, not for {TASK_ID!r}")
 
 
 def tenant_named(visit: Visit) -> None:
     """The tenant of the interface is in the request."""
     for each in visit.sent:
         if each.params.get("tenant") != "blue":
-            raise Violation(f"tenant is {each.params.get('tenant')!r}, not 'blue' as on the card")
+            raise ConformanceViolation(
+                f"tenant is {each.params.get('tenant')!r}, not 'blue' as on the card"
+            )
 
 
 def nothing_sent(visit: Visit) -> None:
@@ -225,14 +245,16 @@ def nothing_sent(visit: Visit) -> None:
     if not visit.requests:
         raise NotApplicable("the client was not run against this address")
     if visit.sent:
-        raise Violation("a message was sent to an agent without a card")
+        raise ConformanceViolation("a message was sent to an agent without a card")
 
 
 def extension_requested(visit: Visit) -> None:
     """A required extension is requested, or the agent left alone."""
     for each in visit.sent:
         if not each.headers.get("a2a-extensions"):
-            raise Violation("the card requires an extension, and the message requests none")
+            raise ConformanceViolation(
+                "the card requires an extension, and the message requests none"
+            )
 
 
 # -- what the server does ----------------------------------------------------------------------
@@ -254,7 +276,7 @@ def plays(
     now = forms.task("COMPLETED", text=STORY if events else SAID)
     answer = value if value is not None else forms.named("task", now)
 
-    def serves(request: Received, visit: Visit) -> Reply:
+    def serves(request: ReceivedCall, visit: Visit) -> ScenarioReply:
         match request.operation:
             case "SendMessage":
                 return result(request, answer)
@@ -277,12 +299,12 @@ def over_grpc(visit: Visit) -> dict[str, Any]:
     return {**card(visit), "supportedInterfaces": [interface]}
 
 
-def says(reply: Callable[[Received], Reply]) -> Serves:
+def says(reply: Callable[[ReceivedCall], ScenarioReply]) -> Serves:
     """Answer every request in one way."""
     return lambda request, visit: reply(request)
 
 
-def still_working(request: Received, visit: Visit) -> Reply:
+def still_working(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Have a task that works on, and is done when it is asked for twice."""
     working, done = NEW.task("WORKING"), NEW.task("COMPLETED", text=SAID)
     if request.operation in ("SendMessage", "SendStreamingMessage"):
@@ -296,7 +318,7 @@ def still_working(request: Received, visit: Visit) -> Reply:
     return result(request, now)
 
 
-def cuts(request: Received, visit: Visit) -> Reply:
+def cuts(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Break a stream off after three events."""
     if request.operation == "SendStreamingMessage":
         return stream(request, NEW.story()[:3], cut=True)
@@ -308,7 +330,7 @@ def cuts(request: Received, visit: Visit) -> Reply:
     return result(request, done)
 
 
-def asks(request: Received, visit: Visit) -> Reply:
+def asks(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Ask back, and be content with any answer."""
     if request.operation not in ("SendMessage", "SendStreamingMessage"):
         waiting = NEW.task("INPUT_REQUIRED", said="Which colour?")
@@ -322,7 +344,7 @@ def asks(request: Received, visit: Visit) -> Reply:
     return stream(request, [{"task": now}])
 
 
-def cancels(request: Received, visit: Visit) -> Reply:
+def cancels(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Have a task that works until it is cancelled."""
     state = "CANCELED" if visit.of("CancelTask") else "WORKING"
     now = NEW.task(state)
@@ -333,7 +355,7 @@ def cancels(request: Received, visit: Visit) -> Reply:
     return result(request, now)
 
 
-def odd_stream(request: Received, visit: Visit) -> Reply:
+def odd_stream(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Comments, other line ends, data of several lines, and bytes cut in a character."""
     if request.operation != "SendStreamingMessage":
         return plays(events=NEW.story())(request, visit)
@@ -351,13 +373,13 @@ def odd_stream(request: Received, visit: Visit) -> Reply:
     whole += b"retry: 500\n\n" + b"".join(frame(said(event)) for event in rest[1:])
     at = whole.index("é".encode()) + 1
     pieces = (whole[:at], whole[at : at + 1], whole[at + 1 :])
-    return Reply(headers=STREAM_HEADERS, pieces=pieces)
+    return ScenarioReply(headers=STREAM_HEADERS, pieces=pieces)
 
 
-def other_id(request: Received, visit: Visit) -> Reply:
+def other_id(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Answer the request of somebody else."""
     body = {"jsonrpc": "2.0", "id": "of-another-request", "result": {"message": NEW.message(SAID)}}
-    return Reply(body=json.dumps(body).encode())
+    return ScenarioReply(body=json.dumps(body).encode())
 
 
 def rich(value: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ MAX_REQUESTS = 200
 """After so many requests of one scenario the server only refuses."""
 
 
-class Received(msgspec.Struct, kw_only=True):
+class ReceivedCall(msgspec.Struct, kw_only=True):
     """A request of the client under test. ``operation`` is in the words of 1.0."""
 
     method: str
@@ -58,7 +58,7 @@ class Received(msgspec.Struct, kw_only=True):
         return f"{self.method} {self.path}\n{text}".rstrip()
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioReply(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: bytes, or ``pieces`` of a stream. ``cut`` breaks the connection after them."""
 
     status: int = 200
@@ -85,20 +85,20 @@ class Visit(msgspec.Struct, kw_only=True):
 
     url: str
     grpc: str = ""
-    requests: list[Received] = []
+    requests: list[ReceivedCall] = []
     outcomes: list[ClientOutcome] = []
 
-    def of(self, *operations: str) -> list[Received]:
+    def of(self, *operations: str) -> list[ReceivedCall]:
         """Return the requests for operations."""
         return [each for each in self.requests if each.operation in operations]
 
     @property
-    def sent(self) -> list[Received]:
+    def sent(self) -> list[ReceivedCall]:
         """The requests that send a message."""
         return self.of("SendMessage", "SendStreamingMessage")
 
 
-Answer = Callable[[Visit, Received], Reply]
+Answer = Callable[[Visit, ReceivedCall], ScenarioReply]
 
 
 class _Server(uvicorn.Server):
@@ -178,7 +178,7 @@ async def _serve(
             break
     query = scope["query_string"].decode()
     path = scope["path"] + (f"?{query}" if query else "")
-    request = Received(
+    request = ReceivedCall(
         method=scope["method"],
         path=path,
         headers={name.decode().lower(): value.decode() for name, value in scope["headers"]},
@@ -187,7 +187,7 @@ async def _serve(
         at=asyncio.get_running_loop().time(),
     )
     if len(visit.requests) >= MAX_REQUESTS:
-        reply = Reply(status=503)
+        reply = ScenarioReply(status=503)
     else:
         visit.requests.append(request)
         reply = answer(visit, request)

@@ -45,8 +45,8 @@ from parley.testing.conformance.client_scenarios import (
     waits,
     within,
 )
-from parley.testing.conformance.client_server import Received, Reply, Visit
-from parley.testing.conformance.verdicts import Level, Requirement
+from parley.testing.conformance.client_server import ReceivedCall, ScenarioReply, Visit
+from parley.testing.conformance.verdicts import ConformanceRequirement, Level
 
 _UNKNOWN_INTERFACE = {
     "url": "https://agents.example/signals",
@@ -59,11 +59,11 @@ _LATER_VERSION = {
     "protocolVersion": "9.0",
 }
 _REQUIRED = {"extensions": [{"uri": "https://example.com/ext/needed", "required": True}]}
-_TOO_MANY = Reply(status=429, headers=(("retry-after", "1"),))
+_TOO_MANY = ScenarioReply(status=429, headers=(("retry-after", "1"),))
 _HTML = (("content-type", "text/html"),)
 
 
-def _too_many(request: Received, visit: Visit) -> Reply:
+def _too_many(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     return _TOO_MANY if len(visit.sent) == 1 else plays()(request, visit)
 
 
@@ -83,7 +83,7 @@ def _scenario(
     **options: Any,
 ) -> ClientScenario:
     return ClientScenario(
-        requirement=Requirement(id=id, level=level, section=section, title=title),
+        requirement=ConformanceRequirement(id=id, level=level, section=section, title=title),
         action=action,
         card=members or carded(),
         serves=serves,
@@ -319,7 +319,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         "3.3.2",
         "A gateway's page (503) is reported, after few attempts",
         "send",
-        says(lambda r: Reply(status=503, headers=_HTML, body=b"<h1>Busy</h1>")),
+        says(lambda r: ScenarioReply(status=503, headers=_HTML, body=b"<h1>Busy</h1>")),
         asked,
         within(10),
         fails=True,
@@ -340,7 +340,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         "9.3",
         "An answer that is no JSON is reported",
         "send",
-        says(lambda r: Reply(body=b"It works!", headers=_HTML)),
+        says(lambda r: ScenarioReply(body=b"It works!", headers=_HTML)),
         asked,
         within(10),
         fails=True,
@@ -351,7 +351,9 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         "7.3",
         "A refusal for want of credentials (401) is reported, not repeated",
         "send",
-        says(lambda r: Reply(status=401, headers=(("www-authenticate", 'Bearer realm="a"'),))),
+        says(
+            lambda r: ScenarioReply(status=401, headers=(("www-authenticate", 'Bearer realm="a"'),))
+        ),
         asked,
         within(3),
         fails=True,

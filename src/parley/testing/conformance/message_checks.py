@@ -16,7 +16,7 @@ from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import OVER_HTTP, Checks
-from parley.testing.conformance.verdicts import NotApplicable, Violation
+from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.testing.conformance.wire_log import WireExchange
 
 check = Checks()
@@ -28,25 +28,25 @@ OLD = ("0.3",)
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
     if not isinstance(value, Task | Message):
-        raise Violation(f"the answer is a {type(value).__name__}")
+        raise ConformanceViolation(f"the answer is a {type(value).__name__}")
 
 
 @check("MSG-2", "MUST", "4.1.1", "A task has an id, a context and a state")
 async def _(probe: Probe) -> None:
     task = await probe.finished()
     if not task.id:
-        raise Violation("the task has no id")
+        raise ConformanceViolation("the task has no id")
     if not task.context_id:
-        raise Violation("the task has no contextId")
+        raise ConformanceViolation("the task has no contextId")
     if task.state is TaskState.UNSPECIFIED:
-        raise Violation("the task has no state that the specification knows")
+        raise ConformanceViolation("the task has no state that the specification knows")
 
 
 @check("MSG-3", "MUST", "3.4.1", "The context that the agent made is in its answer")
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
     if not value.context_id:
-        raise Violation("neither the task nor the message has a contextId")
+        raise ConformanceViolation("neither the task nor the message has a contextId")
 
 
 @check("MSG-4", "MUST", "3.4.1", "A given context is kept or refused, never replaced")
@@ -54,7 +54,7 @@ async def _(probe: Probe) -> None:
     first = (await probe.send()).given()
     said = await probe.send(context=first.context_id)
     if said.error is None and said.value.context_id != first.context_id:
-        raise Violation(
+        raise ConformanceViolation(
             f"the contextId {first.context_id!r} became {said.value.context_id!r} in the answer"
         )
 
@@ -86,11 +86,11 @@ async def _(probe: Probe) -> None:
     if said is None:
         raise NotApplicable("the agent said nothing")
     if said.role is not Role.AGENT:
-        raise Violation(f"the role is {said.role}, not that of an agent")
+        raise ConformanceViolation(f"the role is {said.role}, not that of an agent")
     if not said.message_id:
-        raise Violation("the message has no messageId")
+        raise ConformanceViolation("the message has no messageId")
     if not said.parts:
-        raise Violation("the message has no parts")
+        raise ConformanceViolation("the message has no parts")
 
 
 @check("MSG-9", "MUST", "4.1.4", "A message without parts is refused", bindings=OVER_HTTP)
@@ -112,7 +112,7 @@ async def _(probe: Probe) -> None:
 async def _(probe: Probe) -> None:
     exchange = await _raw_send(probe, {"someNewMember": {"of": "a later version"}})
     if _error(probe, exchange) is not None:
-        raise Violation("a message with a member that nobody knows was refused")
+        raise ConformanceViolation("a message with a member that nobody knows was refused")
 
 
 @check("MSG-13", "MUST", "3.2.4", "With historyLength 0 the answer has no history", versions=NEW)
@@ -120,7 +120,7 @@ async def _(probe: Probe) -> None:
     await probe.finished()
     value = (await probe.send(probe.texts.task or probe.texts.text, history=0)).given()
     if isinstance(value, Task) and value.history:
-        raise Violation(f"the task has {len(value.history)} messages of history")
+        raise ConformanceViolation(f"the task has {len(value.history)} messages of history")
 
 
 @check("MSG-14", "MUST", "3.4.3", "An answer to a question continues its task")
@@ -128,9 +128,9 @@ async def _(probe: Probe) -> None:
     task = await probe.asking()
     value = (await probe.send("Here it is", task=task.id)).given()
     if not isinstance(value, Task) or value.id != task.id:
-        raise Violation(f"the answer is not the task {task.id!r}")
+        raise ConformanceViolation(f"the answer is not the task {task.id!r}")
     if value.context_id != task.context_id:
-        raise Violation(f"the contextId changed to {value.context_id!r}")
+        raise ConformanceViolation(f"the contextId changed to {value.context_id!r}")
 
 
 @check("MSG-15", "MUST", "3.4.2", "Every new task has an id of its own")
@@ -138,7 +138,7 @@ async def _(probe: Probe) -> None:
     first = await probe.finished()
     value = (await probe.send(probe.texts.task or probe.texts.text)).given()
     if isinstance(value, Task) and value.id == first.id:
-        raise Violation(f"two messages without a task got the same one, {first.id!r}")
+        raise ConformanceViolation(f"two messages without a task got the same one, {first.id!r}")
 
 
 @check(
@@ -153,7 +153,9 @@ async def _(probe: Probe) -> None:
     if not isinstance(value, Task):
         raise NotApplicable("the agent answers directly")
     if not (value.state.is_terminal or value.state.is_interrupted):
-        raise Violation(f"the task is {value.state}, and nothing asked for an answer at once")
+        raise ConformanceViolation(
+            f"the task is {value.state}, and nothing asked for an answer at once"
+        )
 
 
 @check("MSG-17", "MUST", "3.2.2", "With returnImmediately the answer does not wait", versions=NEW)
@@ -162,7 +164,7 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("--slow names a text that the agent works on for some seconds")
     value = (await probe.send(probe.texts.slow, at_once=True)).given()
     if isinstance(value, Task) and value.state.is_terminal:
-        raise Violation(f"the answer came when the task was {value.state} already")
+        raise ConformanceViolation(f"the answer came when the task was {value.state} already")
 
 
 @check(
@@ -177,9 +179,9 @@ async def _(probe: Probe) -> None:
     exchange = await _raw_send(probe, {}, headers={"A2A-Version": "99.0"})
     error = _error(probe, exchange)
     if error is None:
-        raise Violation("a request with A2A-Version: 99.0 was served")
+        raise ConformanceViolation("a request with A2A-Version: 99.0 was served")
     if not isinstance(error, VersionNotSupportedError):
-        raise Violation(
+        raise ConformanceViolation(
             f"A2A-Version: 99.0 was answered with {error}, not with VersionNotSupportedError "
             "(-32009)"
         )
@@ -198,7 +200,7 @@ async def _(probe: Probe) -> None:
     answer = exchange.json
     result = answer.get("result") if isinstance(answer, dict) else None
     if isinstance(result, dict) and ("task" in result or "message" in result):
-        raise Violation(
+        raise ConformanceViolation(
             "SendMessage without A2A-Version, which means 0.3, was served in the form of 1.0"
         )
 
@@ -207,11 +209,13 @@ async def _refused(probe: Probe, members: dict[str, Any], what: str) -> None:
     exchange = await _raw_send(probe, members)
     error = _error(probe, exchange)
     if error is None:
-        raise Violation(f"a message whose {what} was accepted")
+        raise ConformanceViolation(f"a message whose {what} was accepted")
     if probe.binding == "HTTP+JSON" and exchange.status == 400:
         return  # the status is all that this binding asks for
     if not isinstance(error, InvalidParamsError):
-        raise Violation(f"a message whose {what} was answered with {error}, not with InvalidParams")
+        raise ConformanceViolation(
+            f"a message whose {what} was answered with {error}, not with InvalidParams"
+        )
 
 
 async def _raw_send(
@@ -247,7 +251,7 @@ def _error(probe: Probe, exchange: WireExchange) -> Exception | None:
     answer = exchange.json
     if probe.binding == "JSONRPC":
         if not isinstance(answer, dict):
-            raise Violation(f"the answer, {exchange.status}, is not a JSON-RPC response")
+            raise ConformanceViolation(f"the answer, {exchange.status}, is not a JSON-RPC response")
         if "error" not in answer:
             return None
         return probe.dialect.jsonrpc.read_error(json.dumps(answer["error"]).encode())
@@ -256,4 +260,6 @@ def _error(probe: Probe, exchange: WireExchange) -> Exception | None:
     try:
         return probe.dialect.http_json.read_error(exchange.status, exchange.body)
     except InvalidAgentResponseError as error:
-        raise Violation(f"the answer, {exchange.status}, is no error of the protocol") from error
+        raise ConformanceViolation(
+            f"the answer, {exchange.status}, is no error of the protocol"
+        ) from error

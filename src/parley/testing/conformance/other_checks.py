@@ -23,7 +23,7 @@ from parley.model.requests import (
 )
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import Checks
-from parley.testing.conformance.verdicts import NotApplicable, Violation
+from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.testing.conformance.wire_log import WireExchange
 
 check = Checks()
@@ -66,7 +66,9 @@ async def _(probe: Probe) -> None:
     for id in ("a-text", 7):
         answer = _response(await probe.rpc(method, {"id": MISSING_TASK}, id=id))
         if answer.get("id") != id:
-            raise Violation(f"the request had the id {id!r}, the response has {answer.get('id')!r}")
+            raise ConformanceViolation(
+                f"the request had the id {id!r}, the response has {answer.get('id')!r}"
+            )
 
 
 @check(
@@ -81,14 +83,14 @@ async def _(probe: Probe) -> None:
     answer = _response(await probe.rpc("GetTask", {"id": MISSING_TASK}))
     error = answer.get("error") or {}
     if not isinstance(error.get("code"), int) or not isinstance(error.get("message"), str):
-        raise Violation("the error has no code or no message")
+        raise ConformanceViolation("the error has no code or no message")
     data = error.get("data")
     if data is None:
         return
     items = data if isinstance(data, list) else [data]
     for item in items:
         if not isinstance(item, dict) or "@type" not in item:
-            raise Violation("an object of error.data has no @type")
+            raise ConformanceViolation("an object of error.data has no @type")
 
 
 @check(
@@ -117,15 +119,15 @@ async def _(probe: Probe) -> None:
     wire = probe.http.last
     assert wire is not None
     if wire.status != 404:
-        raise Violation(f"the status is {wire.status}, not 404")
+        raise ConformanceViolation(f"the status is {wire.status}, not 404")
     error = (wire.json or {}).get("error") if isinstance(wire.json, dict) else None
     if not isinstance(error, dict):
-        raise Violation("the body has no error object")
+        raise ConformanceViolation("the body has no error object")
     for name in ("code", "status", "message"):
         if name not in error:
-            raise Violation(f"error.{name} is missing")
+            raise ConformanceViolation(f"error.{name} is missing")
     if error["code"] != 404:
-        raise Violation(f"error.code is {error['code']!r}, and the status 404")
+        raise ConformanceViolation(f"error.code is {error['code']!r}, and the status 404")
 
 
 @check(
@@ -149,7 +151,7 @@ async def _(probe: Probe) -> None:
     tenant = f"/{probe.interface.tenant}" if probe.interface.tenant else ""
     wire = await probe.post(b'{"message": ', path=f"{tenant}/message:send")
     if wire.status != 400:
-        raise Violation(f"the status is {wire.status}, not 400")
+        raise ConformanceViolation(f"the status is {wire.status}, not 400")
 
 
 @check(
@@ -163,7 +165,7 @@ async def _(probe: Probe) -> None:
     (await probe.send()).given()
     kind = probe.http.last.media_type if probe.http.last is not None else ""
     if kind not in ("application/a2a+json", "application/json"):
-        raise Violation(f"the Content-Type of an answer is {kind!r}")
+        raise ConformanceViolation(f"the Content-Type of an answer is {kind!r}")
 
 
 # -- push notifications ------------------------------------------------------------------------
@@ -184,12 +186,12 @@ async def _(probe: Probe) -> None:
     request = GetTaskPushNotificationConfigRequest(task_id=id, id=made.id)
     found = (await probe.call("GetTaskPushNotificationConfig", request)).given()
     if found.url != WEBHOOK:
-        raise Violation(f"the configuration was for {WEBHOOK}, and is for {found.url}")
+        raise ConformanceViolation(f"the configuration was for {WEBHOOK}, and is for {found.url}")
     listing = ListTaskPushNotificationConfigsRequest(task_id=id)
     page = (await probe.call("ListTaskPushNotificationConfigs", listing)).given()
     configs = page.configs if hasattr(page, "configs") else page
     if made.id not in [each.id for each in configs]:
-        raise Violation(f"the list does not have the configuration {made.id!r}")
+        raise ConformanceViolation(f"the list does not have the configuration {made.id!r}")
 
 
 @check("PUSH-3", "MUST", "3.1.10", "A deleted configuration is gone, also when deleted twice")
@@ -267,25 +269,27 @@ async def _made(probe: Probe) -> tuple[str, TaskPushNotificationConfig]:
 
 def _response(wire: WireExchange) -> dict[str, Any]:
     if not isinstance(wire.json, dict) or wire.json.get("jsonrpc") != "2.0":
-        raise Violation(f"the answer, {wire.status}, is not a JSON-RPC 2.0 response")
+        raise ConformanceViolation(f"the answer, {wire.status}, is not a JSON-RPC 2.0 response")
     return wire.json
 
 
 def _code(wire: WireExchange, code: int, what: str) -> None:
     answer = _response(wire)
     if "error" not in answer:
-        raise Violation(f"{what} was answered with a result")
+        raise ConformanceViolation(f"{what} was answered with a result")
     found = answer["error"].get("code") if isinstance(answer["error"], dict) else None
     if found != code:
-        raise Violation(f"{what} was answered with {found}, not with {code}")
+        raise ConformanceViolation(f"{what} was answered with {found}, not with {code}")
 
 
 def _error_info(details: Any, reason: str) -> None:
     items = details if isinstance(details, list) else []
     infos = [e for e in items if isinstance(e, dict) and e.get("@type") == ERROR_INFO]
     if not infos:
-        raise Violation(f"the error has no {ERROR_INFO}")
+        raise ConformanceViolation(f"the error has no {ERROR_INFO}")
     if infos[0].get("reason") != reason:
-        raise Violation(f"the reason is {infos[0].get('reason')!r}, not {reason!r}")
+        raise ConformanceViolation(f"the reason is {infos[0].get('reason')!r}, not {reason!r}")
     if infos[0].get("domain") != "a2a-protocol.org":
-        raise Violation(f"the domain is {infos[0].get('domain')!r}, not 'a2a-protocol.org'")
+        raise ConformanceViolation(
+            f"the domain is {infos[0].get('domain')!r}, not 'a2a-protocol.org'"
+        )

@@ -26,14 +26,14 @@ from parley.model.requests import (
 from parley.model.service import CallContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
-from parley.testing.conformance.verdicts import NotApplicable, Violation
+from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.testing.conformance.wire_log import LoggedTransport, WireExchange
 from parley.wire import versions
 
 MISSING_TASK = "there-is-no-such-task"
 
 
-class Texts(msgspec.Struct, frozen=True, kw_only=True):
+class ProbedTexts(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent under test is told: any message, and those with a known outcome.
 
     ``task`` makes it work on a task to the end, ``ask`` makes it ask for more, ``slow`` makes it
@@ -60,38 +60,42 @@ class Said(NamedTuple):
         return isinstance(self.error, A2AError)
 
     def given(self) -> Any:
-        """Return the value. Raises ``Violation`` for an error."""
+        """Return the value. Raises ``ConformanceViolation`` for an error."""
         if self.error is not None:
-            raise Violation(f"{self.operation} was answered with {named(self.error)}")
+            raise ConformanceViolation(f"{self.operation} was answered with {named(self.error)}")
         return self.value
 
     def refused_with(self, *kinds: type[A2AError], why: str) -> A2AError:
-        """Return the error. Raises ``Violation`` for another, and for success."""
+        """Return the error. Raises ``ConformanceViolation`` for another, and for success."""
         wanted = " or ".join(f"{kind.__name__} ({kind.code})" for kind in kinds)
         if self.error is None:
             kind = type(self.value).__name__
-            raise Violation(f"{self.operation} {why} was answered with a {kind}, not with {wanted}")
+            raise ConformanceViolation(
+                f"{self.operation} {why} was answered with a {kind}, not with {wanted}"
+            )
         if not isinstance(self.error, kinds):
-            raise Violation(
+            raise ConformanceViolation(
                 f"{self.operation} {why} was answered with {named(self.error)}, not with {wanted}"
             )
         # Readers go by the reason of an error, where it has one; the code has to be right too.
         answer = self.wire.json if self.wire is not None else None
         said = answer.get("error") if isinstance(answer, dict) and "jsonrpc" in answer else None
         if isinstance(said, dict) and said.get("code") not in {kind.code for kind in kinds}:
-            raise Violation(
+            raise ConformanceViolation(
                 f"{self.operation} {why} was answered with the code {said.get('code')!r}, not with "
                 f"{wanted}"
             )
         return self.error
 
     def refused(self, *, why: str) -> Exception:
-        """Return the error, whichever it is. Raises ``Violation`` for success, or no answer."""
+        """Return the error, whichever it is. Raises ``ConformanceViolation`` without one."""
         if self.error is None:
             kind = type(self.value).__name__
-            raise Violation(f"{self.operation} {why} was answered with a {kind}, not with an error")
+            raise ConformanceViolation(
+                f"{self.operation} {why} was answered with a {kind}, not with an error"
+            )
         if isinstance(self.error, Disconnected):
-            raise Violation(f"{self.operation} {why} was not answered: {self.error}")
+            raise ConformanceViolation(f"{self.operation} {why} was not answered: {self.error}")
         return self.error
 
 
@@ -104,11 +108,11 @@ class Streamed(NamedTuple):
     closed: bool
 
     def given(self) -> tuple[Event, ...]:
-        """Return the events. Raises ``Violation`` for an error, and for no events."""
+        """Return the events. Raises ``ConformanceViolation`` for an error, and for no events."""
         if self.error is not None:
-            raise Violation(f"the stream was answered with {named(self.error)}")
+            raise ConformanceViolation(f"the stream was answered with {named(self.error)}")
         if not self.events:
-            raise Violation("the stream ended without an event")
+            raise ConformanceViolation("the stream ended without an event")
         return self.events
 
 
@@ -127,7 +131,7 @@ class Probe:
         version: str,
         *,
         headers: Mapping[str, str],
-        texts: Texts,
+        texts: ProbedTexts,
         patience: float,
     ) -> None:
         self.http = http
@@ -175,7 +179,9 @@ class Probe:
             async with asyncio.timeout(self.patience):
                 value = await self._caller.call(BY_NAME[operation], request, context)
         except TimeoutError:
-            raise Violation(f"{operation} was not answered within {self.patience:g} s") from None
+            raise ConformanceViolation(
+                f"{operation} was not answered within {self.patience:g} s"
+            ) from None
         except (A2AError, ClientError) as error:
             return Said(operation, None, error, self.http.last)
         return Said(operation, value, None, self.http.last)
@@ -253,7 +259,7 @@ class Probe:
         try:
             await self.http.send("POST", url, given, body, timeout=self.patience)
         except ClientError as error:
-            raise Violation(f"POST {path or '/'} was not answered: {error}") from None
+            raise ConformanceViolation(f"POST {path or '/'} was not answered: {error}") from None
         assert self.http.last is not None
         return self.http.last
 

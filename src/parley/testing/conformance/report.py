@@ -19,7 +19,7 @@ FORMATS: tuple[Format, ...] = ("text", "json", "markdown", "html")
 _MARKS = {"passed": "passed", "failed": "FAILED", "skipped": "skipped"}
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run. ``kind`` is ``server`` or ``client``, ``subject`` who was tried."""
 
     kind: Literal["server", "client"]

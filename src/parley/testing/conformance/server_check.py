@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from parley.testing.conformance.verdicts import Level, Requirement
+from parley.testing.conformance.verdicts import ConformanceRequirement, Level
 
 ALL_VERSIONS = ("1.0", "0.3")
 ALL_BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
@@ -24,7 +24,7 @@ class ServerCheck(msgspec.Struct, frozen=True, kw_only=True):
     speaks one of ``bindings`` and ``versions``.
     """
 
-    requirement: Requirement
+    requirement: ConformanceRequirement
     run: Run
     scope: Scope = "interface"
     versions: tuple[str, ...] = ALL_VERSIONS
@@ -51,7 +51,7 @@ class Checks:
         """Add the function below as a check."""
 
         def added(run: Run) -> Run:
-            requirement = Requirement(id=id, level=level, section=section, title=title)
+            requirement = ConformanceRequirement(id=id, level=level, section=section, title=title)
             self.all.append(
                 ServerCheck(
                     requirement=requirement,

@@ -23,16 +23,16 @@ from parley.testing.conformance import (
     task_checks,
 )
 from parley.testing.conformance.card_checks import CardProbe
-from parley.testing.conformance.probe import Probe, Texts
-from parley.testing.conformance.report import Report
+from parley.testing.conformance.probe import Probe, ProbedTexts
+from parley.testing.conformance.report import ConformanceReport
 from parley.testing.conformance.sections import in_version
 from parley.testing.conformance.server_check import ALL_BINDINGS, ServerCheck
 from parley.testing.conformance.verdicts import (
+    ConformanceRequirement,
+    ConformanceViolation,
     NotApplicable,
     Outcome,
-    Requirement,
     Verdict,
-    Violation,
     chosen,
 )
 from parley.testing.conformance.wire_log import LoggedTransport, WireExchange
@@ -48,7 +48,7 @@ CHECKS: tuple[ServerCheck, ...] = (
 )
 """All checks of servers, in the order of a run."""
 
-_REACHED = Requirement(
+_REACHED = ConformanceRequirement(
     id="IFACE-1",
     level="MUST",
     section="8.3.1",
@@ -63,7 +63,7 @@ class CardNotRead(Exception):
 async def run_server(
     url: str,
     *,
-    texts: Texts | None = None,
+    texts: ProbedTexts | None = None,
     headers: Mapping[str, str] | None = None,
     only: tuple[str, ...] = (),
     skip: tuple[str, ...] = (),
@@ -71,7 +71,7 @@ async def run_server(
     protocol_versions: tuple[str, ...] = (),
     patience: float = 15.0,
     on_verdict: Callable[[Verdict], None] | None = None,
-) -> Report:
+) -> ConformanceReport:
     """Try a server against the specification, and return what came of it.
 
     ``url`` is the agent's address, or that of its card. ``texts`` is what it is told. ``headers``
@@ -94,7 +94,7 @@ async def run_server(
                 add(await _tried(check, probe, "card", http))
         card = _read(probe.members)
         if card is None:
-            return Report(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
+            return ConformanceReport(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
         for interface in card.supported_interfaces:
             binding = canonical(interface.protocol_binding)
             version = versions.supported_for(interface.protocol_version)
@@ -108,11 +108,11 @@ async def run_server(
             await _interface(
                 *(http, card, interface, binding, version, add),
                 headers=(headers or {}) if is_there else {},
-                texts=texts or Texts(),
+                texts=texts or ProbedTexts(),
                 patience=patience,
                 choose=lambda id: chosen(id, only, skip),
             )
-    return Report(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
+    return ConformanceReport(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
 
 
 async def _interface(
@@ -124,7 +124,7 @@ async def _interface(
     add: Callable[[Verdict], None],
     *,
     headers: Mapping[str, str],
-    texts: Texts,
+    texts: ProbedTexts,
     patience: float,
     choose: Callable[[str], bool],
 ) -> None:
@@ -165,7 +165,9 @@ async def _reach(probe: Probe) -> None:
     """Ask something that has no effect: any answer of the protocol will do."""
     said = await probe.get("is-anybody-there")
     if said.error is not None and not isinstance(said.error, A2AError):
-        raise Violation(f"{probe.interface.url} does not answer as its card says: {said.error}")
+        raise ConformanceViolation(
+            f"{probe.interface.url} does not answer as its card says: {said.error}"
+        )
 
 
 async def _tried(check: ServerCheck, probe: Any, where: str, http: LoggedTransport) -> Verdict:
@@ -176,7 +178,7 @@ async def _tried(check: ServerCheck, probe: Any, where: str, http: LoggedTranspo
 
 
 async def _verdict(
-    requirement: Requirement, where: str, http: LoggedTransport, run: Callable[[], Any]
+    requirement: ConformanceRequirement, where: str, http: LoggedTransport, run: Callable[[], Any]
 ) -> Verdict:
     http.last = None
     outcome: Outcome = "passed"
@@ -185,7 +187,7 @@ async def _verdict(
         await run()
     except NotApplicable as error:
         outcome, reason = "skipped", str(error)
-    except Violation as error:
+    except ConformanceViolation as error:
         outcome, reason = "failed", str(error)
     except (A2AError, ClientError) as error:
         outcome, reason = "failed", f"{type(error).__name__}: {error}"

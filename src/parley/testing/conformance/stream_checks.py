@@ -11,7 +11,7 @@ from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.testing.conformance.probe import MISSING_TASK, Probe, Streamed, last_state
 from parley.testing.conformance.server_check import OVER_HTTP, Checks
-from parley.testing.conformance.verdicts import NotApplicable, Violation
+from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.wire.sse import SseParser
 
 check = Checks()
@@ -31,9 +31,9 @@ async def _(probe: Probe) -> None:
     events = (await _streamed(probe)).events
     if isinstance(events[0], Message):
         if len(events) > 1:
-            raise Violation(f"{len(events) - 1} events follow the message")
+            raise ConformanceViolation(f"{len(events) - 1} events follow the message")
     elif not isinstance(events[0], Task):
-        raise Violation(f"the first event is a {type(events[0]).__name__}")
+        raise ConformanceViolation(f"the first event is a {type(events[0]).__name__}")
 
 
 @check("STREAM-2", "MUST", "3.1.2", "A stream ends when its task has ended")
@@ -45,9 +45,11 @@ async def _(probe: Probe) -> None:
     if state.is_interrupted:
         raise NotApplicable("the agent asked back; --task names a text whose task ends by itself")
     if not state.is_terminal:
-        raise Violation(f"the stream ended, and the last state in it is {state}")
+        raise ConformanceViolation(f"the stream ended, and the last state in it is {state}")
     if not streamed.closed:
-        raise Violation(f"the task is {state}, and the stream is still open after a while")
+        raise ConformanceViolation(
+            f"the task is {state}, and the stream is still open after a while"
+        )
 
 
 @check("STREAM-3", "MUST", "3.5.2", "All events of a stream are of one task and context")
@@ -56,16 +58,18 @@ async def _(probe: Probe) -> None:
     tasks = {_ids(event)[0] for event in events if not isinstance(event, Message)}
     contexts = {_ids(event)[1] for event in events}
     if len(tasks) > 1:
-        raise Violation(f"the events have different taskIds: {sorted(tasks)}")
+        raise ConformanceViolation(f"the events have different taskIds: {sorted(tasks)}")
     if len(contexts) > 1 or "" in contexts:
-        raise Violation(f"the events have different contextIds: {sorted(contexts)}")
+        raise ConformanceViolation(f"the events have different contextIds: {sorted(contexts)}")
 
 
 @check("STREAM-4", "MUST", "9.4.2", "A stream is text/event-stream", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     wire = (await _streamed(probe)).wire
     if wire is None or wire.media_type != "text/event-stream":
-        raise Violation(f"its Content-Type is {wire.media_type if wire else 'missing'!r}")
+        raise ConformanceViolation(
+            f"its Content-Type is {wire.media_type if wire else 'missing'!r}"
+        )
 
 
 @check(
@@ -78,11 +82,11 @@ async def _(probe: Probe) -> None:
 async def _(probe: Probe) -> None:
     for data in _raw_events(await _streamed(probe)):
         if data.get("jsonrpc") != "2.0":
-            raise Violation('an event has no "jsonrpc": "2.0"')
+            raise ConformanceViolation('an event has no "jsonrpc": "2.0"')
         if "id" not in data:
-            raise Violation("an event has no id")
+            raise ConformanceViolation("an event has no id")
         if ("result" in data) == ("error" in data):
-            raise Violation("an event has not exactly one of result and error")
+            raise ConformanceViolation("an event has not exactly one of result and error")
 
 
 @check(
@@ -98,7 +102,7 @@ async def _(probe: Probe) -> None:
         members = data.get("result", {}) if probe.binding == "JSONRPC" else data
         kinds = {"task", "message", "statusUpdate", "artifactUpdate"} & members.keys()
         if len(kinds) != 1:
-            raise Violation(f"an event has {sorted(kinds) or 'none'} of the four kinds")
+            raise ConformanceViolation(f"an event has {sorted(kinds) or 'none'} of the four kinds")
 
 
 @check("STREAM-7", "MUST", "3.1.2", "Nothing follows the end of the task")
@@ -106,7 +110,7 @@ async def _(probe: Probe) -> None:
     ended = False
     for event in (await _streamed(probe)).events:
         if ended:
-            raise Violation(f"a {type(event).__name__} follows the end of the task")
+            raise ConformanceViolation(f"a {type(event).__name__} follows the end of the task")
         ended = isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
 
@@ -120,7 +124,7 @@ async def _(probe: Probe) -> None:
     told = _texts_of(events)
     kept = {a.artifact_id: "".join(p.text or "" for p in a.parts) for a in task.artifacts}
     if task.state.is_terminal and told != kept:
-        raise Violation(f"the stream told {told}, and the task has {kept}")
+        raise ConformanceViolation(f"the stream told {told}, and the task has {kept}")
 
 
 @check("STREAM-9", "MUST", "3.1.6", "Subscribing to an ended task is refused", versions=NEW)
@@ -156,7 +160,7 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("the task ended first; --slow names a text for longer work")
     first = streamed.given()[0]
     if not isinstance(first, Task) or first.id != task.id:
-        raise Violation(f"the first event is a {type(first).__name__}")
+        raise ConformanceViolation(f"the first event is a {type(first).__name__}")
 
 
 @check(
@@ -173,14 +177,18 @@ async def _(probe: Probe) -> None:
     if not updates:
         raise NotApplicable("the stream has no status update")
     if updates[-1].get("final") is not True:
-        raise Violation(f"the last status update has final: {updates[-1].get('final')!r}")
+        raise ConformanceViolation(
+            f"the last status update has final: {updates[-1].get('final')!r}"
+        )
 
 
 def _refused(streamed: Streamed, kind: type[Exception], what: str) -> None:
     if streamed.error is None:
-        raise Violation(f"SubscribeToTask {what} was answered with {len(streamed.events)} events")
+        raise ConformanceViolation(
+            f"SubscribeToTask {what} was answered with {len(streamed.events)} events"
+        )
     if not isinstance(streamed.error, kind):
-        raise Violation(
+        raise ConformanceViolation(
             f"SubscribeToTask {what} was answered with {type(streamed.error).__name__}: "
             f"{str(streamed.error)[:200]}, not with {kind.__name__}"
         )
@@ -218,8 +226,8 @@ def _raw_events(streamed: Streamed) -> list[dict[str, Any]]:
         try:
             members = json.loads(data)
         except ValueError:
-            raise Violation(f"an event is not JSON: {data[:80]!r}") from None
+            raise ConformanceViolation(f"an event is not JSON: {data[:80]!r}") from None
         if not isinstance(members, dict):
-            raise Violation(f"an event is no JSON object: {data[:80]!r}")
+            raise ConformanceViolation(f"an event is no JSON object: {data[:80]!r}")
         found.append(members)
     return found

@@ -11,7 +11,7 @@ from parley.model.requests import CancelTaskRequest, ListTasksRequest
 from parley.model.tasks import Task, TaskState
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import OVER_HTTP, Checks
-from parley.testing.conformance.verdicts import NotApplicable, Violation
+from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 
 check = Checks()
 NEW = ("1.0",)
@@ -27,7 +27,7 @@ async def _(probe: Probe) -> None:
     for name in ("id", "context_id", "state"):
         was, now = getattr(task, name), getattr(found, name)
         if was != now:
-            raise Violation(f"{name} was {was!s}, and GetTask says {now!s}")
+            raise ConformanceViolation(f"{name} was {was!s}, and GetTask says {now!s}")
 
 
 @check("TASK-2", "MUST", "3.1.3", "An unknown task is refused as TaskNotFound")
@@ -42,7 +42,9 @@ async def _(probe: Probe) -> None:
     for most in (0, 1) if probe.version == "1.0" else (1,):  # 0.3 leaves open what 0 means
         found = (await probe.get(task.id, history=most)).given()
         if len(found.history) > most:
-            raise Violation(f"historyLength {most} returned {len(found.history)} messages")
+            raise ConformanceViolation(
+                f"historyLength {most} returned {len(found.history)} messages"
+            )
 
 
 @check("TASK-4", "SHOULD", "3.2.4", "A negative historyLength is refused", versions=NEW)
@@ -59,11 +61,11 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("the task has no artifact")
     ids = [artifact.artifact_id for artifact in task.artifacts]
     if not all(ids):
-        raise Violation("an artifact has no artifactId")
+        raise ConformanceViolation("an artifact has no artifactId")
     if len(set(ids)) < len(ids):
-        raise Violation(f"two artifacts have the same artifactId: {ids}")
+        raise ConformanceViolation(f"two artifacts have the same artifactId: {ids}")
     if not all(artifact.parts for artifact in task.artifacts):
-        raise Violation("an artifact has no parts")
+        raise ConformanceViolation("an artifact has no parts")
 
 
 @check(
@@ -84,7 +86,9 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("the task has no timestamp")
     for value in found:
         if not isinstance(value, str) or not _TIME.fullmatch(value):
-            raise Violation(f"a timestamp is {value!r}, not one like 2026-01-31T12:00:00.000Z")
+            raise ConformanceViolation(
+                f"a timestamp is {value!r}, not one like 2026-01-31T12:00:00.000Z"
+            )
 
 
 @check("TASK-7", "MUST", "3.1.5", "Cancelling an ended task is refused as TaskNotCancelable")
@@ -110,16 +114,16 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("the agent does not cancel this task, which it may")
     value = said.given()
     if value.id != task.id:
-        raise Violation(f"the answer is the task {value.id!r}")
+        raise ConformanceViolation(f"the answer is the task {value.id!r}")
     if value.state is not TaskState.CANCELED:
-        raise Violation(f"the task is {value.state} after CancelTask")
+        raise ConformanceViolation(f"the task is {value.state} after CancelTask")
 
 
 @check("TASK-10", "MUST", "5.5", "Members are in camelCase", versions=NEW, bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     for name, _ in _members(await _raw_task(probe)):
         if _SNAKE.fullmatch(name):
-            raise Violation(f"the member {name!r} is in snake_case")
+            raise ConformanceViolation(f"the member {name!r} is in snake_case")
 
 
 @check("TASK-11", "MUST", "5.5", "Enum values have their names", versions=NEW, bindings=OVER_HTTP)
@@ -127,10 +131,10 @@ async def _(probe: Probe) -> None:
     task = await _raw_task(probe)
     state = (task.get("status") or {}).get("state")
     if state not in {str(each) for each in TaskState}:
-        raise Violation(f"the state is {state!r}, not one like TASK_STATE_COMPLETED")
+        raise ConformanceViolation(f"the state is {state!r}, not one like TASK_STATE_COMPLETED")
     for name, value in _members(task):
         if name == "role" and value not in ("ROLE_USER", "ROLE_AGENT"):
-            raise Violation(f"a role is {value!r}, not ROLE_USER or ROLE_AGENT")
+            raise ConformanceViolation(f"a role is {value!r}, not ROLE_USER or ROLE_AGENT")
 
 
 @check(
@@ -144,10 +148,10 @@ async def _(probe: Probe) -> None:
 async def _(probe: Probe) -> None:
     task = await _raw_task(probe)
     if task.get("kind") != "task":
-        raise Violation(f"the task's kind is {task.get('kind')!r}, not 'task'")
+        raise ConformanceViolation(f"the task's kind is {task.get('kind')!r}, not 'task'")
     for name, value in _members(task):
         if name == "parts" and any("kind" not in part for part in value):
-            raise Violation("a part has no kind")
+            raise ConformanceViolation("a part has no kind")
 
 
 @check(
@@ -162,7 +166,9 @@ async def _(probe: Probe) -> None:
     state = ((await _raw_task(probe)).get("status") or {}).get("state")
     known = {str(s).removeprefix("TASK_STATE_").lower().replace("_", "-") for s in TaskState}
     if state not in known | {"unknown"}:
-        raise Violation(f"the state is {state!r}, not one like 'completed' or 'input-required'")
+        raise ConformanceViolation(
+            f"the state is {state!r}, not one like 'completed' or 'input-required'"
+        )
 
 
 # -- lists -----------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ async def _(probe: Probe) -> None:
     task = await probe.finished()
     page = await _page(probe, context_id=task.context_id)
     if task.id not in [each.id for each in page.tasks]:
-        raise Violation(f"the task {task.id!r} is not among those of its own context")
+        raise ConformanceViolation(f"the task {task.id!r} is not among those of its own context")
 
 
 @check(
@@ -184,7 +190,7 @@ async def _(probe: Probe) -> None:
     members = _result(probe)
     for name in ("tasks", "nextPageToken", "pageSize", "totalSize"):
         if name not in members:
-            raise Violation(f"the page has no {name}")
+            raise ConformanceViolation(f"the page has no {name}")
 
 
 @check("LIST-3", "MUST", "3.1.4", "Pages lead through all tasks, each once", versions=NEW)
@@ -198,15 +204,15 @@ async def _(probe: Probe) -> None:
     for _ in range(20):
         page = await _page(probe, context_id=task.context_id, page_size=1, page_token=token)
         if len(page.tasks) > 1:
-            raise Violation(f"a page of at most 1 has {len(page.tasks)} tasks")
+            raise ConformanceViolation(f"a page of at most 1 has {len(page.tasks)} tasks")
         seen += [each.id for each in page.tasks]
         token = page.next_page_token
         if not token:
             break
     if len(set(seen)) < len(seen):
-        raise Violation("a task is on two pages")
+        raise ConformanceViolation("a task is on two pages")
     if task.id not in seen:
-        raise Violation("the pages end without the task that was looked for")
+        raise ConformanceViolation("the pages end without the task that was looked for")
 
 
 @check("LIST-4", "MUST", "3.1.4", "A list of a context has no tasks of others", versions=NEW)
@@ -216,7 +222,7 @@ async def _(probe: Probe) -> None:
     page = await _page(probe, context_id=task.context_id)
     strange = {each.context_id for each in page.tasks} - {task.context_id}
     if strange:
-        raise Violation(f"there are tasks of {sorted(strange)}")
+        raise ConformanceViolation(f"there are tasks of {sorted(strange)}")
 
 
 @check("LIST-5", "MUST", "3.1.4", "A list of a state has no tasks in others", versions=NEW)
@@ -225,9 +231,9 @@ async def _(probe: Probe) -> None:
     page = await _page(probe, status=task.state)
     others = {str(each.state) for each in page.tasks} - {str(task.state)}
     if others:
-        raise Violation(f"a list of {task.state} has tasks in {sorted(others)}")
+        raise ConformanceViolation(f"a list of {task.state} has tasks in {sorted(others)}")
     if not page.tasks:
-        raise Violation(f"a list of {task.state} is empty, and there is such a task")
+        raise ConformanceViolation(f"a list of {task.state} is empty, and there is such a task")
 
 
 @check("LIST-6", "MUST", "3.1.4", "The latest updated task comes first", versions=NEW)
@@ -238,7 +244,9 @@ async def _(probe: Probe) -> None:
     if len(times) < 2:
         raise NotApplicable("there are no two tasks with a timestamp")
     if times != sorted(times, reverse=True):
-        raise Violation("the tasks are not in descending order of their status' timestamps")
+        raise ConformanceViolation(
+            "the tasks are not in descending order of their status' timestamps"
+        )
 
 
 @check(
@@ -254,7 +262,7 @@ async def _(probe: Probe) -> None:
     await _page(probe, context_id=task.context_id)
     for each in _result(probe).get("tasks") or ():
         if "artifacts" in each:
-            raise Violation("a task of a list that did not ask for artifacts has them")
+            raise ConformanceViolation("a task of a list that did not ask for artifacts has them")
 
 
 @check("LIST-8", "MUST", "3.1.4", "A page size outside of 1 to 100 is refused", versions=NEW)
@@ -278,7 +286,7 @@ def _result(probe: Probe) -> dict[str, Any]:
     """Return the result of the last answer, as JSON."""
     answer = probe.http.last.json if probe.http.last is not None else None
     if not isinstance(answer, dict):
-        raise Violation("the answer is not a JSON object")
+        raise ConformanceViolation("the answer is not a JSON object")
     found = answer.get("result") if probe.binding == "JSONRPC" else answer
     return found if isinstance(found, dict) else {}
 

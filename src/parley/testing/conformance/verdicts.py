@@ -12,7 +12,7 @@ Level = Literal["MUST", "SHOULD", "MAY"]
 Outcome = Literal["passed", "failed", "skipped"]
 
 
-class Violation(Exception):
+class ConformanceViolation(Exception):
     """A requirement is not met; says what came, and what would be right."""
 
 
@@ -20,7 +20,7 @@ class NotApplicable(Exception):
     """A requirement cannot be tried here; says why, and how it could be."""
 
 
-class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+class ConformanceRequirement(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement of the specification, as reports name it."""
 
     id: str
@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ``reason`` is why it failed or was skipped; ``evidence`` the last exchange before a failure.
     """
 
-    requirement: Requirement
+    requirement: ConformanceRequirement
     where: str
     outcome: Outcome
     reason: str = ""

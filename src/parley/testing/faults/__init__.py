@@ -8,7 +8,7 @@ Frames are the events of a stream, counted from 1; comments between them are no 
 
 from parley.testing.faults.fault import (
     Fault,
-    Gate,
+    FaultGate,
     cut,
     delay,
     drop,
@@ -25,7 +25,7 @@ from parley.testing.faults.fault import (
 
 __all__ = [
     "Fault",
-    "Gate",
+    "FaultGate",
     "cut",
     "delay",
     "drop",

@@ -8,7 +8,7 @@ import threading
 import msgspec
 
 
-class Gate:
+class FaultGate:
     """Holds what waits for it until ``open`` is called, in any thread. It stays open."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     other: int = 0
     seconds: float = 0.0
-    gate: Gate | None = None
+    gate: FaultGate | None = None
     text: str = ""
 
     def __str__(self) -> str:
@@ -74,11 +74,11 @@ def drop_frame(frame: int) -> Fault:
     return Fault(kind="drop_frame", number=_positive(frame, "frame"))
 
 
-def delay(by: float | Gate, *, frame: int = 0) -> Fault:
+def delay(by: float | FaultGate, *, frame: int = 0) -> Fault:
     """Hold the answer back: seconds, or until a gate is opened. With ``frame``, from there on."""
     if frame:
         _positive(frame, "frame")
-    if isinstance(by, Gate):
+    if isinstance(by, FaultGate):
         return Fault(kind="delay", gate=by, number=frame)
     if by <= 0:
         raise ValueError(f"a delay is a number of seconds above 0, not {by!r}")

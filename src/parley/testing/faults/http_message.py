@@ -14,7 +14,7 @@ class Malformed(Exception):
     """Bytes that are no HTTP/1.1 message."""
 
 
-class Head(NamedTuple):
+class MessageHead(NamedTuple):
     """The first line and the headers, in order, names as they came."""
 
     line: str
@@ -24,12 +24,12 @@ class Head(NamedTuple):
         """Return a header's value, empty if there is none."""
         return next((value for known, value in self.headers if known.lower() == name), "")
 
-    def replaced(self, *without: str, **added: str) -> Head:
+    def replaced(self, *without: str, **added: str) -> MessageHead:
         """Return the head without some headers, and with others (``_`` stands for ``-``)."""
         new = {name.replace("_", "-"): value for name, value in added.items()}
         gone = {name.lower() for name in (*without, *new)}
         kept = [(name, value) for name, value in self.headers if name.lower() not in gone]
-        return Head(self.line, [*kept, *new.items()])
+        return MessageHead(self.line, [*kept, *new.items()])
 
     def encode(self) -> bytes:
         """Return the bytes."""
@@ -37,7 +37,7 @@ class Head(NamedTuple):
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def read_head(reader: asyncio.StreamReader) -> Head | None:
+async def read_head(reader: asyncio.StreamReader) -> MessageHead | None:
     """Read a head; ``None`` where the connection ends instead. Raises ``Malformed``."""
     try:
         data = await reader.readuntil(b"\r\n\r\n")
@@ -54,11 +54,11 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
         if not colon:
             raise Malformed(f"{each[:60]!r} is no header")
         headers.append((name.strip(), value.strip()))
-    return Head(line, headers)
+    return MessageHead(line, headers)
 
 
 async def read_body(
-    reader: asyncio.StreamReader, head: Head, *, to_end: bool
+    reader: asyncio.StreamReader, head: MessageHead, *, to_end: bool
 ) -> AsyncIterator[bytes]:
     """Yield a body. Without a length it is empty, or (``to_end``) lasts as the connection does."""
     if "chunked" in head.value("transfer-encoding").lower():
@@ -85,7 +85,7 @@ async def read_body(
         yield data
 
 
-async def whole_body(reader: asyncio.StreamReader, head: Head) -> bytes:
+async def whole_body(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
     """Return the body of a request. Raises ``Malformed`` for one that is too large."""
     pieces, size = [], 0
     async for piece in read_body(reader, head, to_end=False):

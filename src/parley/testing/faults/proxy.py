@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.testing.faults.cards import CARD, led_here, operation_of
-from parley.testing.faults.fault import Fault, Gate
+from parley.testing.faults.fault import Fault, FaultGate
 from parley.testing.faults.http_message import (
     MAX_HEAD,
     FrameSplitter,
-    Head,
     Malformed,
+    MessageHead,
     has_data,
     read_body,
     read_head,
@@ -108,7 +108,7 @@ class FaultProxy:
         self._parts = parts
         self._rules: list[_Rule] = []
         self._lock = threading.Lock()
-        self._overtaken: list[Gate] = []
+        self._overtaken: list[FaultGate] = []
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self._port = self._socket.getsockname()[1]
@@ -240,7 +240,7 @@ class FaultProxy:
         faults = self._faults_of(request)
         overtaken = [] if "overtaken" in faults else self._overtaken
         if "overtaken" in faults:
-            gate = Gate()
+            gate = FaultGate()
             self._overtaken = [*self._overtaken, gate]
             await gate.wait()
         else:
@@ -254,7 +254,7 @@ class FaultProxy:
     async def _answer(
         self,
         request: ProxiedRequest,
-        head: Head,
+        head: MessageHead,
         faults: dict[str, Fault],
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -325,7 +325,7 @@ class FaultProxy:
     async def _pass_back(
         self,
         request: ProxiedRequest,
-        answer: Head,
+        answer: MessageHead,
         reader: asyncio.StreamReader,
         faults: dict[str, Fault],
         writer: asyncio.StreamWriter,
