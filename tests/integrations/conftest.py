@@ -111,7 +111,7 @@ def remote_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="module", params=sorted(FRAMEWORKS) or [None])
+@pytest.fixture(scope="session", params=sorted(FRAMEWORKS) or [None])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, remote_url: str
 ) -> Iterator[FrameworkServer]:
