@@ -1,0 +1,84 @@
+"""Approval of tool calls by the caller of a turn: the question, and what counts as an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from parley.agent.turn import Turn
+from parley.extensions.typed_questions import schema_part
+from parley.model.parts import Message, Part, Role
+from parley.model.uuid7 import new_id
+
+MAX_SHOWN = 2000
+"""How many characters of the arguments a question shows."""
+
+ANSWER = {
+    "type": "object",
+    "properties": {
+        "approve": {"type": "boolean", "description": "Whether the call may be made"},
+        "reason": {"type": "string", "description": "Why not, for the model"},
+    },
+    "required": ["approve"],
+}
+"""The schema of an answer that is data."""
+
+YES = frozenset("yes y yep ok okay sure approve approved allow allowed true go 1 是 好 好的 同意".split())
+NO = frozenset("no n nope reject rejected deny denied disallow refuse false stop 0 不 否 不行".split())
+FILLING = frozenset("please thanks thank you ahead do it i agree course of".split())
+
+
+class ToolApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of a caller about a tool call. ``reason`` is what a refusal said, if anything."""
+
+    is_approved: bool
+    reason: str = ""
+
+
+async def approval(turn: Turn, tool: str, arguments: object, *, key: str) -> ToolApproval:
+    """Ask the caller whether a tool may be called; ask again until the answer says yes or no.
+
+    ``key`` names the question in the turn. The task waits as INPUT_REQUIRED.
+    """
+    question = f"May the tool {tool} be called with {_shown(arguments)}? Answer yes or no."
+    text, times = question, 0
+    while True:
+        times += 1
+        parts = (Part(text=text), schema_part(ANSWER))
+        asked = Message(message_id=new_id(), role=Role.AGENT, parts=parts)
+        answer = await turn.ask(asked, key=key if times == 1 else f"{key}:again:{times}")
+        decision = decision_in(answer)
+        if decision is not None:
+            return decision
+        text = f"That was neither yes nor no. {question}"
+
+
+def decision_in(answer: Message) -> ToolApproval | None:
+    """Return the decision that a message has, as data or in its words; ``None`` without one."""
+    for part in answer.parts:
+        data = part.data
+        if isinstance(data, bool):
+            return ToolApproval(is_approved=data)
+        if isinstance(data, dict) and isinstance(data.get("approve"), bool):
+            return ToolApproval(is_approved=data["approve"], reason=str(data.get("reason") or ""))
+    text = answer.text.strip()
+    words = [word.strip(".,!:;\"'").lower() for word in text.split()]
+    words = [word for word in words if word]
+    if not words:
+        return None
+    if words[0] in NO or words[:2] == ["do", "not"] or words[0] in ("don't", "never"):
+        rest = text.split(maxsplit=1)[1:]
+        return ToolApproval(is_approved=False, reason=rest[0] if words[0] in NO and rest else "")
+    if words[0] in YES and all(word in YES or word in FILLING for word in words):
+        return ToolApproval(is_approved=True)
+    return None  # a yes with conditions is none
+
+
+def _shown(arguments: Any) -> str:
+    if not isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.encode(arguments).decode()
+        except (TypeError, ValueError):
+            arguments = str(arguments)
+    return arguments if len(arguments) <= MAX_SHOWN else f"{arguments[:MAX_SHOWN]}…"

@@ -1,0 +1,87 @@
+"""The parts of a message as a model's input is made of them: texts, images, other files."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from parley.agent.turn import Turn
+from parley.model.parts import Message, Part
+
+
+class InputFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a message, read. ``media_type`` is never empty."""
+
+    content: bytes
+    media_type: str
+    filename: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The first half of the media type, such as ``image``."""
+        return self.media_type.partition("/")[0]
+
+    @property
+    def subtype(self) -> str:
+        """The second half, without parameters, such as ``png``."""
+        return self.media_type.partition("/")[2].partition(";")[0].strip()
+
+    @property
+    def base64(self) -> str:
+        """The content as base64."""
+        return base64.b64encode(self.content).decode()
+
+    @property
+    def data_url(self) -> str:
+        """The content as a ``data:`` address."""
+        return f"data:{self.media_type};base64,{self.base64}"
+
+    @property
+    def text(self) -> str | None:
+        """The content of a text file under its name, ``None`` for other files."""
+        is_text = self.kind == "text" or self.subtype in ("json", "xml", "yaml")
+        if not is_text:
+            return None
+        said = self.content.decode("utf-8", errors="replace")
+        return f"{self.filename or 'A file'}:\n{said}"
+
+
+async def input_of(
+    turn: Turn, message: Message, *, max_bytes: int = 20_000_000
+) -> list[str | InputFile]:
+    """Return what a message says: texts (data as JSON), and its files.
+
+    Files by reference are read, through the egress guard, up to ``max_bytes`` each. Raises
+    subclasses of ``ClientError`` for those that cannot be read.
+    """
+    found: list[str | InputFile] = []
+    for part in message.parts:
+        if part.is_file:
+            found.append(await _file(turn, part, max_bytes))
+        elif part.text is not None:
+            found.append(part.text)
+        elif part.data is not msgspec.UNSET:
+            found.append(msgspec.json.encode(part.data).decode())
+    return found
+
+
+async def _file(turn: Turn, part: Part, max_bytes: int) -> InputFile:
+    content = await turn.file(part).read(limit=max_bytes)
+    media_type = part.media_type or "application/octet-stream"
+    return InputFile(content=content, media_type=media_type, filename=part.filename)
+
+
+def part_of_data_url(url: str, filename: str = "") -> Part | None:
+    """Return the file that a ``data:`` address has, a file by reference for ``http``."""
+    if url.startswith("data:") and ";base64," in url:
+        head, _, content = url.partition(";base64,")
+        try:
+            raw: Any = base64.b64decode(content, validate=True)
+        except ValueError:
+            return None
+        return Part(raw=raw, media_type=head.removeprefix("data:"), filename=filename)
+    if url.startswith(("http://", "https://")):
+        return Part(url=url, filename=filename)
+    return None
