@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.peers.environments import Peer
-
-PARLEY = (
-    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
-    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
-)  # fmt: skip
-"""What Parley needs: its sources are put on the path."""
+from tests.peers.environments import AGENT_FRAMEWORK, Peer
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
@@ -43,3 +37,6 @@ def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str)
     reasons = {feature.replace("_", " "): reason for feature, reason in lacks.items()}
     assert set(reasons) <= set(FEATURES), reasons
     FRAMEWORKS[name] = Framework(name, peer, reasons, checkpoints)
+
+
+framework("agent_framework", AGENT_FRAMEWORK, checkpoints=True)

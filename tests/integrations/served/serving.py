@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import parley
 from parley import Agent
@@ -47,6 +49,15 @@ async def wait() -> str:
         note("wait", "cancelled")
         raise
     return "waited"
+
+
+def page(name: str) -> dict[str, Any]:
+    """Return what the Python blocks of a framework's page define: ``docs/frameworks/NAME.md``."""
+    path = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    code = re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    defined: dict[str, Any] = {"__name__": "page"}
+    exec(compile("\n".join(code), str(path), "exec"), defined)
+    return defined
 
 
 def serve(agents: Mapping[str, Agent]) -> None:
