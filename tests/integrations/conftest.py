@@ -65,7 +65,9 @@ class FrameworkServer:
             self._process = Popen(words, stdin=PIPE, stdout=PIPE, stderr=log, env=env)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
-        assert self.url, f"{script.name} did not start: {self.log()[-3000:]}"
+        if not self.url:
+            self.kill()
+            pytest.fail(f"{script.name} did not start: {self.log()[-3000:]}")
 
     def kill(self) -> None:
         """End the process with SIGKILL."""

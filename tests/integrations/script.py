@@ -14,6 +14,12 @@ WEATHER = {"city": "Oslo", "celsius": 21.5}
 """The structured output, for those who want it."""
 
 
+def said_in(request: ModelRequest) -> str:
+    """Return what the user said; CrewAI puts it into words of its own."""
+    task = re.match(r"\s*Current Task: (.*)", request.said)
+    return task[1] if task else request.said
+
+
 class Script:
     """The script, and the gates that tests open: ``held`` replies wait for them."""
 
@@ -21,7 +27,7 @@ class Script:
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
-        said, results = request.said, request.tool_results
+        said, results = said_in(request), request.tool_results
         for words, answer in self._rules.items():
             if re.search(words, said, re.IGNORECASE):
                 return answer(self, request, results)
@@ -83,7 +89,7 @@ class Script:
         if results:
             return f"The agent says: {results[-1]}"
         name = next(t["function"]["name"] for t in request.tools)
-        return ScriptedReply(tool_calls=[(name, {"message": request.said})])
+        return ScriptedReply(tool_calls=[(name, {"message": said_in(request)})])
 
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
