@@ -101,6 +101,13 @@ class FrameworkServer:
             assert time.monotonic() < end, f"no {text!r} in {name}: {self.log()[-3000:]}"
             time.sleep(0.02)
 
+    def await_request(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model was asked what follows the results of tools."""
+        end = time.monotonic() + seconds
+        while not any(said in each.said and each.tool_results for each in self.model.requests):
+            assert time.monotonic() < end, f"no request after a tool: {self.log()[-3000:]}"
+            time.sleep(0.02)
+
 
 @pytest.fixture(scope="session")
 def remote_url() -> Iterator[str]:

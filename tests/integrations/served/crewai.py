@@ -17,7 +17,7 @@ from crewai.flow.flow import listen, start
 from crewai.flow.human_feedback import human_feedback
 from crewai.tools import tool
 from pydantic import BaseModel
-from serving import MODEL_URL, add, book, note, serve, wait
+from serving import MODEL_URL, add, book, note, page, serve, wait
 
 from parley.integrations import crewai
 
@@ -29,7 +29,7 @@ class Weather(BaseModel):
     celsius: float
 
 
-llm = LLM(model="openai/scripted-1", base_url=MODEL_URL, api_key="none")
+llm = LLM(model="openai/gpt-4o", base_url=MODEL_URL, api_key="none")
 
 
 def person(role, tools=()):
@@ -39,7 +39,10 @@ def person(role, tools=()):
 assistant = person("assistant", [tool("add")(add), tool("book")(book), tool("wait")(wait)])
 forecaster = person("forecaster")
 forecast = Task(
-    description="{message}", expected_output="The weather", agent=forecaster, output_pydantic=Weather
+    description="{message}",
+    expected_output="The weather",
+    agent=forecaster,
+    output_pydantic=Weather,
 )
 writer = person("writer")
 draft = Task(description="{topic}", expected_output="A text", agent=writer, human_input=True)
@@ -66,6 +69,7 @@ class Letters(Flow):
 
 
 remote = asyncio.run(crewai.tools(os.environ["PARLEY_TEST_REMOTE"]))
+on_page = page("crewai")
 serve(
     {
         "agent": crewai.agent(assistant, approve=["book"]),
@@ -75,5 +79,7 @@ serve(
             Crew(name="writers", agents=[writer], tasks=[draft], process=Process.sequential)
         ),
         "flow": crewai.agent(Letters),
+        "page": on_page["served"],
+        "page-caller": asyncio.run(on_page["planner"](os.environ["PARLEY_TEST_REMOTE"])),
     }
 )

@@ -1,8 +1,8 @@
 """CrewAI: its crews, agents and flows served, A2A agents as its tools.
 
-    parley.serve(crewai.agent(my_crew))
+parley.serve(crewai.agent(my_crew))
 
-    researcher = Agent(role="Researcher", ..., tools=await crewai.tools("https://..."))
+researcher = Agent(role="Researcher", ..., tools=await crewai.tools("https://..."))
 """
 
 from parley.integrations.serving import missing

@@ -9,7 +9,6 @@ from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackCont
 from crewai.flow.flow_config import flow_config
 from crewai.flow.persistence.base import FlowPersistence
 
-from parley.agent.turn import Turn
 from parley.integrations.crewai.people import Asker, Pause
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
 
@@ -24,8 +23,9 @@ async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) ->
     ended runs again for the answer.
     """
     turn = run.turn
-    state = _State(run)
-    pause = await turn.recall(state.pause_key)
+    state = _State()
+    pause_key = f"crewai.pause.{turn.task_id}"
+    pause = await turn.recall(pause_key)
     number = 0 if pause is None else pause["number"]
     earlier = await turn.step("flow", turn.recall, STATE)
     if pause is None:
@@ -36,16 +36,14 @@ async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) ->
         if isinstance(result, HumanFeedbackPending):
             number += 1
             pause = {**state.pending, "number": number}
-            await turn.remember(state.pause_key, pause)
+            await turn.remember(pause_key, pause)
         assert pause is not None
         answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
         state.pending = pause
         resume = functools.partial(_resume, kind, run, state, pause["id"], answer.text)
-        again = ThreadedRun(turn)
-        state.run = again
         pause = None
-        result = await again.run(resume)
-    await turn.remember(state.pause_key, None)
+        result = await run.run(resume)
+    await turn.remember(pause_key, None)
     if state.newest is not None:
         await turn.remember(STATE, state.newest)
     return result
@@ -104,11 +102,8 @@ def _question(context: dict[str, Any]) -> str:
 class _State(FlowPersistence):  # type: ignore[misc]
     """The framework's persistence for one task: in memory; ``run_flow`` puts it into the store."""
 
-    def __init__(self, run: ThreadedRun) -> None:
-        self.run = run
-        self.pending: dict[str, Any] = {}
-        self.newest: dict[str, Any] | None = None
-        self.pause_key = f"crewai.pause.{run.turn.task_id}"
+    pending: dict[str, Any] = {}
+    newest: dict[str, Any] | None = None
 
     def init_db(self) -> None:
         """Nothing is to be set up."""

@@ -84,7 +84,7 @@ class Asker:
 
 
 class Pause:
-    """Pauses a flow whose method wants feedback: the framework keeps its state, and goes on from it."""
+    """Pauses a flow whose method wants feedback; it goes on from the state that is kept."""
 
     def request_feedback(self, context: Any, flow: Any) -> str:
         """Pause the flow."""

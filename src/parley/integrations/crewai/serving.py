@@ -207,7 +207,9 @@ def _described(thing: Any) -> tuple[str, str]:
         text = f"{thing.goal}\n\nTools:\n" + "\n".join(tools) if tools else thing.goal
         return thing.role.strip(), text.strip()
     if isinstance(thing, Crew):
-        tasks = [f"- {task.name or task.description.strip().splitlines()[0]}" for task in thing.tasks]
+        tasks = [
+            f"- {task.name or task.description.strip().splitlines()[0]}" for task in thing.tasks
+        ]
         roles = ", ".join(each.role.strip() for each in thing.agents)
         text = f"A crew of {roles}." if roles else ""
         return thing.name or "crew", "\n".join([text, "", "Tasks:", *tasks]).strip()

@@ -85,10 +85,12 @@ class Shown:
         return lambda: self._output.step(name[:MAX_NAME])
 
     def _agent_execution_started(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
-        role = event.agent_role or "agent"
+        role = event.agent.role.strip()
         return lambda: self._output.step(role[:MAX_NAME])
 
-    def _method_execution_started(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    def _method_execution_started(
+        self, event: Any
+    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
         if event.flow_name in ("AgentExecutor", "StepExecutor"):
             return None
         return lambda: self._output.step(str(event.method_name))

@@ -24,7 +24,7 @@ class ThreadedRun:
 
     What the framework shows is put in a queue, and written in order by the event loop. When the
     turn is canceled, or parks for an answer, what the thread waits for is canceled, and the thread
-    ends where it next calls ``wait`` or ``show``. A blocking call that does neither runs to its end.
+    ends where it next calls ``wait`` or ``show``. A blocking call that does neither goes on.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -36,13 +36,17 @@ class ThreadedRun:
         self._is_stopped = False
 
     async def run(self, function: Callable[[], R]) -> R:
-        """Call a function in a thread, with the context of the caller, and return its result."""
+        """Call a function in a thread, with the context of the caller, and return its result.
+
+        One after the other, a run may call several.
+        """
+        self._is_stopped = False
         done: asyncio.Future[R] = self._loop.create_future()
         context = contextvars.copy_context()
 
         def settle(result: Any, error: BaseException | None) -> None:
             self._shown.put_nowait(None)
-            if done.cancelled():
+            if done.cancelled() or self._is_stopped:
                 return
             if error is None:
                 done.set_result(result)
@@ -55,7 +59,7 @@ class ThreadedRun:
             try:
                 result = function()
             except RunStopped:
-                error = RuntimeError("the run was stopped")
+                return
             except BaseException as raised:
                 error = raised
             finally:
@@ -71,8 +75,6 @@ class ThreadedRun:
             return await done
         finally:
             self._stop()
-            if done.done() and not done.cancelled():
-                done.exception()
 
     def show(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have the event loop await what ``make`` returns, after all that was shown before."""
@@ -95,7 +97,12 @@ class ThreadedRun:
         coroutine by itself how it ended; what it raises is raised here.
         """
         future = self._submit(coroutine)
-        future.add_done_callback(lambda _: begun.done() or begun.set_result(False))
+
+        def over(_: Future[R]) -> None:
+            if not begun.done():
+                begun.set_result(False)
+
+        future.add_done_callback(over)
         value = None
         if begun.result():
             try:
