@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.peers.environments import AGENT_FRAMEWORK, CREWAI, Peer
+from tests.peers.environments import AGENT_FRAMEWORK, BEEAI_ALONE, CREWAI, Peer
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
@@ -41,3 +41,4 @@ def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str)
 
 framework("agent_framework", AGENT_FRAMEWORK, checkpoints=True)
 framework("crewai", CREWAI, checkpoints=True)
+framework("beeai", BEEAI_ALONE, checkpoints=True)

@@ -15,9 +15,16 @@ WEATHER = {"city": "Oslo", "celsius": 21.5}
 
 
 def said_in(request: ModelRequest) -> str:
-    """Return what the user said; CrewAI puts it into words of its own."""
-    task = re.match(r"\s*Current Task: (.*)", request.said)
+    """Return what the user said; CrewAI and BeeAI put it into words of their own."""
+    task = re.match(r"\s*(?:Current Task|Your task|Message): (.*)", request.said)
     return task[1] if task else request.said
+
+
+def finished(request: ModelRequest, text: str) -> ScriptedReply | str:
+    """Return the last words of a run; BeeAI wants them as a call of a tool."""
+    if any(tool["function"]["name"] == "final_answer" for tool in request.tools):
+        return ScriptedReply(tool_calls=[("final_answer", {"response": text})])
+    return text
 
 
 class Script:
@@ -30,7 +37,8 @@ class Script:
         said, results = said_in(request), request.tool_results
         for words, answer in self._rules.items():
             if re.search(words, said, re.IGNORECASE):
-                return answer(self, request, results)
+                reply = answer(self, request, results)
+                return finished(request, reply) if isinstance(reply, str) else reply
         return f"You said: {said}"
 
     def _counts(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
@@ -53,6 +61,9 @@ class Script:
             ):
                 return f"You are {found[1]}."
         return "I do not know you."
+
+    def _reacts(self, request: ModelRequest, results: list[str]) -> str:
+        return "Thought: I know it.\nFinal Answer: It is done."
 
     def _waits(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         return f"Done: {results[-1]}" if results else ScriptedReply(tool_calls=[("wait", {})])
@@ -97,6 +108,7 @@ class Script:
         r"^book": _books,
         r"^who am i": _remembers,
         r"^wait": _waits,
+        r"^react": _reacts,
         r"^weather": _weather,
         r"^look": _sees,
         r"^fail": _fails,

@@ -76,6 +76,9 @@ AGENT_FRAMEWORK = Peer(
 )
 STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a]==1.62.0", "uvicorn"))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
+BEEAI_ALONE = Peer(  # its extra a2a wants a uvicorn that is older than Parley's
+    "beeai-alone", "PARLEY_BEEAI_ALONE_PYTHON", ("beeai-framework==0.1.85", "mcp>=2.3,<3", *PARLEY)
+)
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", *PARLEY))
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
