@@ -39,7 +39,7 @@ class Script:
             if re.search(words, said, re.IGNORECASE):
                 reply = answer(self, request, results)
                 return finished(request, reply) if isinstance(reply, str) else reply
-        return f"You said: {said}"
+        return finished(request, f"You said: {said}")
 
     def _counts(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
         return ScriptedReply(text="one two three four five")

@@ -35,6 +35,14 @@ async def test_the_answer_of_a_react_agent_is_without_its_thoughts(served):
     assert "I know it" in "".join(thoughts)
 
 
+async def test_a_final_answer_that_is_a_call_of_a_tool_is_the_answer(served):
+    async with agent_of(served, "speaker") as remote, remote.stream("good morning") as events:
+        seen = [event async for event in events]
+        task = completed(await remote.get(events.task_id))
+    assert task.text == "You said: good morning"
+    assert "toolCall" not in [each["kind"] for each in progress_in(seen)]
+
+
 async def test_an_answer_asks_the_model_nothing_twice(served):
     async with agent_of(served) as remote:
         task = await remote.send("book a room")

@@ -62,12 +62,19 @@ trips.add_step("days", ask_days)
 on_page = page("beeai")
 remote = os.environ["PARLEY_TEST_REMOTE"]
 caller = agent("caller", asyncio.run(beeai.tools(remote)), final_answer_as_tool=False)
+choices = {"required", "none", "single", "auto"}
+speaker = RequirementAgent(
+    llm=OpenAIChatModel("gpt-4o", base_url=MODEL_URL, api_key="none", tool_choice_support=choices),
+    name="speaker",
+    description="Ends with a call of a tool",
+)
 react = ReActAgent(llm=MODEL, tools=[tool(add)], memory=UnconstrainedMemory())
 serve(
     {
         "agent": beeai.agent(assistant),
         "structured": beeai.agent(agent("forecaster"), response_format=Weather),
         "caller": beeai.agent(caller),
+        "speaker": beeai.agent(speaker),
         "react": beeai.agent(react, name="react"),
         "workflow": beeai.agent(trips),
         "page": on_page["served"],

@@ -18,6 +18,7 @@ from beeai_framework.agents.requirement.utils._tool import FinalAnswerTool
 from beeai_framework.backend import ChatModel, ChatModelOutput
 from beeai_framework.backend.types import ChatModelUsage
 from beeai_framework.tools import JSONToolOutput, StringToolOutput, Tool
+from pydantic import BaseModel
 
 from parley.agent.turn import Turn
 from parley.integrations.beeai.messages import read, written
@@ -26,7 +27,7 @@ MAX_KEPT = 1 << 20
 """The most bytes of one reply or result that are remembered; a longer one is made again."""
 
 WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+(Z|[+-]\d\d:\d\d)?")
-"""A time: the framework's prompts say when a message came, which is another time in each attempt."""
+"""A time: prompts of the framework say when a message came, another time in each attempt."""
 
 PARLEY = "_parley_remote_skill"
 """The attribute of tools that are remote skills: the turn remembers their calls by itself."""
@@ -95,7 +96,7 @@ def _asked(instance: Any, given: dict[str, Any]) -> list[Any] | None:
         if getattr(type(instance), PARLEY, False):
             return None
         said = given.get("input")
-        plain = said.model_dump(mode="json") if hasattr(said, "model_dump") else said
+        plain = said.model_dump(mode="json") if isinstance(said, BaseModel) else said
         return ["tool", instance.name, plain]
     return None
 

@@ -53,8 +53,8 @@ def agent(
     """
     if not isinstance(thing, Runnable | Workflow | AgentWorkflow):
         raise TypeError(
-            f"{type(thing).__name__} is no part of BeeAI that can be served: give an agent, another "
-            "Runnable, a Workflow or an AgentWorkflow"
+            f"{type(thing).__name__} is no part of BeeAI that can be served: give an agent, "
+            "another Runnable, a Workflow or an AgentWorkflow"
         )
     given_name, given_description = _described(thing)
     return framework_agent(
@@ -147,7 +147,7 @@ class _Runs:
 
 
 async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
-    """Return a copy of an agent for one turn: its own memory, streaming, permissions asked of it."""
+    """Return a copy of an agent for one turn, with its own memory, which asks its caller."""
     copied = copy.copy(agent)
     copied.__dict__.pop("emitter", None)  # made for the copy when it runs
     memory = await agent.memory.clone()
