@@ -40,6 +40,7 @@ BOUNDARIES = {
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,
+    ("integrations/crewai/threaded_run.py", "work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
     ("compose/calling.py", "_step"): AUTHOR,
     ("agent/lifespan.py", "_run"): AUTHOR,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -19,6 +18,7 @@ from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework
 from tests.integrations.script import Script
 from tests.peers.environments import NotMade, python_of
+from tests.polling import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -66,8 +66,8 @@ class FrameworkServer:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
         if not self.url:
-            self.kill()
-            pytest.fail(f"{script.name} did not start: {self.log()[-3000:]}")
+            self.stop()
+            raise AssertionError(f"{script.name} did not start: {self.log()[-3000:]}")
 
     def kill(self) -> None:
         """End the process with SIGKILL."""
@@ -96,17 +96,21 @@ class FrameworkServer:
             (self.files / name).unlink(missing_ok=True)
 
     def await_note(self, name: str, text: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
-        while text not in self.notes(name):
-            assert time.monotonic() < end, f"no {text!r} in {name}: {self.log()[-3000:]}"
-            time.sleep(0.02)
+        self._wait(lambda: text in self.notes(name), seconds, f"no {text!r} in {name}")
 
     def await_request(self, said: str, seconds: float = 20) -> None:
         """Wait until the model was asked what follows the results of tools."""
-        end = time.monotonic() + seconds
-        while not any(said in each.said and each.tool_results for each in self.model.requests):
-            assert time.monotonic() < end, f"no request after a tool: {self.log()[-3000:]}"
-            time.sleep(0.02)
+
+        def asked() -> bool:
+            return any(said in each.said and each.tool_results for each in self.model.requests)
+
+        self._wait(asked, seconds, "no request after a tool")
+
+    def _wait(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        try:
+            wait_until(holds, seconds, interval=0.02)
+        except TimeoutError as error:
+            raise AssertionError(f"{what}: {self.log()[-3000:]}") from error
 
 
 @pytest.fixture(scope="session")

@@ -24,9 +24,13 @@ ANSWER = {
 }
 """The schema of an answer that is data."""
 
-YES = frozenset("yes y yep ok okay sure approve approved allow allowed true go 1 是 好 好的 同意".split())
-NO = frozenset("no n nope reject rejected deny denied disallow refuse false stop 0 不 否 不行".split())
-FILLING = frozenset("please thanks thank you ahead do it i agree course of".split())
+YES = frozenset(
+    ["yes", "y", "yep", "ok", "okay", "sure", "approve", "approved", "allow", "allowed", "true", "go", "1", "是", "好", "好的", "同意"]
+)
+NO = frozenset(
+    ["no", "n", "nope", "reject", "rejected", "deny", "denied", "disallow", "refuse", "false", "stop", "0", "不", "否", "不行"]
+)
+FILLING = frozenset(["please", "thanks", "thank", "you", "ahead", "do", "it", "i", "agree", "course", "of"])
 
 
 class ToolApproval(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.replay import RememberReplies, RememberResults, Steps
 from parley.integrations.agent_framework.requests import answers_to
 from parley.integrations.agent_framework.running import guarded, plain, schema_of
-from parley.integrations.agent_framework.shown import Shown
+from parley.integrations.agent_framework.shown import ShownUpdates
 from parley.integrations.agent_framework.workflows import run_workflow
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import thread_id
@@ -129,7 +129,7 @@ class _Runs:
         message = await message_of(turn)
         asked = 0
         while True:
-            shown = Shown(output, hidden=self._format is not None)
+            shown = ShownUpdates(output, hidden=self._format is not None)
             response = await self._once(message, session, shown, options)
             requests = response.user_input_requests
             if not requests:
@@ -143,7 +143,7 @@ class _Runs:
         await turn.remember(SESSION, session.to_dict())
 
     async def _once(
-        self, message: Any, session: Any, shown: Shown, options: Mapping[str, Any]
+        self, message: Any, session: Any, shown: ShownUpdates, options: Mapping[str, Any]
     ) -> Any:
         stream = self._agent.run(message, stream=True, session=session, **options)
         if not hasattr(stream, "__aiter__"):

@@ -9,7 +9,7 @@ from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 
-class Shown:
+class ShownUpdates:
     """Shows updates: text as the answer unless ``hidden``, tool calls, thinking, usage, files.
 
     The arguments of a call come in pieces; it is shown when the next content has begun.

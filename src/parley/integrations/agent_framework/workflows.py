@@ -12,7 +12,7 @@ from parley.integrations.agent_framework.checkpoints import TaskCheckpoints
 from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.requests import answer_to, yes_or_no
 from parley.integrations.agent_framework.running import plain
-from parley.integrations.agent_framework.shown import Shown, usage_of
+from parley.integrations.agent_framework.shown import ShownUpdates, usage_of
 from parley.llm.run_output import RunOutput
 
 CONVERSATION = "agent_framework.conversation"
@@ -102,7 +102,7 @@ class _Events:
     def __init__(self, output: RunOutput) -> None:
         self.said = ""
         self._output = output
-        self._shown = Shown(output)
+        self._shown = ShownUpdates(output)
         self._spoke = ""
 
     async def show(self, event: Any) -> None:

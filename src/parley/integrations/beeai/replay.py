@@ -33,7 +33,7 @@ PARLEY = "_parley_remote_skill"
 """The attribute of tools that are remote skills: the turn remembers their calls by itself."""
 
 
-class Replay:
+class RunReplay:
     """Remembers the runs of models and tools in a task."""
 
     def __init__(self, turn: Turn) -> None:

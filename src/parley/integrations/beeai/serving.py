@@ -18,8 +18,8 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
 from parley.integrations.beeai.messages import message_of, newest, read, written
-from parley.integrations.beeai.replay import Replay
-from parley.integrations.beeai.shown import Shown
+from parley.integrations.beeai.replay import RunReplay
+from parley.integrations.beeai.shown import EmittedEvents
 from parley.integrations.serving import framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -76,9 +76,9 @@ class _Runs:
         self._max_messages = max_messages
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        replay = Replay(turn)
+        replay = RunReplay(turn)
         is_quiet = self._format is not None or not isinstance(self._thing, RequirementAgent)
-        shown = Shown(output, replay, is_quiet=is_quiet)
+        shown = EmittedEvents(output, replay, is_quiet=is_quiet)
         try:
             if isinstance(self._thing, Workflow):
                 await self._workflow(turn, output, shown)
@@ -90,7 +90,7 @@ class _Runs:
             replay.close()
         return None
 
-    async def _run(self, turn: Turn, output: RunOutput, shown: Shown) -> None:
+    async def _run(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
         kept = await turn.step("memory", turn.recall, MEMORY) or []
         message = await message_of(turn)
         options: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class _Runs:
         )
         await turn.remember(MEMORY, newest(messages, self._max_messages))
 
-    async def _workflow(self, turn: Turn, output: RunOutput, shown: Shown) -> None:
+    async def _workflow(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
         workflow = self._thing
         data = turn.data
         if not isinstance(data, dict):
@@ -140,7 +140,7 @@ class _Runs:
         result = await workflow.run(state).observe(shown.listen)
         await output.data(_plain(result.state), schema=workflow.schema.model_json_schema())
 
-    async def _agents(self, turn: Turn, shown: Shown) -> None:
+    async def _agents(self, turn: Turn, shown: EmittedEvents) -> None:
         given = [AgentWorkflowInput(prompt=turn.message.text)]
         result = await self._thing.run(given).observe(shown.listen)
         await shown.finish(str(result.result.final_answer))

@@ -12,20 +12,20 @@ from beeai_framework.emitter import Emitter, EmitterOptions
 from beeai_framework.tools import Tool
 from beeai_framework.workflows import Workflow
 
-from parley.integrations.beeai.replay import Replay
+from parley.integrations.beeai.replay import RunReplay
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 NESTED = EmitterOptions(is_blocking=True, persistent=True, match_nested=True)
 
 
-class Shown:
+class EmittedEvents:
     """Shows the events of a run and remembers its parts; listen with ``Run.observe(shown.listen)``.
 
     ``is_quiet`` says that tokens of the model are not the answer: those of ReAct, or of a schema.
     """
 
-    def __init__(self, output: RunOutput, replay: Replay, *, is_quiet: bool) -> None:
+    def __init__(self, output: RunOutput, replay: RunReplay, *, is_quiet: bool) -> None:
         self.said = ""
         self._output = output
         self._replay = replay

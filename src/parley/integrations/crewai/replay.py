@@ -29,7 +29,7 @@ PARLEY = "_parley_remote_skill"
 """The attribute of tools that are remote skills: the turn remembers their calls by itself."""
 
 
-class Replay:
+class ThreadedReplay:
     """Remembers calls in the task of a run."""
 
     def __init__(self, run: ThreadedRun, output: RunOutput) -> None:

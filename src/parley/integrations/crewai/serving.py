@@ -16,8 +16,8 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.crewai.flows import run_flow
 from parley.integrations.crewai.people import Approvals, Feedback
-from parley.integrations.crewai.replay import Replay
-from parley.integrations.crewai.shown import Shown
+from parley.integrations.crewai.replay import ThreadedReplay
+from parley.integrations.crewai.shown import RunEvents
 from parley.integrations.crewai.threaded_run import ThreadedRun
 from parley.integrations.message_files import InputFile, input_of
 from parley.integrations.serving import framework_agent
@@ -101,8 +101,8 @@ class _Runs:
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
         run = ThreadedRun(turn)
-        replay = Replay(run, output)
-        shown = Shown(run, output, replay, hidden=self._format is not None)
+        replay = ThreadedReplay(run, output)
+        shown = RunEvents(run, output, replay, hidden=self._format is not None)
         history = await turn.step("conversation", turn.recall, CONVERSATION) or []
         said = await input_of(turn, turn.message)
         with ExitStack() as stack:  # what the thread's copy of the context has
@@ -127,7 +127,11 @@ class _Runs:
         return None
 
     async def _agent(
-        self, run: ThreadedRun, replay: Replay, history: list[Any], said: list[str | InputFile]
+        self,
+        run: ThreadedRun,
+        replay: ThreadedReplay,
+        history: list[Any],
+        said: list[str | InputFile],
     ) -> Any:
         copied = self._thing.copy()
         replay.prepare(copied)
@@ -139,7 +143,11 @@ class _Runs:
         )
 
     async def _crew(
-        self, run: ThreadedRun, replay: Replay, history: list[Any], said: list[str | InputFile]
+        self,
+        run: ThreadedRun,
+        replay: ThreadedReplay,
+        history: list[Any],
+        said: list[str | InputFile],
     ) -> Any:
         crew = self._thing.copy()
         for each in (*crew.agents, *([crew.manager_agent] if crew.manager_agent else [])):
@@ -163,7 +171,7 @@ class _Runs:
         files = files_of(said)
         return await run.run(lambda: crew.kickoff(inputs, files or None))
 
-    async def _finish(self, result: Any, output: RunOutput, shown: Shown) -> str:
+    async def _finish(self, result: Any, output: RunOutput, shown: RunEvents) -> str:
         """Show a result, and return its text."""
         value = getattr(result, "pydantic", None)
         if value is None:

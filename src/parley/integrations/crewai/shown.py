@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from parley.integrations.crewai.replay import Replay
+from parley.integrations.crewai.replay import ThreadedReplay
 from parley.integrations.crewai.threaded_run import ThreadedRun
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
@@ -14,11 +14,11 @@ MAX_NAME = 120
 """How many characters of a task's description name its step."""
 
 
-class Shown:
+class RunEvents:
     """Shows the events of a run, which come from its threads: a sink of the framework's streams."""
 
     def __init__(
-        self, run: ThreadedRun, output: RunOutput, replay: Replay, *, hidden: bool
+        self, run: ThreadedRun, output: RunOutput, replay: ThreadedReplay, *, hidden: bool
     ) -> None:
         self.said = ""
         self._run = run
