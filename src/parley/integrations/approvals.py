@@ -25,16 +25,52 @@ ANSWER = {
 """The schema of an answer that is data."""
 
 YES = frozenset(
-    ["yes", "y", "yep", "ok", "okay", "sure", "approve", "approved", "allow", "allowed", "true", "go", "1", "是", "好", "好的", "同意"]
+    [
+        "yes",
+        "y",
+        "yep",
+        "ok",
+        "okay",
+        "sure",
+        "approve",
+        "approved",
+        "allow",
+        "allowed",
+        "true",
+        "go",
+        "1",
+        "是",
+        "好",
+        "好的",
+        "同意",
+    ]
 )
 NO = frozenset(
-    ["no", "n", "nope", "reject", "rejected", "deny", "denied", "disallow", "refuse", "false", "stop", "0", "不", "否", "不行"]
+    [
+        "no",
+        "n",
+        "nope",
+        "reject",
+        "rejected",
+        "deny",
+        "denied",
+        "disallow",
+        "refuse",
+        "false",
+        "stop",
+        "0",
+        "不",
+        "否",
+        "不行",
+    ]
 )
-FILLING = frozenset(["please", "thanks", "thank", "you", "ahead", "do", "it", "i", "agree", "course", "of"])
+FILLING = frozenset(
+    ["please", "thanks", "thank", "you", "ahead", "do", "it", "i", "agree", "course", "of"]
+)
 
 
 class ToolApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of a caller about a tool call. ``reason`` is what a refusal said, if anything."""
+    """The decision of a caller about a tool call. ``reason`` is what a refusal said, if any."""
 
     is_approved: bool
     reason: str = ""
