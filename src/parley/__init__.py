@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.files import BlockingFile, TurnFile
     from parley.agent.task_credential import AuthorizationRefused, TaskCredential
+    from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
+    from parley.agent.tools.tool import Tool, ToolResult
     from parley.agent.turn import Turn
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
@@ -97,6 +99,8 @@ _HOMES = {
     "FileStream": "parley.client.files.stream",
     "FoundAgent": "parley.client.registry.found",
     "MaintenanceWindow": "parley.model.envelope.declared",
+    "McpServer": "parley.agent.tools.mcp_server",
+    "McpServerUnavailable": "parley.agent.tools.mcp_server",
     "Message": "parley.model.parts",
     "NotAuthorized": "parley.engine.turn.attempt",
     "Part": "parley.model.parts",
@@ -113,6 +117,8 @@ _HOMES = {
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
+    "Tool": "parley.agent.tools.tool",
+    "ToolResult": "parley.agent.tools.tool",
     "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "TurnFile": "parley.agent.files",
@@ -152,6 +158,8 @@ __all__ = [
     "FileStream",
     "FoundAgent",
     "MaintenanceWindow",
+    "McpServer",
+    "McpServerUnavailable",
     "Message",
     "NotAuthorized",
     "Part",
@@ -169,6 +177,8 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "Tool",
+    "ToolResult",
     "TraceContext",
     "Turn",
     "TurnFile",

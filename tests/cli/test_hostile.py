@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests import forked
 from tests.cli import hostile
 from tests.cli.hostile import SAID, bytes_in, unsafe_in
 from tests.cli.processes import Running
@@ -49,15 +50,8 @@ def module_agent():
 def run(folder, *words, **environment):
     """Run the command to its end; return its status and the bytes that it wrote."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
-    ran = subprocess.run(
-        [sys.executable, "-m", "parley.cli", *words],
-        cwd=folder,
-        env=keep | {"HOME": str(folder), "USERPROFILE": str(folder)} | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-    )
-    return ran.returncode, ran.stdout, ran.stderr
+    own = {"HOME": str(folder), "USERPROFILE": str(folder)}
+    return forked.run(("parley", *words), folder, keep | own | environment)
 
 
 def check(stdout, stderr):

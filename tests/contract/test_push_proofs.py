@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,6 +24,7 @@ from tests.contract.agents import contract, who
 from tests.contract.conftest import WAYS
 from tests.push.proofs.receiving import TokenEndpoint, asking, claims_of, is_signed, token_endpoint
 from tests.security.signing.key_sets import key_set
+from tests.services.ports import free_port
 from tests.webhooks import Told, Webhook, is_over
 
 pytestmark = pytest.mark.anyio
@@ -43,11 +43,6 @@ class Proving(NamedTuple):
     safe: Webhook
     shown: list[Any]
     tokens: TokenEndpoint
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from parley import Agent, Settings, Turn
 from parley.server.run import serving
 from tests.faults.malformed import LIMIT
 from tests.polling import let_time_pass
+from tests.services.ports import free_port
 
 SERVED = Path(__file__).with_name("served.py")
 
@@ -37,8 +37,8 @@ class Served:
         self._store_url = store_url or f"sqlite:///{store}"
         self._script = script
         self._args = args
-        self.port = _free_port()
-        self.grpc_port = _free_port() if grpc else None
+        self.port = free_port()
+        self.grpc_port = free_port() if grpc else None
         self.store = store
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | None = None
@@ -70,12 +70,6 @@ class Served:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(how)
         return await asyncio.wait_for(self.process.wait(), 20)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ except ImportError:  # Windows
 
 CHUNKS = 500
 
-agent = Agent("Served", cancel_grace=0.5, keep_claims=["email"])
+agent = Agent("Served", cancel_grace=0.5, keep_claims=["email"], max_attempts=100)
 
 
 @agent.skill

@@ -20,6 +20,7 @@ from tests.faults.conftest import Served
 from tests.faults.served import CHUNKS
 from tests.polling import let_time_pass
 from tests.push.proofs.receiving import asking, is_signed
+from tests.services.ports import free_port
 from tests.webhooks import Told, Webhook, is_over, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -78,8 +79,8 @@ async def test_delivery_goes_on_from_its_cursor_after_kills(served: Served, seed
 
 
 async def test_what_a_dead_webhook_missed_is_told_by_the_next_server(served: Served) -> None:
-    async with webhook() as hook:
-        url, port = hook.url, int(hook.url.rsplit(":", 1)[1].split("/")[0])
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/hook"
     async with parley.connect(served.url) as agent:
         task = await agent.send("go", metadata={"skill": "report"}, push=url)
         assert isinstance(task, Task)
@@ -130,11 +131,11 @@ async def test_significant_events_survive_kills_of_the_server_and_of_the_receive
     """Each state and the complete artifact come at least once, in order, with the same bodies."""
     chance = random.Random(seed)
     metadata = {"skill": "report", **PushDelivery.says(PushOptions(events="significant"))}
-    async with webhook() as hook:
-        port = int(hook.url.rsplit(":", 1)[1].split("/")[0])
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/hook"
     told: list[Told] = []
     async with parley.connect(served.url, extensions=[PushDelivery()]) as agent:
-        task = await agent.send("go", metadata=metadata, push=hook.url, return_immediately=True)
+        task = await agent.send("go", metadata=metadata, push=url, return_immediately=True)
         assert isinstance(task, Task)
         while not (told and is_over(told[-1])):
             async with webhook(port) as hook:

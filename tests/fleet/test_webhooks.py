@@ -20,6 +20,7 @@ from tests.fleet.ledger import check_log, kept
 from tests.fleet.load import opened
 from tests.fleet.settings import schedules
 from tests.polling import let_time_pass
+from tests.services.ports import free_port
 from tests.webhooks import Told, Webhook, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
@@ -129,8 +130,7 @@ async def test_replicas_receivers_and_the_store_die_and_nothing_is_lost(
     """Both kinds of webhooks, counted: every event, and each state with the complete artifact."""
     chance = random.Random(seed)
     async with asyncio.timeout(2 * BOUND), fleet_of(2) as fleet:
-        async with webhook() as hook:
-            port = int(hook.url.rsplit(":", 1)[1].split("/")[0])
+        port = free_port()
         base = f"http://127.0.0.1:{port}"
         one = fleet.replicas[0]
         told: list[Told] = []

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 AIM, LONG, LIMIT = 400, 600, 800
 
 ONE_THING = {
+    "src/parley/agent/turn.py": "one class: all that an author's function can do in a turn",
     "src/parley/engine/turn/task_runner.py": "one class: the life of a task's turns, in order",
     "src/parley/store/memory.py": "one store: every method works on the same dictionaries",
 }

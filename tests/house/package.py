@@ -15,7 +15,10 @@ from typing import NamedTuple
 from tests.house.documents import ROOT
 from tests.peers.environments import alone
 
-EXTRAS = ("cli", "grpc", "keyring", "meaning", "postgres", "redis", "registry", "reload", "s3")
+EXTRAS = (
+    "cli", "grpc", "keyring", "llm", "mcp", "meaning", "postgres", "redis", "registry", "reload",
+    "s3",
+)  # fmt: skip
 SHOWN = ("fastapi", "pytest")  # what the documentation uses besides
 
 

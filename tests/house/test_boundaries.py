@@ -37,6 +37,7 @@ BOUNDARIES = {
     ("security/disclosure.py", "is_shown_to"): AUTHOR,
     ("security/owner.py", "_group"): AUTHOR,
     ("engine/turn/function_call.py", "run"): AUTHOR,
+    ("llm/function_tools.py", "_call"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -20,9 +21,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests import forked
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
 from tests.house.package import Environment
 from tests.polling import block_thread
+from tests.services.ports import free_port
 
 PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
@@ -31,14 +34,18 @@ SERVES = re.compile(
 )
 
 
+PLAIN = re.compile(r"(parley|python [\w/]+\.py)( |$)[^|<>;&$`*?~(){}#]*$")
+"""Commands that mean the same without a shell."""
+
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.M))
 
 
 class Page:
     """A page while it is played: its directory, and the servers that it started."""
 
-    def __init__(self, directory: Path, scripts: Path) -> None:
+    def __init__(self, directory: Path, python: str, scripts: Path) -> None:
         self.directory = directory
+        self.python = python
         self.snippet = ""
         self.ports: dict[str, str] = {}
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
@@ -60,10 +67,8 @@ class Page:
 
     def port(self, written: str) -> str:
         if written not in self.ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.ports[written] = str(probe.getsockname()[1])
-                self.environment["A2ACLI_AGENT_CARD"] = f"http://127.0.0.1:{self.port('9999')}"
+            self.ports[written] = str(free_port())
+            self.environment["A2ACLI_AGENT_CARD"] = f"http://127.0.0.1:{self.port('9999')}"
         return self.ports[written]
 
     def play(self, block: Block, printed: str | None) -> None:
@@ -74,7 +79,10 @@ class Page:
             path = self.directory / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.here(block.text), "utf-8")
-            self.run(f"python -c 'import runpy; runpy.run_path(\"{block.file}\")'")
+            importing = path.parent / f"import_{path.name}"
+            importing.write_text(f'import runpy\n\nrunpy.run_path("{block.file}")\n')
+            self.run(f"python {importing.relative_to(self.directory).as_posix()}")
+            importing.unlink()
         elif block.language == "python":
             output = self.execute(block)
             if printed is not None:
@@ -102,22 +110,30 @@ class Page:
         if target := re.match(r"make (\w+)", line):  # what make does is for .ci/run to see
             assert target[1] in TARGETS, f"there is no target for: {line}"
             return ""
-        done = subprocess.run(
-            line,
-            shell=True,
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, f"$ {line}\nexit status {done.returncode}:\n{done.stdout}"
+        if PLAIN.match(line):
+            words = shlex.split(line)
+            ended = forked.run(
+                words, self.directory, self.environment, python=self.python, is_merged=True
+            )
+            status, output = ended.status, ended.stdout.decode()
+        else:
+            done = subprocess.run(
+                line,
+                shell=True,
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+            )
+            status, output = done.returncode, done.stdout
+        assert status == 0, f"$ {line}\nexit status {status}:\n{output}"
         for label in self.seen:
-            if ids := re.findall(rf"^{label}: ({ID})$", done.stdout, flags=re.M):
+            if ids := re.findall(rf"^{label}: ({ID})$", output, flags=re.M):
                 self.seen[label] = ids[-1]
-        return done.stdout
+        return output
 
     def serve(self, line: str) -> None:
         """Start a server in the background and wait until it answers."""
@@ -172,7 +188,7 @@ def page(tmp_path: Path, with_everything: Environment) -> Iterator[Page]:
     shutil.copytree(
         ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
     )
-    page = Page(tmp_path, with_everything.scripts)
+    page = Page(tmp_path, with_everything.python, with_everything.scripts)
     yield page
     page.close()
 

@@ -31,6 +31,7 @@ OPENERS = {
     "HttpTransport",
     "ws_connect",
     "AsyncClient",
+    "AsyncOpenAI",
     "Resolver",
 }
 """The names of calls that connect, or make what does."""
@@ -43,6 +44,7 @@ FILES = "the file policy"
 ISSUERS = "the policy of the agent, but for the issuer that the author names"
 USER = "none: the user of a command names the address"
 OPERATOR = "none: the operator names the address"
+TOOLS = "the policy of the agent, but for the server and issuer that the author names"
 CRAWL = "the policy of the registry, for every hop by name and at connect time"
 
 OUTBOUND = {
@@ -56,6 +58,7 @@ OUTBOUND = {
     "client/connection.py": GIVEN,
     "client/auth/issuer_http.py": GIVEN,
     "agent/remote_files.py": FILES,
+    "agent/tools/mcp_http.py": TOOLS,
     "agent/issuers.py": ISSUERS,
     "cli/calls/agent_call.py": USER,
     "client/card/key_sets.py": NAMED,
@@ -66,6 +69,7 @@ OUTBOUND = {
     "registry/ingest/fetching.py": CRAWL,
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
+    "llm/endpoint/openai_model.py": OPERATOR,
 }
 
 

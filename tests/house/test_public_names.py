@@ -9,6 +9,7 @@ import pytest
 
 import parley
 import parley.compose
+import parley.llm
 import parley.push
 import parley.testing
 
@@ -16,11 +17,14 @@ NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Answer Artifact ArtifactVersion ArtifactVersions AuthorizationRefused BlockingFile
 BlockingTurn CallContext Caller ClientError DeclaredPerformance EnvelopeSettings EventCompleted
-FileStream FoundAgent MaintenanceWindow Message NotAuthorized Part RemoteAgent RemoteRegistry
-RemoteTaskFailed Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskCredential
-TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn TurnFile
-asgi complete complete_sync connect connect_sync find find_sync serve
+FileStream FoundAgent MaintenanceWindow McpServer McpServerUnavailable Message NotAuthorized Part
+RemoteAgent RemoteRegistry RemoteTaskFailed Role RoutedMessage Settings StoreError Task
+TaskArtifactUpdateEvent TaskCredential TaskPushNotificationConfig TaskState TaskStatus
+TaskStatusUpdateEvent Tool ToolResult TraceContext Turn TurnFile asgi complete complete_sync connect
+connect_sync find find_sync serve
 """
+
+PACKAGES = [parley, parley.compose, parley.llm, parley.push, parley.testing]
 
 
 def test_the_public_names_are_these() -> None:
@@ -36,7 +40,7 @@ def test_dir_shows_the_public_names() -> None:
     assert set(NAMES.split()) <= set(dir(parley))
 
 
-@pytest.mark.parametrize("package", [parley, parley.compose, parley.push, parley.testing])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_has_the_name_of_something_public_beside_it(package: ModuleType) -> None:
     # Python sets a module's name in its package when it is imported: the other would be gone.
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -16,12 +17,20 @@ from parley import Agent, Turn
 from parley.testing.background_server import BackgroundServer
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework
-from tests.integrations.script import Script
+from tests.integrations.script import Script, said_in
 from tests.peers.environments import NotMade, python_of
 from tests.polling import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+
+
+@dataclass
+class Country:
+    """A country."""
+
+    name: str
+
 
 remote = Agent("Remote", description="An agent that frameworks call")
 
@@ -30,6 +39,12 @@ remote = Agent("Remote", description="An agent that frameworks call")
 async def consult(message: str, turn: Turn) -> str:
     """Answers questions of other agents; asks which city for those about the weather."""
     await turn.working("looking it up")
+    if "trace" in message:
+        return f"the trace is {turn.trace.trace_id or 'none'}"
+    if "country" in message:  # something is said before it asks, and the answer has a schema
+        await turn.artifact("a map", name="map")
+        country = await turn.ask("Which country?", answer=Country)
+        return f"a map of {country.name}"
     if "weather" in message:
         city = await turn.ask("Which city?")
         return f"sunny in {city.text}"
@@ -66,8 +81,8 @@ class FrameworkServer:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
         if not self.url:
-            self.stop()
-            raise AssertionError(f"{script.name} did not start: {self.log()[-3000:]}")
+            self.kill()
+        assert self.url, f"{script.name} did not start: {self.log()[-3000:]}"
 
     def kill(self) -> None:
         """End the process with SIGKILL."""
@@ -96,19 +111,29 @@ class FrameworkServer:
             (self.files / name).unlink(missing_ok=True)
 
     def await_note(self, name: str, text: str, seconds: float = 20) -> None:
-        self._wait(lambda: text in self.notes(name), seconds, f"no {text!r} in {name}")
+        self._await(lambda: text in self.notes(name), f"no {text!r} in {name}", seconds)
 
-    def await_request(self, said: str, seconds: float = 20) -> None:
-        """Wait until the model was asked what follows the results of tools."""
+    def await_result(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model has a tool's result for a message that begins like this."""
 
-        def asked() -> bool:
-            return any(said in each.said and each.tool_results for each in self.model.requests)
+        def is_asked() -> bool:
+            return any(
+                said_in(each).startswith(said) and each.tool_results for each in self.model.requests
+            )
 
-        self._wait(asked, seconds, "no request after a tool")
+        self._await(is_asked, f"no result for {said!r}", seconds)
 
-    def _wait(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+    def await_asked(self, said: str, seconds: float = 20) -> None:
+        """Wait until the model is asked something that begins like this."""
+        self._await(
+            lambda: any(said_in(each).startswith(said) for each in self.model.requests),
+            f"not asked {said!r}",
+            seconds,
+        )
+
+    def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         try:
-            wait_until(holds, seconds, interval=0.02)
+            wait_until(condition, seconds, interval=0.02)
         except TimeoutError as error:
             raise AssertionError(f"{what}: {self.log()[-3000:]}") from error
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.peers.environments import AGENT_FRAMEWORK, BEEAI_ALONE, CREWAI, Peer
+from tests.peers.environments import (
+    AGENT_FRAMEWORK,
+    BEEAI_ALONE,
+    CREWAI,
+    GOOGLE_ADK,
+    PYDANTIC_AI,
+    Peer,
+)
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
@@ -39,6 +46,8 @@ def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str)
     FRAMEWORKS[name] = Framework(name, peer, reasons, checkpoints)
 
 
+framework("google_adk", GOOGLE_ADK, checkpoints=True)
+framework("pydantic_ai", PYDANTIC_AI, checkpoints=True)
 framework("agent_framework", AGENT_FRAMEWORK, checkpoints=True)
 framework("crewai", CREWAI, checkpoints=True)
 framework("beeai", BEEAI_ALONE, checkpoints=True)

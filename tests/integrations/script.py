@@ -31,10 +31,14 @@ class Script:
     """The script, and the gates that tests open: ``held`` replies wait for them."""
 
     def __init__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let replies that are held wait from now on, until ``open`` is called."""
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
-        said, results = said_in(request), request.tool_results
+        said, results = said_in(request), [_plain(each) for each in request.tool_results]
         for words, answer in self._rules.items():
             if re.search(words, said, re.IGNORECASE):
                 reply = answer(self, request, results)
@@ -102,6 +106,18 @@ class Script:
         name = next(t["function"]["name"] for t in request.tools)
         return ScriptedReply(tool_calls=[(name, {"message": said_in(request)})])
 
+    def _calls(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Call the tool that the message names, with the JSON after it."""
+        if results:
+            return f"Result: {results[-1]}"
+        _, name, arguments = request.said.split(" ", 2)
+        return ScriptedReply(tool_calls=[(name, json.loads(arguments))])
+
+    def _books_twice(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return f"Results: {'; '.join(results)}."
+        return ScriptedReply(tool_calls=[("book", {"city": "Oslo"}), ("book", {"city": "Bergen"})])
+
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
         r"^add": _adds,
@@ -115,4 +131,15 @@ class Script:
         r"^think": _thinks,
         r"^crash": _crashes,
         r"^agent": _asks_the_agent,
+        r"^twice book": _books_twice,
+        r"^call \w+ \{": _calls,
     }
+
+
+def _plain(result: str) -> str:
+    """Return the result of a tool without the object that some frameworks put around it."""
+    try:
+        value = json.loads(result)
+    except ValueError:
+        return result
+    return str(value["result"]) if isinstance(value, dict) and set(value) == {"result"} else result

@@ -51,7 +51,6 @@ async def test_the_answer_is_what_was_said_last_and_progress_is_not_kept() -> No
     assert kinds == ["thinking", "thinking", "toolCall", "toolResult"]
     assert [message.text for message in task.history] == ["Oslo?"]
     chunks = [event for event in seen if isinstance(event, TaskArtifactUpdateEvent)]
-    assert "".join(part.text or "" for e in chunks for part in e.artifact.parts).startswith(
-        "Let me"
-    )
+    said = "".join(part.text or "" for e in chunks for part in e.artifact.parts)
+    assert said.startswith("Let me")
     assert current_turn() is None

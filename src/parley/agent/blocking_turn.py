@@ -20,6 +20,8 @@ from parley.agent.remote.blocking import BlockingAgent
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.uses import Callee
 from parley.agent.task_credential import TaskCredential
+from parley.agent.tools.mcp_server import McpServer
+from parley.agent.tools.turn_tools import BlockingTools
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.client.message import Sendable
@@ -270,6 +272,10 @@ class BlockingTurn(TurnFacts):
                 **options,
             )
         )
+
+    def tools(self, *servers: McpServer, progress: bool = False) -> BlockingTools:
+        """Use the tools of MCP servers: ``with turn.tools(McpServer(url)) as tools``."""
+        return BlockingTools(self._turn.tools(*servers, progress=progress), self._wait)
 
     def messages(self) -> Iterator[Message]:
         """Yield messages to this task as they arrive while the turn runs."""

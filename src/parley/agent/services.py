@@ -14,6 +14,7 @@ from parley.agent.issuers import TurnIssuers
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import Connections
 from parley.agent.remote_files import RemoteFiles
+from parley.agent.tools.mcp_sessions import McpSessions
 from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.authorizations import Authorizations
@@ -39,7 +40,7 @@ class TurnServices:
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
     addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the
     policy for all that the client dials while an agent's function runs. ``name`` is the agent's,
-    ``handoffs`` says whom it may hand conversations to.
+    ``handoffs`` says whom it may hand conversations to. ``mcp`` are the connections to MCP servers.
     """
 
     contexts: AgentContexts
@@ -57,16 +58,18 @@ class TurnServices:
     handoffs: Handoffs | None = None
     connections: Connections = field(init=False)
     issuers: TurnIssuers = field(init=False)
+    mcp: McpSessions = field(init=False)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self._open, self.egress, self.name)
         self.issuers = TurnIssuers(self.egress)
+        self.mcp = McpSessions(self.egress)
 
     def allow(self, places: Iterable[str]) -> None:
         """Let the client dial more, before the first turn."""
         if self.egress is not None:
             self.egress = self.egress.adding(places)
-            self.connections.egress = self.issuers.egress = self.egress
+            self.connections.egress = self.issuers.egress = self.mcp.egress = self.egress
 
     async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
         return await self.connect(*args, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
@@ -24,6 +25,8 @@ from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.remote.uses import Callee
 from parley.agent.services import TurnServices
 from parley.agent.task_credential import TaskCredential
+from parley.agent.tools.mcp_server import McpServer
+from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.client.message import Sendable
@@ -56,6 +59,7 @@ class Turn(TurnFacts):
     """
 
     _calls: TurnCalls | None = None
+    _tool_calls: Counter[str] | None = None
 
     def __init__(self, attempt: Attempt, services: TurnServices) -> None:
         super().__init__(attempt)
@@ -543,6 +547,26 @@ class Turn(TurnFacts):
             cancel_remote=cancel_remote,
             timeout=timeout,
             **options,
+        )
+
+    # -- tools ---------------------------------------------------------------------------------
+
+    def tools(self, *servers: McpServer, progress: bool = False) -> TurnToolsOpening:
+        """Use the tools of MCP servers: ``async with turn.tools(McpServer(url)) as tools``.
+
+        ``await tools.call("name", {...})`` calls one once in the life of the task: further attempts
+        take the result from the log. What a server asks meanwhile, the caller of this turn is
+        asked. ``progress`` shows the progress of calls as that of the task. Turns share
+        connections, which end with the agent's server. It can be awaited too. Needs the extra
+        ``mcp``.
+
+        Opening it raises ``McpServerUnavailable``, and ``ImportError`` without the extra.
+        """
+        if self._tool_calls is None:
+            self._tool_calls = Counter()
+        counts = self._tool_calls
+        return TurnToolsOpening(
+            self._attempt, self._services.mcp, servers, progress=progress, counts=counts
         )
 
     # -- the state of the context --------------------------------------------------------------

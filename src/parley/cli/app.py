@@ -21,6 +21,7 @@ from parley.cli.commands import (
     demo,
     envelope,
     keys,
+    mcp,
     push,
     registry,
     send,
@@ -36,8 +37,8 @@ from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 
 GROUPS = (
-    "agents", "auth", "card", "catalog", "config", "envelope", "keys", "push", "registry", "store",
-    "task",
+    "agents", "auth", "card", "catalog", "config", "envelope", "keys", "mcp", "push", "registry",
+    "store", "task",
 )  # fmt: skip
 """The commands that have commands of their own."""
 
@@ -91,6 +92,7 @@ def build() -> typer.Typer:
         agents,
         task,
         envelope,
+        mcp,
         push,
         registry,
         auth,

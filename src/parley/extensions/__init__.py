@@ -20,6 +20,7 @@ from parley.extensions.push_delivery import (
     SetPushOptionsRequest,
 )
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.run_progress import RunProgress, run_progress
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas, schemas_on
 from parley.extensions.spent import Spent
 from parley.extensions.task_search import (
@@ -67,6 +68,7 @@ __all__ = [
     "PushOptionsResponse",
     "Question",
     "ResumableStreams",
+    "RunProgress",
     "SearchTasksRequest",
     "SearchTasksResponse",
     "SetPushOptionsRequest",
@@ -82,5 +84,6 @@ __all__ = [
     "auth_request",
     "method",
     "question",
+    "run_progress",
     "schemas_on",
 ]

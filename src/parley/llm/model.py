@@ -68,6 +68,16 @@ class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str = ""
 
 
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply, as a task's log keeps it: with thinking only if the model wants it back."""
+
+    text: str = ""
+    thinking: str = ""
+    tool_calls: tuple[ModelToolCall, ...] = ()
+    usage: ModelUsage = ModelUsage()
+    finish_reason: str = ""
+
+
 class Model(Protocol):
     """A language model."""
 
@@ -77,10 +87,14 @@ class Model(Protocol):
 
 
 class ModelFailed(Exception):
-    """A model could not be asked, or did not answer. ``status`` is that of HTTP, 0 without one."""
+    """A model could not be asked, or did not answer. ``status`` is that of HTTP, 0 without one.
+
+    ``metadata`` says what the run has used until then.
+    """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         self.status = status
+        self.metadata: dict[str, Any] = {}
         super().__init__(message)
 
 

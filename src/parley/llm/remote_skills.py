@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,9 +12,15 @@ from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
+from parley.extensions.call_chain import ChainBudget
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
+from parley.extensions.spent import Spent, spent_on
+from parley.extensions.typed_questions import question
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
+from parley.llm.outside_trace import with_trace
+from parley.llm.tool_names import free_name
+from parley.llm.tool_names import tool_name as tool_name
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -35,12 +40,18 @@ WORDS = {
 class RemoteQuestion(Exception):
     """The remote task asks something, and nobody here can pass that on: ``task`` has the question.
 
-    Answer with ``RemoteSkill.answer(task, ...)``.
+    ``text`` is the question, without what the task has said before. ``schema`` is the JSON Schema
+    of the answer, ``None`` if the agent named none. Answer with ``RemoteSkill.answer(task, ...)``.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        super().__init__(task.text)
+        typed = question(task)
+        asked = task.status.message
+        said = typed.text if typed is not None else "" if asked is None else asked.text
+        self.text = said or "The agent asks for input."
+        self.schema = None if typed is None else typed.schema
+        super().__init__(self.text)
 
 
 class RemoteSkill:
@@ -48,7 +59,9 @@ class RemoteSkill:
 
     Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
     the task, with the deadline, the trace and the cancellation of the turn, and questions of the
-    agent are asked of the turn's caller. Elsewhere a question raises ``RemoteQuestion``.
+    agent are asked of the turn's caller. The calls of a context share one of the other agent, which
+    remembers what was said. Elsewhere a question raises ``RemoteQuestion``, and the trace is that
+    of OpenTelemetry, if the program uses it.
     """
 
     def __init__(
@@ -80,12 +93,14 @@ class RemoteSkill:
         key: str = "",
         on_progress: Progress | None = None,
         pass_questions: bool = True,
+        budget: ChainBudget | None = None,
     ) -> ToolResult:
         """Call the skill. A task that fails, and an agent that refuses, is a result with an error.
 
         ``key`` identifies the call in the turn. ``pass_questions=False`` raises ``RemoteQuestion``
         in a turn too. ``on_progress`` is for calls outside of a turn; in one, progress is shown as
-        the turn's own.
+        the turn's own. In a turn the agent may spend ``budget``, without one what the caller has
+        said.
         """
         content = self._content(arguments)
         turn = current_turn()
@@ -95,6 +110,8 @@ class RemoteSkill:
                     answer = await bound.send(
                         content,
                         key=key or None,
+                        context_key="",
+                        budget=budget,
                         metadata={"skill": self.skill.id},
                         pass_questions=pass_questions,
                         progress=True,
@@ -106,10 +123,26 @@ class RemoteSkill:
         return result_of(answer)
 
     async def answer(
-        self, task: Task, content: object, *, on_progress: Progress | None = None
+        self, task: Task | str, content: Any, *, key: str = "", on_progress: Progress | None = None
     ) -> ToolResult:
-        """Answer a question of a call outside of a turn, and return what the task then returns."""
-        return result_of(await self._outside(content, on_progress, task_id=task.id))
+        """Answer a question that a call raised, and return what the task then returns.
+
+        ``task`` is the task or its id. Within a turn the answer is sent once in its life; ``key``
+        identifies it there. Raises ``RemoteQuestion`` for a further question.
+        """
+        task_id = task if isinstance(task, str) else task.id
+        turn = current_turn()
+        try:
+            if turn is None:
+                answer = await self._outside(content, on_progress, task_id=task_id)
+            else:
+                async with turn.connect(self._agent, **self._options) as bound:
+                    answer = await bound.send(
+                        content, key=key or None, task_id=task_id, progress=True
+                    )
+        except (A2AError, ClientError) as error:
+            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+        return result_of(answer)
 
     async def _outside(
         self, content: Any, on_progress: Progress | None, task_id: str | None
@@ -134,7 +167,8 @@ class RemoteSkill:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[RemoteAgent]:
-        async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
+        options = with_trace(self._options)
+        async with connect(self._agent, **options) as remote:  # type: ignore[arg-type]
             yield remote
 
     def _content(self, arguments: Mapping[str, Any]) -> Any:
@@ -150,15 +184,20 @@ async def remote_skills(agent: Callee, **options: Any) -> list[RemoteSkill]:
     """
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         card = remote.card
+    return skills_on(agent, card, options)
+
+
+def skills_on(
+    agent: Callee, card: AgentCard, options: Mapping[str, Any], only: Sequence[str] = ()
+) -> list[RemoteSkill]:
+    """Return the skills on a card as tools, all or those with some ids."""
     schemas = schemas_on(card)
     names: set[str] = set()
     found = []
     for skill in card.skills:
-        name = tool_name(skill.id)
-        number = 2
-        while name in names:
-            name = f"{tool_name(skill.id)[:60]}_{number}"
-            number += 1
+        if only and skill.id not in only:
+            continue
+        name = free_name(tool_name(skill.id), names)
         names.add(name)
         found.append(RemoteSkill(agent, card, skill, schemas.get(skill.id), options, name=name))
     return found
@@ -170,29 +209,39 @@ def result_of(answer: Task | Message) -> ToolResult:
     Raises ``RemoteQuestion`` for a task that waits for its caller.
     """
     if isinstance(answer, Message):
-        return _result(tuple(answer.parts), is_error=False)
+        return _result(tuple(answer.parts), is_error=False, spent=spent_on(answer))
     if answer.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
         raise RemoteQuestion(answer)
     is_error = answer.state is not TaskState.COMPLETED
-    parts = tuple(part for artifact in answer.artifacts for part in artifact.parts)
+    parts = tuple(part for artifact in answer.artifacts for part in _joined(artifact.parts))
     message = answer.status.message
     if message is not None and (is_error or not parts):
         parts += tuple(message.parts)
     if is_error and not parts:
         parts = (Part(text=f"the task ended as {answer.state.name.lower()}"),)
-    return _result(parts, is_error=is_error)
+    return _result(parts, is_error=is_error, spent=spent_on(answer))
 
 
-def _result(parts: tuple[Part, ...], *, is_error: bool) -> ToolResult:
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts of an artifact, the chunks of a text as one."""
+    joined: list[Part] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last is not None and _is_plain(last) and _is_plain(part):
+            joined[-1] = Part(text=f"{last.text}{part.text}")
+        else:
+            joined.append(part)
+    return joined
+
+
+def _is_plain(part: Part) -> bool:
+    return part.text is not None and not (part.metadata or part.media_type or part.filename)
+
+
+def _result(parts: tuple[Part, ...], *, is_error: bool, spent: Spent) -> ToolResult:
     data = [part.data for part in parts if part.data is not msgspec.UNSET]
     value = None if not data else data[0] if len(data) == 1 else data
-    return ToolResult(parts=parts, data=value, is_error=is_error)
-
-
-def tool_name(skill_id: str) -> str:
-    """Return the name of a skill as a tool: letters, digits, ``_`` and ``-``, at most 64."""
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", skill_id).strip("_")[:64]
-    return name or "skill"
+    return ToolResult(parts=parts, data=value, is_error=is_error, spent=spent)
 
 
 def described(card: AgentCard, skill: AgentSkill) -> str:

@@ -12,13 +12,12 @@ import msgspec
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.turn import Turn
+from parley.extensions.run_progress import RUN_PROGRESS
+from parley.extensions.spent import Spent
 from parley.extensions.usage import USAGE
 from parley.llm.current_turn import within
 from parley.llm.model_usage import ModelUsage
 from parley.model.parts import Part
-
-RUN_PROGRESS = "urn:parley:run-progress:v1"
-"""The metadata of status updates that tell how a run goes (``docs/extensions/run-progress.md``)."""
 
 THINKING_SECONDS = 0.1
 """How often thinking is shown, at most."""
@@ -39,6 +38,7 @@ class RunOutput:
     def __init__(self, turn: Turn, *, artifact: str = "answer") -> None:
         self.turn = turn
         self.usage = ModelUsage()
+        self.spent = Spent()
         self._name = artifact
         self._stream: ArtifactStream | None = None
         self._thoughts: list[str] = []
@@ -60,7 +60,7 @@ class RunOutput:
             await self._show_thoughts()
         stream, self._stream = self._stream, None
         if stream is not None and error is None:
-            await stream.close(metadata=self._said_usage())
+            await stream.close(metadata=self.said_usage())
         elif stream is not None:
             await stream.__aexit__(kind, error, traceback)
 
@@ -90,7 +90,7 @@ class RunOutput:
         await self.new_message()
         part = Part(data=value, media_type="application/json")
         await self.turn.artifact(
-            part, name=name, artifact_id=name, metadata={**metadata, **self._said_usage()}
+            part, name=name, artifact_id=name, metadata={**metadata, **self.said_usage()}
         )
 
     async def file(self, part: Part, *, name: str = "") -> None:
@@ -141,10 +141,21 @@ class RunOutput:
         """Add to what the run used."""
         self.usage += usage
 
-    def _said_usage(self) -> dict[str, Any]:
+    def also_spent(self, spent: Spent) -> None:
+        """Add what a tool or another agent has cost to what the answer says that it has cost."""
+        self.spent += spent
+
+    @property
+    def total(self) -> Spent:
+        """What the run has cost until now, with its tools and the agents that it called."""
+        return self.usage.spent + self.spent
+
+    def said_usage(self) -> dict[str, Any]:
+        """Return the metadata that says what the run has used; nothing if it has asked nobody."""
         if not self.usage.requests:
             return {}
-        spent = {"tokens": self.usage.tokens, "cost": self.usage.cost}
+        total = self.total
+        spent = {"calls": total.calls, "tokens": total.tokens, "cost": total.cost}
         return {
             USAGE: {key: value for key, value in spent.items() if value},
             RUN_PROGRESS: {

@@ -29,12 +29,18 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: ModelUsage | None = None
 
 
+MAX_REQUESTS = 1000
+"""How many requests a scripted model keeps."""
+
 Script = Callable[[ModelRequest], ScriptedReply | str | Awaitable[ScriptedReply | str]]
 """Returns the reply to a request; a plain string is a reply with that text."""
 
 
 class ScriptedModel:
-    """A ``Model`` whose replies a function decides. ``requests`` has all that it was asked."""
+    """A ``Model`` whose replies a function decides.
+
+    ``requests`` has what it was asked, the newest ``MAX_REQUESTS``.
+    """
 
     def __init__(self, script: Script) -> None:
         self.requests: list[ModelRequest] = []
@@ -44,6 +50,7 @@ class ScriptedModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         """Yield the scripted reply, word by word. Raises ``ModelFailed`` for an error."""
         self.requests.append(request)
+        del self.requests[:-MAX_REQUESTS]
         reply = self._script(request)
         if inspect.isawaitable(reply):
             reply = await reply

@@ -3,11 +3,11 @@
 import os
 import re
 import signal
-import socket
 
 import pytest
 
 from tests.cli.processes import Running
+from tests.services.ports import free_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
@@ -29,8 +29,7 @@ async def count(turn: Turn):
 def test_a_killed_server_costs_a_streaming_command_nothing(tmp_path):
     """A2ACLI_TASK_POLL_004 and A2ACLI_TASK_SUBSCRIBE_002, where the agent can resume streams"""
     (tmp_path / "counting.py").write_text(AGENT)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     serve = ["serve", "counting.py", "--port", port]
     send = ["send", "go", "--stream", "-o", "json", "--poll-interval", "100ms"]
     with Running(serve, tmp_path) as first:

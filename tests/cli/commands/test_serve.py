@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.processes import Running
+from tests.services.ports import free_port
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
@@ -242,8 +243,7 @@ def test_a_store_in_use_is_said_in_a_line(file, parley, tmp_path):
 @posix
 def test_a_change_of_code_restarts_the_server(file, parley, tmp_path):
     pytest.importorskip("watchfiles")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     flags = ["--reload", "--port", port, "--allowed-host", "a.example"]
     with Running(["serve", "echo.py", *flags], tmp_path) as server:
         url = address_in(server.until("Ctrl-C stops the server"))
@@ -288,8 +288,7 @@ async def state(turn: Turn) -> str:
 def test_a_lifespan_is_left_before_the_changed_one_is_entered(file, parley, tmp_path):
     pytest.importorskip("watchfiles")
     file.write_text(LIFESPAN)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     told = tmp_path / "life.txt"
     with Running(["serve", "echo.py", "--reload", "--port", port], tmp_path) as server:
         url = address_in(server.until("Ctrl-C stops the server"))

@@ -126,3 +126,32 @@ def test_every_status_of_a_stream_names_its_task(write, out):
     assert out.getvalue().endswith(
         "x\n\nTask: t\nContext: c\nState: TASK_STATE_INPUT_REQUIRED\nStatus: When?\n"
     )
+
+
+def progress(**shown):
+    return TaskStatusUpdateEvent(
+        task_id="t",
+        context_id="c",
+        status=TaskStatus(state=TaskState.WORKING),
+        metadata={"urn:parley:run-progress:v1": shown},
+    )
+
+
+@pytest.mark.parametrize("dims", [False, True])
+def test_what_a_model_does_meanwhile_is_dim_on_a_terminal(out, dims) -> None:
+    events = EventWriter(TextWriter(out.write, dims=dims), lambda: None, verbose=False)
+    events.event(progress(kind="thinking", text="Where"))
+    events.event(progress(kind="thinking", text=" is it?\x1b[31m"))
+    events.event(progress(kind="toolCall", name="time", arguments={"city": "Oslo"}))
+    events.event(progress(kind="toolResult", name="time", result="x" * 300, isError=True))
+    events.event(progress(kind="step", name="cut"))
+    said = out.getvalue()
+    assert ("\x1b[2m" in said) is dims
+    assert "\x1b[31m" not in said
+    plain = said.replace("\x1b[2m", "").replace("\x1b[22m", "")
+    assert plain == (
+        "Thinking:\nWhere is it?\\x1b[31m\n\n"
+        'Tool: time {"city": "Oslo"}\n'
+        f"Tool error: time: {'x' * 200}...\n"
+        "Step: cut\n"
+    )

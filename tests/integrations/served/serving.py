@@ -60,6 +60,16 @@ def page(name: str) -> dict[str, Any]:
     return defined
 
 
+def documented(name: str, file: str) -> dict[str, Any]:
+    """Return what a block of a framework's page defines: the one that begins with the file."""
+    page = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    (block,) = [each for each in blocks if each.startswith(f"# {file}\n")]
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile(block, file, "exec"), names)
+    return names
+
+
 def serve(agents: Mapping[str, Agent]) -> None:
     """Serve agents, by the names of their features."""
 

@@ -22,6 +22,7 @@ from tests.polling import until
 from tests.registry.app.serving import SCHEME, agents, key, served
 from tests.registry.ingest.sites import WebSite, catalog, entry
 from tests.server.raw_http import ask
+from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -178,7 +179,7 @@ async def test_an_operator_takes_over_a_source_that_another_site_named():
 async def test_registries_in_a_circle_answer_each_search_once():
     """Each has one entry of its own, and asks the next one."""
     async with agents() as there:
-        sockets = [_free_port() for _ in range(3)]
+        sockets = [free_port() for _ in range(3)]
         registries = [
             Registry(
                 "memory:",
@@ -207,14 +208,6 @@ async def test_registries_in_a_circle_answer_each_search_once():
             assert answer.json["results"] == []
             [referral] = answer.json["referrals"]
             assert str(sockets[1]) in referral["url"]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_tasks_and_keys_are_beside_the_index():

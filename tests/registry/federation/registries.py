@@ -110,6 +110,7 @@ async def registries(
                     for other in upstreams.get(number, ())
                 ],
             )
+            registry.federated._seconds = 10.0  # a slow machine is no slow registry
             app = Counted(registry.app)
             apps.append(app)
             await stack.enter_async_context(serving_at(sockets[number], app))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import parley
 from tests.polling import wait_until
 from tests.registry.federation.registries import entry
+from tests.services.ports import free_port
 
 NAMES = ("one", "two", "three")
 
@@ -24,12 +24,7 @@ NAMES = ("one", "two", "three")
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[tuple[list[str], list[subprocess.Popen[bytes]]]]:
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in NAMES]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        ports = [sock.getsockname()[1] for sock in sockets]
-        for sock in sockets:
-            sock.close()
+        ports = [free_port() for _ in NAMES]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         processes = []
         for number, name in enumerate(NAMES):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.server.envelope.speaking import (
     request,
     sequences,
 )
+from tests.services.ports import free_port
 from tests.services.postgres import PostgresServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
@@ -62,9 +62,7 @@ def acts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def replicas(postgres: PostgresServer, acts: Path) -> AsyncIterator[list[Replica]]:
     started, store = [], postgres.new_url()
     for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = free_port()
         with acts.with_name("log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, SCRIPT, str(port), store, str(acts),

@@ -58,6 +58,7 @@ async def act(turn: Turn) -> object:
 def collected(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     """Says which objects of ours only the collector finds, since it was last asked."""
     gc.collect()
+    gc.freeze()  # what earlier tests left need not be looked through each time
     gc.disable()
 
     def found() -> list[str]:

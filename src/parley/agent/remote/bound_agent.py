@@ -25,7 +25,7 @@ from parley.client.card.resolver import Reference
 from parley.client.errors import Timeout
 from parley.client.message import Push, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
-from parley.extensions.call_chain import CallChain
+from parley.extensions.call_chain import CallChain, ChainBudget
 from parley.extensions.in_task_authorization import auth_request
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Part
@@ -127,6 +127,8 @@ class BoundAgent(RemoteAgent):
         message: Sendable | None = None,
         *,
         key: str | None = None,
+        context_key: str | None = None,
+        budget: ChainBudget | None = None,
         pass_questions: bool = False,
         progress: bool = False,
         artifacts: bool = False,
@@ -140,20 +142,23 @@ class BoundAgent(RemoteAgent):
         ``pass_questions`` passes the questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED)
         on to the caller and the answers back, and returns when the task has ended. ``progress``
         passes its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
-        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. The
+        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls
+        with one ``context_key``, by default ``key``, share a context of the other agent. ``budget``
+        is what the other agent may spend, instead of what the caller of this turn has said. The
         other options are those of ``RemoteAgent.send``.
         """
         name = self._calls.begin(self._address, key)
         return await self.for_call(name).answer(
             name,
             message,
-            context_key=key or "",
+            context_key=(key or "") if context_key is None else context_key,
             pass_questions=pass_questions,
             progress=progress,
             artifacts=artifacts,
             cancel_remote=cancel_remote,
             return_immediately=return_immediately,
             timeout=timeout,
+            terms=NO_TERMS if budget is None else CallTerms(budget=self._calls.left_of(budget)),
             **options,
         )
 

@@ -136,11 +136,11 @@ class TurnCalls:
             hops=inbound.hops + 1,
             deadline=None if at is None else Timestamp.from_milliseconds(at),
             path=(*inbound.path, self._own_id)[-MAX_PATH:],
-            budget=terms.budget or self._left_of(inbound.budget),
+            budget=terms.budget or self.left_of(inbound.budget),
         )
 
-    def _left_of(self, budget: ChainBudget | None) -> ChainBudget | None:
-        """Return what is left of a caller's budget: this turn counts its calls alone."""
+    def left_of(self, budget: ChainBudget | None) -> ChainBudget | None:
+        """Return what is left of a caller's budget: this counts the calls of the turn alone."""
         if budget is None or budget.calls is None:
             return budget
         return replace(budget, calls=max(0, budget.calls - self._begun))

@@ -7,18 +7,21 @@ from typing import Any, Protocol
 
 import msgspec
 
+from parley.extensions.spent import Spent
 from parley.model.parts import Part
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool returned: parts, for people and models, and a JSON value if it has one.
 
-    ``is_error`` says that the call failed; the parts then say why.
+    ``is_error`` says that the call failed; the parts then say why. ``spent`` is what the call cost,
+    as far as it is known.
     """
 
     parts: tuple[Part, ...] = ()
     data: Any = None
     is_error: bool = False
+    spent: Spent = Spent()
 
     @property
     def text(self) -> str:

@@ -22,6 +22,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.registry.errors import AgentNotFound, NoRegistry, NotARegistry, RegistryRefused
+from parley.client.registry.found import FoundAgent
 from parley.client.registry.places import VARIABLE
 from parley.client.registry.remote_registry import RemoteRegistry
 
@@ -72,7 +73,7 @@ class RegistryCall:
     async def _bounded(self, work: Callable[[RemoteRegistry], Awaitable[None]]) -> None:
         limit = self.settings.timeout
         try:
-            async with asyncio.timeout(limit) as deadline, self._open() as registry:
+            async with asyncio.timeout(limit) as deadline, self.opened() as registry:
                 try:
                     await work(registry)
                 except ClientError as error:
@@ -86,7 +87,8 @@ class RegistryCall:
                 hint="give a longer --timeout",
             ) from None
 
-    def _open(self) -> RemoteRegistry:
+    def opened(self) -> RemoteRegistry:
+        """Return the registry, to be closed by whoever uses it. Raises ``UsageFailure``."""
         settings, call = self.settings, AgentCall(self.settings, self.output)
         try:
             return RemoteRegistry(
@@ -109,6 +111,17 @@ class RegistryCall:
             ) from None
         except ValueError as error:
             raise UsageFailure(str(error)) from None
+
+    async def found(self, registry: RemoteRegistry, need: str, limit: int) -> list[FoundAgent]:
+        """Return the agents that meet a need, none without one. Raises ``CommandFailure``."""
+        if not need:
+            return []
+        try:
+            return await registry.find(need, limit=limit)
+        except ValueError as error:
+            raise UsageFailure(str(error)) from None
+        except ClientError as error:
+            raise self._failure(error, registry.name) from error
 
     def command(self, words: Sequence[str]) -> str:
         """Return a command for the same registry, to be copied."""

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from parley.cli.output.text import TextWriter, json_text
 from parley.client.calls.diff import new_output
 from parley.client.calls.prior_question import restates_prior_question
+from parley.extensions.run_progress import run_progress
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
@@ -22,6 +23,12 @@ from parley.model.tasks import (
 )
 
 TEXT, DATA, FILE = "Text", "Data", "File"
+
+THINKING = "thinking"
+"""The key of the block that thinking is."""
+
+MAX_NAME, MAX_PROGRESS = 100, 200
+"""How many characters of the name of a tool are shown, and of what it got and returned."""
 
 
 def write_task(write: TextWriter, task: Task, *, verbose: bool) -> None:
@@ -170,6 +177,8 @@ class EventWriter:
         write, verbose = self._write, self._verbose
         if isinstance(event, TaskArtifactUpdateEvent):
             self._artifact(event)
+        elif isinstance(event, TaskStatusUpdateEvent) and (shown := run_progress(event)):
+            self._progress(shown)
         elif isinstance(event, TaskStatusUpdateEvent):
             # The last line of a stream names its task, so every status does (§11.2).
             write.field("Task", event.task_id)
@@ -180,6 +189,24 @@ class EventWriter:
         else:
             write_message(write, event, verbose=verbose)
         self._flush()
+
+    def _progress(self, shown: dict[str, Any]) -> None:
+        """Write what a run of a model does meanwhile, dimly: a line each, thinking as it grows."""
+        write, kind, name = self._write, shown["kind"], str(shown.get("name", ""))[:MAX_NAME]
+        if kind == "thinking":
+            if write.open_block != THINKING:
+                write.begin("Thinking", THINKING, dim=True)
+            write.more(str(shown.get("text", "")))
+        elif kind == "toolCall":
+            arguments = shown.get("arguments")
+            write.field("Tool", f"{name} {_short(arguments)}", dim=True)
+        elif kind == "toolResult":
+            label = "Tool error" if shown.get("isError") else "Tool result"
+            write.field(label, f"{name}: {_short(shown.get('result'))}", dim=True)
+        else:
+            detail = shown.get("detail")
+            words = "" if detail is None else f": {_short(detail)}"
+            write.field("Step", f"{name or kind[:MAX_NAME]}{words}", dim=True)
 
     def _task(self, task: Task, before: Task | None) -> None:
         if before is None or before.id != task.id:
@@ -213,3 +240,9 @@ class EventWriter:
             write_artifact_head(write, artifact, verbose=self._verbose)
         if event.last_chunk and write.open_block == key:
             write.close()
+
+
+def _short(value: Any) -> str:
+    """Return a value on one line, as far as progress shows it."""
+    text = value if isinstance(value, str) else json_text(value)
+    return text if len(text) <= MAX_PROGRESS else f"{text[:MAX_PROGRESS]}..."

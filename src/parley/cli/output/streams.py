@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import textwrap
 import threading
@@ -40,7 +41,7 @@ class Output:
         self.is_stream = is_stream
         self.is_debug = debug
         self.redact = redact or Redactor()
-        self.text = TextWriter(sys.stdout.write)
+        self.text = TextWriter(sys.stdout.write, dims=_dims())
 
     def document(self, value: Any) -> None:
         """Write one protocol object: alone and formatted, or on a line of its own."""
@@ -142,4 +143,13 @@ def log_python_errors() -> None:
         args.exc_type,
         args.exc_value,
         args.exc_traceback,
+    )
+
+
+def _dims() -> bool:
+    """Return whether stdout is a terminal that may write dimly (https://no-color.org)."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") != "dumb"
     )

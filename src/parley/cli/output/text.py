@@ -81,11 +81,20 @@ def one_line(text: str) -> str:
     return visible(" ".join(text.split()))
 
 
-class TextWriter:
-    """Writes fields and blocks. An open block may grow; anything else closes it."""
+DIM, PLAIN = "\x1b[2m", "\x1b[22m"
+"""What makes a terminal write dimly, and as before."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+
+class TextWriter:
+    """Writes fields and blocks. An open block may grow; anything else closes it.
+
+    ``dims`` lets what is written as ``dim`` look so, as terminals can.
+    """
+
+    def __init__(self, write: Callable[[str], object], *, dims: bool = False) -> None:
         self._write = write
+        self._dims = dims
+        self._is_dim = False
         self._open = ""
         self._at_line_start = True
         self._pending_return = False
@@ -95,10 +104,11 @@ class TextWriter:
         """The key of the open block, or an empty string."""
         return self._open
 
-    def field(self, label: str, value: object) -> None:
+    def field(self, label: str, value: object, *, dim: bool = False) -> None:
         """Write one field."""
         self.close()
-        self._write(f"{one_line(label)}: {one_line(str(value))}\n")
+        line = f"{one_line(label)}: {one_line(str(value))}"
+        self._write(f"{DIM}{line}{PLAIN}\n" if dim and self._dims else f"{line}\n")
 
     def content(self, label: str, text: str) -> None:
         """Write a field for a text of one line, else a block."""
@@ -115,10 +125,11 @@ class TextWriter:
         self.more(text)
         self.close()
 
-    def begin(self, label: str, key: str = "block") -> None:
+    def begin(self, label: str, key: str = "block", *, dim: bool = False) -> None:
         """Open a block for ``more``."""
         self.close()
-        self._write(f"{label}:\n")
+        self._is_dim = dim and self._dims
+        self._write(f"{DIM}{label}:{PLAIN}\n" if self._is_dim else f"{label}:\n")
         self._open, self._at_line_start = key, True
 
     def more(self, text: str) -> None:
@@ -132,7 +143,8 @@ class TextWriter:
             pieces.append(" \n" if self._at_line_start and line == "\n" else line)
             self._at_line_start = line.endswith("\n")
         if pieces:
-            self._write("".join(pieces))
+            written = "".join(pieces)
+            self._write(f"{DIM}{written}{PLAIN}" if self._is_dim else written)
 
     def gap(self) -> None:
         """Write an empty line between two groups of fields."""
@@ -149,4 +161,4 @@ class TextWriter:
             self._pending_return = False
             self.more("\n")
         self._write("\n" if self._at_line_start else "\n\n")
-        self._open, self._at_line_start = "", True
+        self._open, self._at_line_start, self._is_dim = "", True, False

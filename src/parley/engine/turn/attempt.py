@@ -19,6 +19,8 @@ from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.remote_calls import PREFIX, RemoteCall
 from parley.engine.turn.task_writer import TaskWriter
+from parley.engine.turn.tool_calls import PREFIX as TOOL_PREFIX
+from parley.engine.turn.tool_calls import ToolCallRecord
 from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
 from parley.model.encoding import decode, encode
@@ -412,6 +414,20 @@ class Attempt:
         self.journal.results[f"{PREFIX}{key}"] = value
         if durable:
             await writer.flush()
+
+    # -- calls of tools ------------------------------------------------------------------------
+
+    def logged_tool_call(self, key: str) -> ToolCallRecord | None:
+        """Return what the log has of a call of a tool."""
+        value = self.journal.results.get(f"{TOOL_PREFIX}{key}")
+        return None if value is None else decode(value, ToolCallRecord)
+
+    async def log_tool_call(self, key: str, call: ToolCallRecord) -> None:
+        """Log a call of a tool, and wait until that is durable."""
+        writer = self.working()
+        value = self.journal.results[f"{TOOL_PREFIX}{key}"] = msgspec.Raw(encode(call))
+        writer.write(StepResult(key=f"{TOOL_PREFIX}{key}", value=value))
+        await writer.flush()
 
     # -- live messages -------------------------------------------------------------------------
 

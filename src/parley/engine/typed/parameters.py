@@ -75,6 +75,34 @@ def parameters_of(
     return "typed", Inputs(fields, turn=name, order=_order(named))
 
 
+def tool_inputs(function: Callable[..., Any], turns: tuple[type, ...]) -> Inputs:
+    """Return the parameters of a tool for a model: all are typed, but for the turn.
+
+    Raises ``TypeError`` for a function whose parameters cannot be filled.
+    """
+    what = f"the tool {getattr(function, '__name__', None) or repr(function)!r}"
+    bound = bound_keywords(function)
+    parameters = [p for p in signature_of(function).parameters.values() if p.name not in bound]
+    annotations = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    hints = resolved(function, annotations)
+    turn, fields = "", []
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"{what} takes {parameter}, which a model cannot fill; name it")
+        role = _role(parameter, hints, turns)
+        if role == "turn":
+            turn = parameter.name
+        elif role == "typed":
+            fields.append(_field(what, parameter, hints[parameter.name]))
+        elif parameter.default is parameter.empty:
+            raise TypeError(
+                f"{what} does not say what {parameter.name!r} is: write its type, such as "
+                f"def f({parameter.name}: str)"
+            )
+    found = tuple(field for field in fields if field is not None)
+    return Inputs(found, turn=turn, order=_order(parameters))
+
+
 def _untyped(
     what: str,
     parameters: list[inspect.Parameter],

@@ -40,7 +40,7 @@ from parley.store.admin.export_format import (
 )
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.api_keys import record_of
-from parley.store.audit.reading import DECISION, AuditReading
+from parley.store.audit.reading import DECISION, TOOL_CALL, AuditReading
 from parley.store.postgres import api_keys, audit
 from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
 from parley.store.postgres.schema import SCHEMA, sql_for
@@ -66,7 +66,10 @@ _READ = queries("shared", "admin.sql") | queries("shared", "audit.sql")
 _WRITE = queries(
     "postgres", "pieces.sql", "admin.sql", "timers.sql", "api_keys.sql", "audit.sql", "usage.sql"
 )
-_POLICY = f"substring(l.payload from 1 for {len(DECISION)}) = '{DECISION}'::bytea"
+_FACTS = " OR ".join(
+    f"substring(l.payload from 1 for {len(each)}) = '{each}'::bytea"
+    for each in (DECISION, TOOL_CALL)
+)
 
 
 class PostgresAdmin:
@@ -79,7 +82,7 @@ class PostgresAdmin:
         self._address = Address.of(url)
         schema = f"{self._address.schema}."
         words = {"{waiting}": "waiting > 0", "{c}": 'COLLATE "C"', "{?}": "%s", "{schema}": schema}
-        words |= {"{policy}": _POLICY}
+        words |= {"{facts}": _FACTS}
         self._read_sql = dict(_READ)
         for word, meaning in words.items():
             for name, sql in self._read_sql.items():

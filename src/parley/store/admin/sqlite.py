@@ -41,7 +41,7 @@ from parley.store.admin.export_format import (
 )
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.api_keys import record_of
-from parley.store.audit.reading import DECISION, AuditReading
+from parley.store.audit.reading import DECISION, TOOL_CALL, AuditReading
 from parley.store.events import now_ms
 from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.errors import StoreUnavailable
@@ -76,7 +76,10 @@ _AUDIT = filled(
     {
         "schema": "",
         "?": "?",
-        "policy": f"CAST(substr(l.payload, 1, {len(DECISION)}) AS TEXT) = '{DECISION}'",
+        "facts": " OR ".join(
+            f"CAST(substr(l.payload, 1, {len(each)}) AS TEXT) = '{each}'"
+            for each in (DECISION, TOOL_CALL)
+        ),
     },
 )
 _OWNERS = {

@@ -41,6 +41,13 @@ class _Decision(msgspec.Struct, frozen=True, rename="camel"):
     caller: StoredCaller | None = None
 
 
+class _ToolCall(msgspec.Struct, frozen=True, rename="camel"):
+    state: str = ""
+    tool: str = ""
+    server: str = ""
+    failed: bool = False
+
+
 def facts_of(rows: Iterator[Sequence[Any]], *, content: bool = False) -> Iterator[AuditEntry]:
     """Yield the facts in rows of the query ``audit_facts``; ``content`` adds texts of messages."""
     for task_id, agent, tenant, owner, seq, sub, turn, kind, at, payload, first in rows:
@@ -89,6 +96,10 @@ def fact_of(
                 kind = f"task.{outcome}"
             if event.status.message is not None:
                 messages = (event.status.message,)
+        case StepResult() if event.key.startswith("tool:"):
+            call = msgspec.json.decode(event.value, type=_ToolCall)
+            kind, outcome = f"tool.{call.state}", "failed" if call.failed else ""
+            details |= {"tool": call.tool, "server": call.server}
         case StepResult():
             decision = msgspec.json.decode(event.value, type=_Decision)
             kind, outcome = "policy.decided", "allowed" if decision.allowed else "denied"

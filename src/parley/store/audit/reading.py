@@ -16,6 +16,9 @@ Rows = Callable[[str, Sequence[Any]], Iterator[Sequence[Any]]]
 DECISION = '{"key":"authorize:'
 """Begins the records of decisions of a policy, which ``Turn.authorize`` logs."""
 
+TOOL_CALL = '{"key":"tool:'
+"""Begins the records of calls of tools, which ``Turn.tools`` logs."""
+
 _ALWAYS = 2**63 - 1
 
 

@@ -1,4 +1,4 @@
--- Who did what, as of one moment. {schema} is the prefix of a table's name, {?} a parameter, {policy}
+-- Who did what, as of one moment. {schema} is the prefix of a table's name, {?} a parameter, ({facts})
 -- whether a record is a decision of a policy.
 
 -- name: audit_by_time
@@ -30,5 +30,5 @@ LEFT JOIN {schema}log f
 WHERE (t.ended_at IS NULL OR t.ended_at >= {?}) AND l.at >= {?} AND l.at < {?}
     AND ({?} = '' OR t.agent = {?}) AND ({?} = '' OR t.task_id = {?})
     AND (l.kind IN ('task', 'received', 'turn', 'cancel', 'status')
-        OR (l.kind = 'remembered' AND {policy}))
+        OR (l.kind = 'remembered' AND ({facts})))
 ORDER BY l.at, t.key, l.seq, l.sub;

@@ -1,0 +1,227 @@
+"""One call of an MCP tool in a turn: remembered, so that a crash or a question repeats nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httpx2
+import msgspec
+from mcp import MCPError, types
+
+from parley.agent.tools.mcp_content import result_of
+from parley.agent.tools.mcp_questions import ask
+from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
+from parley.agent.tools.mcp_sessions import McpSessions, ServerUse
+from parley.agent.tools.tool import ToolResult
+from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.tool_calls import ToolCallRecord
+from parley.model.parts import Part
+from parley.model.tasks import TaskState
+
+if TYPE_CHECKING:
+    from parley.agent.tools.mcp_session import Answered
+
+MAX_ROUNDS = 20
+"""How often a server may ask during one call."""
+
+Question = tuple[types.ElicitRequestParams, "asyncio.Future[types.ElicitResult]"]
+
+
+class CalledTool(Protocol):
+    """The tool that is called: ``McpTool``."""
+
+    name: str
+    tool: str
+    server: McpServer
+    use: ServerUse
+    is_repeatable: bool
+
+
+class McpCall:
+    """A call of a tool in an attempt at a turn, and what the log has of it."""
+
+    def __init__(self, attempt: Attempt, sessions: McpSessions, tool: CalledTool, key: str) -> None:
+        self._attempt = attempt
+        self._sessions = sessions
+        self._tool = tool
+        self._key = key
+        self._asked = 0
+        self._questions: asyncio.Queue[Question] = asyncio.Queue()
+        self._record = ToolCallRecord(tool=tool.tool, server=tool.server.address)
+        self._round = 0
+
+    async def run(self, arguments: dict[str, Any], *, timeout: float, progress: bool) -> ToolResult:
+        """Return the result, from the log or from the server."""
+        attempt = self._attempt
+        attempt.use(f"tool:{self._key}", "tool call")
+        logged = attempt.logged_tool_call(self._key)
+        if logged is not None:
+            if (logged.server, logged.tool) != (self._record.server, self._record.tool):
+                raise ValueError(
+                    f"the call {self._key!r} went to {logged.tool} of {logged.server} in an earlier"
+                    f" attempt, and now to {self._record.tool} of {self._record.server}; a key "
+                    "names one call, so that its result can be found again"
+                )
+            self._record = logged
+            if logged.state == "returned":
+                return _remembered(logged)
+            if logged.state == "called" and not self._tool.is_repeatable:
+                return await self._finish(_interrupted(self._tool))
+        if logged is None and not self._tool.is_repeatable:
+            await self._log("called")
+        result = await self._exchange(arguments, timeout, progress)
+        return await self._finish(result)
+
+    async def _finish(self, result: ToolResult) -> ToolResult:
+        await self._log(
+            "returned",
+            parts=result.parts,
+            data=result.data,
+            failed=result.is_error,
+            questions={},
+            request_state=None,
+        )
+        return result
+
+    async def _log(self, state: str, **changes: Any) -> None:
+        self._record = msgspec.structs.replace(self._record, state=state, **changes)
+        await self._attempt.log_tool_call(self._key, self._record)
+
+    # -- the exchange with the server ----------------------------------------------------------
+
+    async def _exchange(
+        self, arguments: dict[str, Any], timeout: float, progress: bool
+    ) -> ToolResult:
+        """Call the tool, and again with the answers to what the server asks."""
+        try:
+            for _ in range(MAX_ROUNDS):
+                responses, state = await self._answers()
+                answer = await self._call(arguments, responses, state, timeout, progress)
+                if isinstance(answer, types.CallToolResult):
+                    return result_of(
+                        answer, max_bytes=self._tool.server.max_result_bytes, tool=self._tool.name
+                    )
+                await self._keep_questions(answer)
+        except TimeoutError:
+            return _error(f"{self._tool.name} did not answer within {timeout:g} s")
+        except MCPError as error:
+            return _error(f"{self._tool.name}: {error}")
+        except (McpServerUnavailable, httpx2.HTTPError, RuntimeError) as error:
+            return _error(f"{self._tool.name}: {error}")
+        return _error(f"{self._tool.name} asked more than {MAX_ROUNDS} times")
+
+    async def _call(
+        self,
+        arguments: dict[str, Any],
+        responses: types.InputResponses | None,
+        state: str | None,
+        timeout: float,
+        progress: bool,
+    ) -> Answered:
+        """Call once; questions that come meanwhile are asked from here, the turn's own task."""
+        use = self._tool.use
+        with self._attempt.waits.busy():
+            if use.session.retired:
+                self._sessions.release(use.session)
+                use.session = await self._sessions.acquire(use.server)
+            work = asyncio.ensure_future(
+                use.session.call(
+                    self._tool.tool,
+                    arguments,
+                    timeout=timeout,
+                    on_question=self._on_question,
+                    on_progress=self._on_progress if progress else None,
+                    responses=responses,
+                    state=state,
+                )
+            )
+        try:
+            while True:
+                asked = asyncio.ensure_future(self._questions.get())
+                try:
+                    with self._attempt.waits.busy():
+                        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+                    if not asked.done():
+                        return work.result()
+                    params, answered = asked.result()
+                finally:
+                    asked.cancel()
+                if self._record.state != "asked":
+                    await self._log("asked")
+                answered.set_result(await self._ask(params))
+                await self._log("called")  # from here on the tool may do what it was called for
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()
+
+    async def _on_question(self, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Hand a question to the turn, and wait for its answer."""
+        answered: asyncio.Future[types.ElicitResult] = asyncio.get_running_loop().create_future()
+        await self._questions.put((params, answered))
+        return await answered
+
+    async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+        await self._show(f"{self._tool.name}: {message or share}")
+
+    async def _show(self, text: str) -> None:
+        if not self._attempt.finished:
+            writer = self._attempt.writer()
+            writer.status(TaskState.WORKING, self._attempt.message(text[:1000]))
+            await writer.drain()
+
+    async def _ask(self, params: types.ElicitRequestParams, name: str = "") -> types.ElicitResult:
+        self._asked += 1
+        key = f"tool:{self._key}:{name or self._asked}"
+        return await ask(self._attempt, params, key=key, tool=self._tool.name)
+
+    # -- questions that a server returns -------------------------------------------------------
+
+    async def _keep_questions(self, answer: types.InputRequiredResult) -> None:
+        """Log what the server asks, and what it wants to have back with the answers."""
+        requests = answer.input_requests or {}
+        kept = {
+            name: request.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for name, request in requests.items()
+            if isinstance(request, types.ElicitRequest)
+        }
+        if other := [name for name in requests if name not in kept]:
+            raise McpServerUnavailable(
+                f"the server asks for what an agent does not give: {', '.join(sorted(other))}"
+            )
+        if not requests:
+            await asyncio.sleep(min(2.0, 0.1 * (self._record.round + 1)))  # it is not ready yet
+        changes = {"questions": kept, "request_state": answer.request_state}
+        await self._log("asked", **changes, round=self._record.round + 1)
+
+    async def _answers(self) -> tuple[types.InputResponses | None, str | None]:
+        """Return the answers to what the server has asked last, once the caller gave them."""
+        record = self._record
+        if record.state != "asked" or not record.round:
+            return None, None
+        responses: types.InputResponses = {}
+        for name, request in record.questions.items():
+            params = types.ElicitRequest.model_validate(request).params
+            responses[name] = await self._ask(params, f"{record.round}:{name}")
+        if not self._tool.is_repeatable:
+            await self._log("called")
+        return responses or None, record.request_state
+
+
+def _remembered(record: ToolCallRecord) -> ToolResult:
+    return ToolResult(parts=record.parts, data=record.data, is_error=record.failed)
+
+
+def _error(text: str) -> ToolResult:
+    return ToolResult(parts=(Part(text=text),), is_error=True)
+
+
+def _interrupted(tool: CalledTool) -> ToolResult:
+    return _error(
+        f"the call of {tool.name} was interrupted when this server stopped; it is not known "
+        "whether it was done, so it was not repeated"
+    )

@@ -1,0 +1,198 @@
+"""How an MCP server is reached over HTTP: within the egress policy, with its credentials."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, cast
+
+import httpx2
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+
+from parley.agent.tools.mcp_server import McpServer
+from parley.client.auth.credential import Credential, Use
+from parley.client.auth.grant import ClientCredentials, Grant
+from parley.client.auth.issuers import Issuers
+from parley.client.bindings.request_auth import RequestParameters
+from parley.client.origin import Origin
+from parley.security.egress import Egress, ForbiddenAddress
+from parley.security.egress.dialing import ThreadedLookup
+
+CONNECT_SECONDS = 10.0
+"""How long it may take to connect."""
+
+OVERHEAD = 64 * 1024
+"""How much larger (bytes) an answer may be than the result in it."""
+
+
+def http_client(server: McpServer, egress: Egress | None) -> httpx2.AsyncClient:
+    """Return the HTTP client for a server. What it dials, the policy allows."""
+    if egress is not None and server.is_authors:
+        egress = egress.adding([_place(server.host, server.port), *_issuers_of(server)])
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)  # calls have a limit of their own
+    headers = dict(server.headers)
+    if isinstance(server.auth, str):
+        headers["Authorization"] = f"Bearer {server.auth}"
+    return httpx2.AsyncClient(
+        transport=GuardedTransport(egress, server.max_result_bytes + OVERHEAD),
+        headers=headers,
+        auth=auth_of(server),
+        timeout=timeout,
+        trust_env=False,
+        follow_redirects=False,
+    )
+
+
+class GuardedTransport(httpx2.AsyncHTTPTransport):
+    """Dials what a policy allows, and reads answers up to a size.
+
+    A name is resolved once for each request, and the address that was judged is the one dialled.
+    """
+
+    def __init__(self, egress: Egress | None, max_bytes: int) -> None:
+        super().__init__(retries=0, trust_env=False)
+        self._egress = egress
+        self._lookup = ThreadedLookup()
+        self._max_bytes = max_bytes
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request. Raises ``httpx2.ConnectError`` for an address that is not allowed."""
+        if self._egress is not None:
+            request = await self._checked(request)
+        response = await super().handle_async_request(request)
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "text/event-stream":  # the client bounds the events of a stream
+            stream = cast("httpx2.AsyncByteStream", response.stream)
+            response.stream = _Bounded(stream, self._max_bytes)
+        return response
+
+    async def _checked(self, request: httpx2.Request) -> httpx2.Request:
+        url = request.url
+        port = url.port or (443 if url.scheme == "https" else 80)
+        assert self._egress is not None
+        try:
+            found = await self._egress.resolve(url.host, port, self._lookup)
+        except ForbiddenAddress as error:
+            raise httpx2.ConnectError(str(error), request=request) from error
+        except OSError as error:
+            raise httpx2.ConnectError(
+                f"{url.host} cannot be resolved: {error}", request=request
+            ) from error
+        extensions = {**request.extensions, "sni_hostname": url.host}
+        return httpx2.Request(
+            request.method,
+            url.copy_with(host=found[0]),
+            headers=request.headers,  # Host is that of the address as it was named
+            stream=request.stream,
+            extensions=extensions,
+        )
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that ends with an error when it is too large."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for chunk in self._stream:
+            read += len(chunk)
+            if read > self._limit:
+                raise httpx2.ReadError(f"the answer has more than {self._limit:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+# -- credentials -----------------------------------------------------------------------------------
+
+
+def auth_of(server: McpServer) -> httpx2.Auth | None:
+    """Return what attaches the credentials of a server. Raises ``TypeError`` for another kind."""
+    given: Any = server.auth
+    if given is None or isinstance(given, str):
+        return None
+    if isinstance(given, httpx2.Auth):
+        return given
+    if isinstance(given, ClientCredentials):
+        return _client_credentials(server, given)
+    if isinstance(given, Credential) and not isinstance(given, Grant):
+        return _Attached(given, str(Origin.of(server.url)))
+    raise TypeError(
+        "auth= of an MCP server is a bearer token, a credential such as ApiKey, Basic, Bearer or "
+        "ClientCredentials (parley.client.auth), or an httpx2.Auth such as OAuthClientProvider "
+        f"of the package mcp, not {type(given).__name__}"
+    )
+
+
+class _Attached(httpx2.Auth):
+    """Attaches a credential to requests to one origin, and renews it once when it is refused."""
+
+    def __init__(self, credential: Credential, origin: str) -> None:
+        self._credential = credential
+        self._use = Use(origin=origin, issuers=cast("Issuers", None))
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        sent = await self._credential.attach(self._use)
+        _add(request, sent)
+        response = yield request
+        if response.status_code == 401 and await self._credential.renew(
+            self._use, sent, widened=False
+        ):
+            _add(request, await self._credential.attach(self._use))
+            yield request
+
+
+def _add(request: httpx2.Request, parameters: RequestParameters) -> None:
+    request.headers.update(parameters.headers)
+    if parameters.query:
+        request.url = request.url.copy_merge_params(parameters.query)
+
+
+class _Tokens:
+    """Keeps the tokens of one connection in memory."""
+
+    def __init__(self) -> None:
+        self._tokens: OAuthToken | None = None
+        self._client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._client = client_info
+
+
+def _client_credentials(server: McpServer, given: ClientCredentials) -> OAuthClientProvider:
+    return ClientCredentialsOAuthProvider(
+        server.url,
+        _Tokens(),
+        given.client_id,
+        given._secret,
+        scope=" ".join(given.scopes) or None,
+        issuer=given.issuer or None,
+    )
+
+
+def _issuers_of(server: McpServer) -> list[str]:
+    """Return the places of the issuer that the author names."""
+    if not isinstance(server.auth, Grant):
+        return []
+    named = [url for url in (server.auth.issuer, server.auth.token_url) if url]
+    return [_place(origin.host, origin.port) for origin in map(Origin.of, named)]
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,179 @@
+"""``McpServer``: an MCP server whose tools turns use, as its author names it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from parley.client.auth.credential import Credential
+from parley.client.headers import check_secret
+from parley.security.egress.policy import turn_egress
+from parley.security.loopback import is_loopback
+
+if TYPE_CHECKING:
+    import httpx2
+
+TIMEOUT = 60.0
+"""How many seconds a call of a tool may take."""
+
+MAX_TOOLS = 128
+"""How many tools of one server a turn gets at most."""
+
+MAX_RESULT_BYTES = 4 * 1024 * 1024
+"""How large the result of a call may be, in bytes."""
+
+
+class McpServerUnavailable(Exception):
+    """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
+
+
+class McpServer:
+    """An MCP server: at an address (streamable HTTP), or a program that speaks over stdio.
+
+    ``auth`` is a bearer token, a credential of ``parley.client.auth`` or of a task, OAuth client
+    credentials (``ClientCredentials``), or an ``httpx2.Auth`` such as the OAuth client of the
+    package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names those that are
+    offered; without it all are, at most ``max_tools``. A result has up to ``max_result_bytes``.
+
+    ``name`` begins the names of tools that two servers have. A call that a crash interrupted is
+    not repeated, unless the tool is declared idempotent or read-only, or ``repeats`` is true.
+    ``legacy`` speaks the older protocol (2025-11-25), which some servers need in order to ask.
+
+    A server that is named outside of a turn is its author's: its address may be private. One that
+    is named while a turn runs has an address that the agent's egress policy allows.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "",
+        auth: str | Credential | httpx2.Auth | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
+        tools: Sequence[str] | None = None,
+        max_tools: int = MAX_TOOLS,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+        repeats: bool = False,
+        legacy: bool = False,
+        insecure: bool = False,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"an MCP server has an address such as https://host/mcp, not {url[:200]!r}; a "
+                'program is McpServer.stdio("python", "server.py")'
+            )
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("give the credentials of an MCP server with auth=, not in its address")
+        secret = auth is not None or bool(headers)
+        if secret and parts.scheme == "http" and not (is_loopback(parts.hostname) or insecure):
+            raise ValueError(
+                "credentials would be sent without encryption: use an https address; in a network "
+                "that you trust, insecure=True"
+            )
+        if isinstance(auth, str):
+            check_secret("the bearer token", auth)
+        if not getattr(auth, "issuer", "unnamed"):
+            raise ValueError(
+                "an MCP server could name any issuer for the client's secret: say which one is "
+                "right, as in ClientCredentials(..., issuer='https://login.example.com')"
+            )
+        for header, value in (headers or {}).items():
+            check_secret(f"the header {header}", value)
+        self.url = url
+        self.host = parts.hostname
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.auth = auth
+        self.headers = dict(headers or {})
+        self.command: tuple[str, ...] = ()
+        self.env: dict[str, str] = {}
+        self.cwd: str | None = None
+        self.repeats = repeats
+        self.legacy = legacy
+        self._set(name or parts.hostname, timeout, tools, max_tools, max_result_bytes)
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        *args: str,
+        name: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        timeout: float = TIMEOUT,
+        tools: Sequence[str] | None = None,
+        max_tools: int = MAX_TOOLS,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+        repeats: bool = False,
+        legacy: bool = False,
+    ) -> McpServer:
+        """Return a server that is a program, started once for all turns of the agent.
+
+        Of this process's environment it gets PATH, HOME and the like; ``env`` adds to that. Its
+        stderr is that of this process. It ends with the agent's server.
+        """
+        if not command:
+            raise ValueError('name the program: McpServer.stdio("python", "server.py")')
+        server = cls.__new__(cls)
+        server.url = server.host = ""
+        server.port = 0
+        server.auth = None
+        server.headers = {}
+        server.command = (command, *args)
+        server.env = dict(env or {})
+        server.cwd = None if cwd is None else str(cwd)
+        server.repeats = repeats
+        server.legacy = legacy
+        own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
+        server._set(name or own.stem, timeout, tools, max_tools, max_result_bytes)
+        return server
+
+    def _set(
+        self,
+        name: str,
+        timeout: float,
+        tools: Sequence[str] | None,
+        max_tools: int,
+        max_result_bytes: int,
+    ) -> None:
+        if timeout <= 0 or max_tools < 1 or max_result_bytes < 1:
+            raise ValueError("timeout, max_tools and max_result_bytes are above 0")
+        if isinstance(tools, str):
+            raise TypeError('tools= is a list of names: tools=["search"]')
+        self.name = name
+        self.timeout = timeout
+        self.tools = None if tools is None else frozenset(tools)
+        self.max_tools = max_tools
+        self.max_result_bytes = max_result_bytes
+        self.is_authors = turn_egress.get() is None
+
+    def __repr__(self) -> str:
+        return f"McpServer({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        """The address, or the program, without what may be secret in either."""
+        return self.url.partition("?")[0] if self.url else f"stdio:{self.command[0]}"
+
+    @property
+    def key(self) -> Hashable:
+        """What two servers have in common that share a connection."""
+        return (
+            self.url,
+            self.command,
+            tuple(sorted(self.env.items())),
+            self.cwd,
+            self.auth if isinstance(self.auth, str) else id(self.auth) if self.auth else None,
+            tuple(sorted(self.headers.items())),
+            self.max_result_bytes,
+            self.legacy,
+            self.is_authors,
+        )
+
+
+def personal(auth: Any) -> bool:
+    """Return whether a credential is of one user of many: its connection is not kept."""
+    return isinstance(auth, Credential) and auth.is_personal

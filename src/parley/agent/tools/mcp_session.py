@@ -1,0 +1,267 @@
+"""One connection to an MCP server, for all turns that use it: its tools, and calls of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
+from contextvars import Context, ContextVar
+from typing import Any
+
+from mcp import Client, MCPError, StdioServerParameters, types
+from mcp.client._transport import Transport
+from mcp.client.session import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from parley.agent.tools.mcp_http import http_client
+from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
+from parley.model.distribution import VERSION
+from parley.security.egress import Egress, find_forbidden
+
+log = logging.getLogger("parley.agent")
+
+OPEN_SECONDS = 30.0
+"""How long a server may take to start, or to answer the first request."""
+
+CLOSE_SECONDS = 10.0
+"""How long a connection may take to close."""
+
+MAX_AGE = 300.0
+"""After how many seconds the tools of a server are listed again."""
+
+MAX_PAGES = 100
+"""How many pages a list of tools may have."""
+
+MOST_LISTED = 2000
+"""How many tools a server may list."""
+
+LOST = frozenset({types.CONNECTION_CLOSED})
+"""The codes of errors after which a connection is opened anew."""
+
+OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
+"""Asks what a server asks during a call, and returns the answer."""
+
+OnProgress = ProgressFnT
+"""Gets the progress of a call."""
+
+Answered = types.CallToolResult | types.InputRequiredResult
+
+_CALL: ContextVar[OnQuestion | None] = ContextVar("parley_mcp_call", default=None)
+"""Asks for the call in whose context a message of the server is read, if that is known."""
+
+
+class McpSession:
+    """A connection to a server. A task of its own owns it, so that turns of many tasks share it.
+
+    A server of the older protocol asks without saying for which call. Over stdio such a server is
+    called by one turn at a time, so that nobody is asked about the call of another.
+    """
+
+    def __init__(self, server: McpServer, egress: Egress | None) -> None:
+        self.server = server
+        self.users = 0
+        self.retired = False
+        self.tools: tuple[types.Tool, ...] = ()
+        self._egress = egress
+        self._client: Client | None = None
+        self._owner: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._close = asyncio.Event()
+        self._listed_at = float("-inf")
+        self._asking: list[OnQuestion] = []
+        self._turns: asyncio.Lock | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises ``McpServerUnavailable``."""
+        own = self._own()  # in a context of its own: it outlives the turn that opens it
+        self._owner = asyncio.create_task(own, name=f"mcp {self.server.name}", context=Context())
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            await self.aclose()
+            raise self._unavailable(f"does not answer within {OPEN_SECONDS:g} s") from None
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+    async def _own(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                client = await stack.enter_async_context(await self._connect(stack))
+                self._client = client
+                if self.server.command and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                    self._turns = asyncio.Lock()
+                self._ready.set_result(None)
+                await self._close.wait()
+        except Exception as error:  # a boundary: what the library raises differs by transport
+            if self._ready.done():
+                log.warning("the connection to %r ended: %s", self.server, _said(error))
+            else:
+                self._ready.set_exception(self._failed(error))
+                self._ready.exception()
+        finally:
+            self.retired = True
+            self._client = None
+
+    async def _connect(self, stack: AsyncExitStack) -> Client:
+        server = self.server
+        transport: StdioServerParameters | Transport
+        if server.command:
+            transport = StdioServerParameters(
+                command=server.command[0],
+                args=list(server.command[1:]),
+                env=server.env,
+                cwd=server.cwd,
+            )
+        else:
+            http = await stack.enter_async_context(http_client(server, self._egress))
+            transport = streamable_http_client(
+                server.url, http_client=http, max_sse_event_size=server.max_result_bytes + 64 * 1024
+            )
+        return Client(
+            transport,
+            client_info=types.Implementation(name="parley", version=VERSION),
+            elicitation_callback=self._asked,
+            message_handler=self._noticed,
+            mode="legacy" if server.legacy else "auto",
+            cache=None,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connection; a program ends. Idempotent."""
+        self.retired = True
+        self._close.set()
+        owner = self._owner
+        if owner is None or owner.done():
+            return
+        _, pending = await asyncio.wait({owner}, timeout=CLOSE_SECONDS)
+        for each in pending:
+            each.cancel()
+            await asyncio.wait({each}, timeout=CLOSE_SECONDS)
+
+    # -- tools ---------------------------------------------------------------------------------
+
+    async def list_tools(self) -> tuple[types.Tool, ...]:
+        """Return all tools of the server. Raises ``McpServerUnavailable``."""
+        now = asyncio.get_running_loop().time()
+        if now - self._listed_at <= MAX_AGE:
+            return self.tools
+        client = self._connected()
+        found: list[types.Tool] = []
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                for _ in range(MAX_PAGES):
+                    page = await client.list_tools(cursor=cursor)
+                    found += page.tools
+                    cursor = page.next_cursor
+                    if cursor is None or len(found) > MOST_LISTED:
+                        break
+        except TimeoutError:
+            raise self._unavailable(f"lists no tools within {OPEN_SECONDS:g} s") from None
+        except Exception as error:
+            self.retired = True
+            raise self._failed(error) from error
+        if len(found) > MOST_LISTED:
+            raise self._unavailable(f"lists more than {MOST_LISTED:,} tools")
+        self.tools, self._listed_at = tuple(found), now
+        return self.tools
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        on_question: OnQuestion,
+        on_progress: OnProgress | None = None,
+        responses: types.InputResponses | None = None,
+        state: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Answered:
+        """Call a tool once. Raises ``MCPError``, and ``TimeoutError`` after ``timeout`` seconds.
+
+        The time that ``on_question`` takes counts, because the server waits as well.
+        """
+        async with self._turns or nullcontext():
+            client = self._connected()
+            self._asking.append(on_question)
+            token = _CALL.set(on_question)
+            try:
+                async with asyncio.timeout(timeout):
+                    answer = await client.session.call_tool(
+                        name,
+                        dict(arguments),
+                        read_timeout_seconds=None,
+                        progress_callback=on_progress,
+                        input_responses=responses,
+                        request_state=state,
+                        meta=dict(meta) if meta else None,  # type: ignore[arg-type]
+                        allow_input_required=True,
+                    )
+            except MCPError as error:
+                self.retired = self.retired or error.code in LOST
+                raise
+            finally:
+                _CALL.reset(token)
+                self._asking.remove(on_question)
+        return answer
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise self._unavailable("has ended the connection")
+        return self._client
+
+    # -- what the server says by itself --------------------------------------------------------
+
+    async def _asked(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        asking = _CALL.get()
+        if asking not in self._asking:
+            asking = self._asking[0] if len(self._asking) == 1 else None
+        if asking is None:
+            return types.ErrorData(
+                code=types.INVALID_REQUEST,
+                message="it is not known which call this question belongs to",
+            )
+        return await asking(params)
+
+    async def _noticed(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._listed_at = float("-inf")
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> McpServerUnavailable:
+        if isinstance(error, McpServerUnavailable):
+            return error
+        forbidden = find_forbidden(error) or _find_forbidden(error)
+        if forbidden is not None:
+            return self._unavailable(
+                f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
+                "the server where the agent is made, or allow its address (allow_private_agents)"
+            )
+        return self._unavailable(f"cannot be used: {_said(error)}")
+
+    def _unavailable(self, text: str) -> McpServerUnavailable:
+        return McpServerUnavailable(f"the MCP server {self.server.address} {text}")
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
+
+
+def _find_forbidden(error: BaseException) -> Exception | None:
+    return next((found for each in _leaves(error) if (found := find_forbidden(each))), None)
+
+
+def _said(error: BaseException) -> str:
+    first = _leaves(error)[0]
+    return (str(first) or type(first).__name__)[:500]

@@ -1,0 +1,187 @@
+"""What a run of ADK waits for, as questions to the caller, and answers as what it resumes with.
+
+Whatever pauses ADK is a function call in ``long_running_tool_ids``: a tool that needs approval, a
+question of a node or of the model, a login, and a long-running tool whose result comes later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from google.adk.events.event import Event
+from google.genai import types
+
+from parley.agent.turn import Turn
+from parley.extensions.typed_questions import schema_part
+from parley.integrations.approvals import approval, decision_in
+from parley.integrations.google_adk.content import json_of
+from parley.model.parts import Message, Part, Role
+from parley.model.uuid7 import new_id
+
+CONFIRMATION = "adk_request_confirmation"
+INPUT = "adk_request_input"
+CREDENTIAL = "adk_request_credential"
+REMOTE_ANSWER = "parleyAnswer"
+"""The member of a confirmation's payload that takes the answer to a question of another agent."""
+
+ADK_HINT = "Please approve or reject the tool call"
+"""How the hint begins that ADK writes itself."""
+
+
+def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
+    """Return the calls that a run waits for, in order: those that the user has not answered."""
+    found: dict[str, types.FunctionCall] = {}
+    for event in events:
+        if event.partial:
+            continue
+        if event.author == "user":
+            for response in event.get_function_responses():
+                found.pop(response.id or "", None)
+        for call in event.get_function_calls():
+            if call.id and call.id in (event.long_running_tool_ids or ()):
+                found[call.id] = call
+    return list(found.values())
+
+
+async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Part:
+    """Ask the caller what a call waits for, and return the response of ADK.
+
+    ``said`` is what the agent said of it, ``""`` for nothing.
+    """
+    arguments = dict(call.args or {})
+    if call.name == CONFIRMATION:
+        response = await _confirmed(turn, call, arguments)
+    elif call.name == CREDENTIAL:
+        response = await _logged_in(turn, call, arguments)
+    elif call.name == INPUT:
+        response = await _told(turn, call, arguments)
+    else:
+        response = await _finished(turn, call, said)
+    return types.Part(
+        function_response=types.FunctionResponse(id=call.id, name=call.name, response=response)
+    )
+
+
+async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
+    wanted = arguments.get("toolConfirmation") or {}
+    original = arguments.get("originalFunctionCall") or {}
+    payload, hint = wanted.get("payload"), str(wanted.get("hint") or "")
+    if isinstance(payload, Mapping) and REMOTE_ANSWER in payload:
+        parts = [Part(text=hint)]
+        if isinstance(payload.get("schema"), Mapping):
+            parts.append(schema_part(payload["schema"]))
+        answer = await turn.ask(parts, key=call.id)
+        return {"confirmed": True, "payload": {REMOTE_ANSWER: said_in(answer)}}
+    if payload is None and (not hint or hint.startswith(ADK_HINT)):
+        decision = await approval(
+            turn, str(original.get("name")), original.get("args") or {}, key=call.id or ""
+        )
+        return {"confirmed": decision.is_approved}
+    return await _confirmed_with(turn, call, original, payload, hint)
+
+
+async def _confirmed_with(
+    turn: Turn, call: types.FunctionCall, original: Mapping[str, Any], payload: Any, hint: str
+) -> dict[str, Any]:
+    """Ask what a tool asks for itself: yes or no, or the payload that it wants filled in."""
+    tool = f"{original.get('name')}({json_of(original.get('args') or {})[:2000]})"
+    text = f"{hint or 'May this tool be called?'}\n{tool}\nAnswer yes or no" + (
+        "." if payload is None else f", or with data like {json_of(payload)}."
+    )
+    asked, times = text, 0
+    while True:
+        times += 1
+        answer = await turn.ask(asked, key=call.id if times == 1 else f"{call.id}:again:{times}")
+        decision = decision_in(answer)
+        if decision is not None:
+            return {"confirmed": decision.is_approved, "payload": payload}
+        data = said_in(answer)
+        if payload is not None and not isinstance(data, str):
+            confirmed = True
+            if isinstance(data, Mapping):
+                confirmed = data.get("confirmed") is not False
+                data = data.get("payload", data)
+            return {"confirmed": confirmed, "payload": data}
+        asked = f"That was neither yes nor no. {text}"
+
+
+async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
+    schema = arguments.get("response_schema") or arguments.get("responseSchema")
+    text = str(arguments.get("message") or "The agent needs an answer.")
+    shown, asked, times = [Part(text=text)], text, 0
+    if arguments.get("payload") is not None:
+        shown.append(Part(data=arguments["payload"], media_type="application/json"))
+    while True:
+        times += 1
+        parts = [Part(text=asked), *shown[1:]]
+        if isinstance(schema, Mapping):
+            parts.append(schema_part(schema))
+        message = Message(message_id=new_id(), role=Role.AGENT, parts=tuple(parts))
+        answer = await turn.ask(message, key=call.id if times == 1 else f"{call.id}:again:{times}")
+        fits, value = fitting(schema, answer)
+        if fits:
+            return {"result": value}
+        asked = f"That does not fit. {text}"
+
+
+async def _finished(turn: Turn, call: types.FunctionCall, said: str) -> dict[str, Any]:
+    """Ask for the result of a long-running tool."""
+    text = said or f"The tool {call.name} waits for its result."
+    data = {"kind": "toolResult", "tool": call.name, "arguments": dict(call.args or {})}
+    parts = [Part(text=text), Part(data=data, media_type="application/json")]
+    value = said_in(await turn.ask(parts, key=call.id))
+    return dict(value) if isinstance(value, Mapping) else {"result": value}
+
+
+async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
+    """Ask the caller to log in, and return ADK's configuration with where that led to.
+
+    The caller gets the address of the login and no secret of the client.
+    """
+    config = arguments.get("authConfig") or arguments.get("auth_config") or {}
+    exchanged = config.get("exchangedAuthCredential") or config.get("exchanged_auth_credential")
+    oauth = (exchanged or {}).get("oauth2") or {}
+    address = str(oauth.get("authUri") or oauth.get("auth_uri") or "")
+    text = f"Log in at {address}" if address else f"The tool {call.name} needs a credential"
+    text += ", and answer with the address that this leads to." if address else "."
+    parts = [Part(text=text), Part(data={"kind": "login", "authUri": address})]
+    answer = said_in(await turn.require_auth(parts, key=call.id))
+    if isinstance(answer, Mapping):
+        answer = answer.get("authResponseUri") or answer.get("auth_response_uri") or ""
+    filled = {**oauth, "authResponseUri": str(answer)}
+    return {**config, "exchangedAuthCredential": {**(exchanged or {}), "oauth2": filled}}
+
+
+def said_in(answer: Message) -> Any:
+    """Return what an answer says: its data, else its text."""
+    for part in answer.parts:
+        if part.data is not msgspec.UNSET:
+            return part.data
+    return answer.text
+
+
+def fitting(schema: Any, answer: Message) -> tuple[bool, Any]:
+    """Return whether an answer can be what a schema asks for, and its value.
+
+    Text counts as the JSON that it is, where no text is wanted. ADK itself checks the rest.
+    """
+    value = said_in(answer)
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    if kind in (None, "string", "STRING"):
+        return True, value
+    kind = str(kind).lower()
+    if kind == "boolean" and not isinstance(value, bool):
+        decision = decision_in(answer)
+        return decision is not None, decision is not None and decision.is_approved
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return False, None
+    kinds: dict[str, Any] = {
+        "object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool
+    }  # fmt: skip
+    return isinstance(value, kinds.get(kind, object)), value

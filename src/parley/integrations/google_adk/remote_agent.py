@@ -1,0 +1,215 @@
+"""Another agent as a sub-agent of ADK."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.genai import types
+from pydantic import PrivateAttr
+
+from parley.agent.remote.uses import Callee
+from parley.client.errors import ClientError
+from parley.host.connecting import connect
+from parley.integrations.google_adk.content import adk_parts, parts_of
+from parley.integrations.google_adk.interrupts import INPUT
+from parley.llm.current_turn import current_turn
+from parley.llm.outside_trace import with_trace
+from parley.llm.remote_skills import RemoteQuestion
+from parley.model.cards import AgentCard
+from parley.model.errors import A2AError
+from parley.model.parts import Message, Part
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+
+CONTEXT = "parley:context:{}"
+QUESTION = "parley:question:{}"
+
+
+async def sub_agent(
+    agent: Callee, *, name: str | None = None, description: str | None = None, **options: Any
+) -> RemoteSubAgent:
+    """Return another agent as an agent of ADK, for ``sub_agents=`` or as a root.
+
+    Name and description are those of its card. ``options`` are those of ``parley.connect``, and it
+    raises what that raises.
+    """
+    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
+        card = remote.card
+    return RemoteSubAgent(agent, card, options, name=name, description=description)
+
+
+class RemoteSubAgent(BaseAgent):
+    """Another agent, called with what was said since it last spoke.
+
+    Its answer is streamed as partial events, its progress are thoughts, its questions ADK's
+    requests for input. One session of ADK has one context at the agent. Within a turn of Parley
+    its deadline and its trace travel along, each message is sent once in the life of the task, and
+    the remote task is canceled with it.
+    """
+
+    _agent: Any = PrivateAttr()
+    _card: AgentCard = PrivateAttr()
+    _options: dict[str, Any] = PrivateAttr()
+
+    def __init__(
+        self,
+        agent: Callee,
+        card: AgentCard,
+        options: dict[str, Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> None:
+        told = "; ".join(skill.description or skill.name for skill in card.skills)
+        super().__init__(
+            name=name or identifier(card.name),
+            description=description or f"{card.description}\n{told}".strip(),
+        )
+        self._agent = agent
+        self._card = card
+        self._options = options
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        state = ctx.session.state
+        kept: dict[str, Any] = {}
+        asked = state.get(QUESTION.format(self.name))
+        answer = _answer_to(ctx, asked) if asked else None
+        content = self._heard(ctx) if answer is None else answer
+        message = {
+            "context_id": state.get(CONTEXT.format(self.name)),
+            "task_id": asked["task"] if asked and answer is not None else None,
+        }
+        key = f"{self.name}:{ctx.invocation_id}:{len(ctx.session.events)}"
+        try:
+            async with self._connected() as (remote, known):
+                extra = {"key": key} if known else {}
+                found: Task | Message | None = None
+                async with remote.stream(content, **message, **extra) as events:
+                    async for event in events:
+                        if isinstance(event, Message):
+                            found = event
+                        for part in _partial(event):
+                            yield self._event(ctx, [part], partial=True)
+                if found is None:
+                    found = await remote.get(events.task_id)
+        except (A2AError, ClientError) as error:
+            yield self._event(ctx, [], error_code=type(error).__name__, error_message=str(error))
+            return
+        if isinstance(found, Task):
+            kept[CONTEXT.format(self.name)] = found.context_id
+            if asked:
+                kept[QUESTION.format(self.name)] = None
+            if found.state.is_interrupted:
+                yield self._question(ctx, found, kept)
+                return
+            if found.state is not TaskState.COMPLETED:
+                last = found.status.message
+                yield self._event(
+                    ctx,
+                    [],
+                    state=kept,
+                    error_code=found.state.name,
+                    error_message=last.text if last is not None else "the task ended",
+                )
+                return
+        yield self._event(ctx, adk_parts(_answered(found)) or [types.Part(text=" ")], state=kept)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[tuple[Any, bool]]:
+        turn = current_turn()
+        if turn is not None:
+            async with turn.connect(self._agent, **self._options) as bound:
+                yield bound, True
+        else:
+            async with connect(self._agent, **with_trace(self._options)) as remote:
+                yield remote, False
+
+    def _heard(self, ctx: InvocationContext) -> list[Part]:
+        """Return what was said since this agent last spoke: by the user, and by other agents."""
+        heard: list[Part] = []
+        for event in reversed(ctx.session.events):
+            if event.author == self.name and event.content is not None:
+                break
+            parts = parts_of(event.content)
+            if event.author != "user" and event.author != self.name:
+                parts = [
+                    Part(text=f"{event.author}: {part.text}") if part.text else part
+                    for part in parts
+                ]
+            heard = parts + heard
+            if event.author == "user" and parts and event.invocation_id == ctx.invocation_id:
+                break
+        return heard or parts_of(ctx.user_content)
+
+    def _event(
+        self,
+        ctx: InvocationContext,
+        parts: list[types.Part],
+        *,
+        partial: bool = False,
+        state: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Event:
+        return Event(
+            author=self.name,
+            invocation_id=ctx.invocation_id,
+            branch=ctx.branch,
+            content=types.Content(role="model", parts=parts) if parts else None,
+            partial=partial or None,
+            actions=EventActions(state_delta=state or {}),
+            **fields,
+        )
+
+    def _question(self, ctx: InvocationContext, task: Task, kept: dict[str, Any]) -> Event:
+        call_id = f"{task.id}-{len(ctx.session.events)}"
+        kept[QUESTION.format(self.name)] = {"task": task.id, "call": call_id}
+        asked = RemoteQuestion(task)
+        args: dict[str, Any] = {"message": asked.text}
+        if asked.schema is not None:
+            args["response_schema"] = asked.schema
+        call = types.FunctionCall(id=call_id, name=INPUT, args=args)
+        return self._event(
+            ctx, [types.Part(function_call=call)], state=kept, long_running_tool_ids={call_id}
+        )
+
+
+def _answer_to(ctx: InvocationContext, asked: dict[str, Any]) -> Any:
+    """Return the answer to a question, ``None`` if there is none."""
+    for event in reversed(ctx.session.events):
+        for response in event.get_function_responses():
+            if response.id == asked["call"] and event.author == "user":
+                value = response.response or {}
+                answer = value["result"] if set(value) == {"result"} else value
+                return answer if isinstance(answer, str | dict) else [Part(data=answer)]
+    return None
+
+
+def _partial(event: Any) -> list[types.Part]:
+    if isinstance(event, TaskArtifactUpdateEvent):
+        return [types.Part(text=part.text) for part in event.artifact.parts if part.text]
+    if isinstance(event, TaskStatusUpdateEvent) and event.status.state is TaskState.WORKING:
+        said = event.status.message
+        return [types.Part(text=said.text, thought=True)] if said is not None and said.text else []
+    return []
+
+
+def _answered(found: Task | Message) -> list[Part]:
+    if isinstance(found, Message):
+        return list(found.parts)
+    parts = [part for artifact in found.artifacts for part in artifact.parts]
+    message = found.status.message
+    return parts or (list(message.parts) if message is not None else [])
+
+
+def identifier(name: str) -> str:
+    """Return a name as ADK wants those of agents: a Python identifier."""
+    found = re.sub(r"\W+", "_", name).strip("_").lower() or "agent"
+    if found[0].isdigit() or found == "user":
+        found = f"agent_{found}"
+    return found

@@ -1,0 +1,218 @@
+"""The agents that a bridge offers: their cards, the tools that their skills are, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp import types
+
+from parley.agent.remote.connections import Connections
+from parley.client.errors import ClientError
+from parley.client.registry.found import FoundAgent
+from parley.client.remote_agent import RemoteAgent
+from parley.extensions.skill_schemas import schemas_on
+from parley.host.connecting import connect
+from parley.integrations.mcp.schemas import WRAPPED_INPUT, WRAPPED_RESULT, object_schema
+from parley.llm.remote_skills import RemoteSkill, tool_name
+from parley.model.cards import AgentCard
+from parley.model.errors import A2AError
+
+log = logging.getLogger("parley.mcp")
+
+CARD_SECONDS = 300.0
+"""After how many seconds the card of an agent is read again."""
+
+MOST_TOOLS = 200
+"""How many skills of all agents are tools."""
+
+MOST_FOUND = 256
+"""How many agents that searches found can be asked."""
+
+LOAD_SECONDS = 20.0
+"""How long an agent may take to answer with its card."""
+
+
+class SkillTool:
+    """A skill of an agent as a tool of MCP."""
+
+    def __init__(self, agent: BridgedAgent, skill: RemoteSkill, name: str) -> None:
+        self.agent = agent
+        self.skill = skill
+        self.name = name
+        self.input_schema, self._wraps_input = object_schema(skill.parameters, WRAPPED_INPUT)
+        self.output_schema: dict[str, Any] | None = None
+        self.wraps_result = False
+        if skill.output_schema is not None:
+            self.output_schema, self.wraps_result = object_schema(
+                skill.output_schema, WRAPPED_RESULT
+            )
+
+    @property
+    def described(self) -> types.Tool:
+        """The tool as hosts list it."""
+        return types.Tool(
+            name=self.name,
+            title=self.skill.skill.name or None,
+            description=self.skill.description,
+            input_schema=self.input_schema,
+            output_schema=self.output_schema,
+            annotations=types.ToolAnnotations(open_world_hint=True),
+        )
+
+    def message(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of ``RemoteAgent.stream`` for a call with these arguments."""
+        options: dict[str, Any] = {"metadata": {"skill": self.skill.skill.id}}
+        if self.skill.takes_words:
+            return {**options, "message": str(arguments.get("message", ""))}
+        value = arguments.get(WRAPPED_INPUT) if self._wraps_input else dict(arguments)
+        return {**options, "data": value}
+
+
+class BridgedAgent:
+    """An agent of a bridge. ``is_found``: a search found it, so it gets no credentials.
+
+    ``slug`` names it in tools, resources and handles.
+    """
+
+    def __init__(self, reference: Any, slug: str, *, is_found: bool) -> None:
+        self.reference = reference
+        self.slug = slug
+        self.is_found = is_found
+        self.card: AgentCard | None = None
+        self.read_at = float("-inf")
+
+    @property
+    def uri(self) -> str:
+        """The address of its card as a resource."""
+        return f"agent-card://{self.slug}"
+
+
+class BridgedAgents:
+    """The agents of a bridge. ``options`` are those of ``parley.connect`` for named ones."""
+
+    def __init__(
+        self, named: Sequence[Any], found: Sequence[FoundAgent], options: Mapping[str, Any]
+    ) -> None:
+        self._options = dict(options)
+        self._connections = Connections(_open)
+        self._named = [(each, False) for each in named] + [(each, True) for each in found]
+        self._agents: dict[str, BridgedAgent] = {}
+        self._asked: OrderedDict[str, BridgedAgent] = OrderedDict()
+        self._cards: dict[int, BridgedAgent] = {}
+        self._loading = asyncio.Lock()
+        self.tools: dict[str, SkillTool] = {}
+
+    async def load(self, *, reserved: frozenset[str] = frozenset()) -> dict[int, str]:
+        """Read the cards that are old; return the problems, by the place of the agent.
+
+        An agent that does not answer keeps the card that it had.
+        """
+        async with self._loading:
+            now = asyncio.get_running_loop().time()
+            old = [
+                place
+                for place in range(len(self._named))
+                if place not in self._cards or now - self._cards[place].read_at > CARD_SECONDS
+            ]
+            read = await asyncio.gather(*(self._read(each) for each in old))
+            problems: dict[int, str] = {}
+            for place, card in zip(old, read, strict=True):
+                if isinstance(card, str):
+                    problems[place] = card
+                    continue
+                agent = self._cards.get(place) or self._add(place, card)
+                agent.card, agent.read_at = card, now
+            if len(problems) < len(old) or not self.tools:
+                self._name_tools(reserved)
+            return problems
+
+    async def _read(self, place: int) -> AgentCard | str:
+        reference, is_found = self._named[place]
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                options = {"auth": False} if is_found else self._options
+                async with connect(reference, **options) as remote:
+                    return remote.card
+        except (A2AError, ClientError, ValueError, TimeoutError) as error:
+            problem = str(error) or f"no answer within {LOAD_SECONDS:g} s"
+            log.warning("an agent cannot be offered: %s", problem)
+            return problem
+
+    def _add(self, place: int, card: AgentCard) -> BridgedAgent:
+        reference, is_found = self._named[place]
+        wanted = tool_name(card.name.lower())[:30]
+        slug, number = wanted, 2
+        while slug in self._agents:
+            slug, number = f"{wanted}_{number}", number + 1
+        agent = BridgedAgent(reference, slug, is_found=is_found)
+        self._agents[slug] = self._cards[place] = agent
+        return agent
+
+    def _name_tools(self, reserved: frozenset[str]) -> None:
+        tools: dict[str, SkillTool] = {}
+        is_alone = len(self._named) == 1
+        for place in sorted(self._cards):
+            agent = self._cards[place]
+            assert agent.card is not None
+            schemas = schemas_on(agent.card)
+            for skill in agent.card.skills:
+                wanted = tool_name(skill.id if is_alone else f"{agent.slug}_{skill.id}")
+                name, number = wanted, 2
+                while name in tools or name in reserved:
+                    name, number = f"{wanted[:60]}_{number}", number + 1
+                if len(tools) >= MOST_TOOLS:
+                    log.warning("there are more than %d skills; the rest is no tool", MOST_TOOLS)
+                    self.tools = tools
+                    return
+                remote = RemoteSkill(
+                    agent.reference, agent.card, skill, schemas.get(skill.id), {}, name=name
+                )
+                tools[name] = SkillTool(agent, remote, name)
+        self.tools = tools
+
+    @property
+    def all(self) -> list[BridgedAgent]:
+        """The agents whose cards were read."""
+        return [self._cards[place] for place in sorted(self._cards)]
+
+    def of(self, slug: str) -> BridgedAgent | None:
+        """Return the agent of a slug."""
+        return self._agents.get(slug) or self._asked.get(slug)
+
+    def asked(self, found: FoundAgent) -> BridgedAgent:
+        """Return an agent that a search found, to be asked without being a tool."""
+        slug = f"found-{hashlib.sha256(found.identifier.encode()).hexdigest()[:12]}"
+        agent = self._asked.get(slug) or BridgedAgent(found, slug, is_found=True)
+        self._asked[slug] = agent
+        self._asked.move_to_end(slug)
+        if len(self._asked) > MOST_FOUND:
+            self._asked.popitem(last=False)
+        return agent
+
+    @asynccontextmanager
+    async def connected(
+        self, agent: BridgedAgent, credentials: Mapping[str, str]
+    ) -> AsyncIterator[RemoteAgent]:
+        """Connect to an agent, with the caller's credentials in place of those of the bridge."""
+        options: dict[str, Any] = {"auth": False} if agent.is_found else dict(self._options)
+        if credentials and not agent.is_found:
+            options |= {"auth": False, "bearer": None, "api_key": None, **credentials}
+        shared = await self._connections.acquire(agent.reference, options)
+        try:
+            yield shared.agent
+        finally:
+            self._connections.release(shared)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connections.aclose()
+
+
+async def _open(reference: Any, **options: Any) -> RemoteAgent:
+    return await connect(reference, **options)

@@ -1,0 +1,1 @@
+"""Models behind OpenAI-compatible endpoints: requests, replies in pieces, what goes wrong."""

@@ -1,0 +1,267 @@
+"""A model behind an OpenAI-compatible endpoint: Ollama, vLLM, hosted ones."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit, urlunsplit
+from weakref import WeakKeyDictionary
+
+from parley.llm.endpoint.failures import failure_of, is_temporary, later, unsupported
+from parley.llm.endpoint.tool_call_deltas import ToolCallDeltas
+from parley.llm.model import ModelChunk, ModelFailed, ModelRequest
+from parley.llm.model_usage import ModelUsage
+from parley.model.backoff import Backoff
+from parley.model.distribution import install_command
+from parley.security.loopback import is_loopback
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+log = logging.getLogger("parley.llm")
+
+URL_VARIABLES = ("PARLEY_MODEL_URL", "OPENAI_BASE_URL")
+"""Variables of the environment that name the endpoint; the first that is set counts."""
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""The variable of the environment that has the endpoint's key."""
+
+NAME_VARIABLE = "PARLEY_MODEL"
+"""The variable of the environment that names the model of an agent that names none."""
+
+HOSTED = "https://api.openai.com/v1"
+"""The endpoint when only a key is set."""
+
+BACKOFF = Backoff(first=0.5, longest=8.0, jitter=(0.75, 1.0))
+"""The pauses between tries, in seconds."""
+
+MAX_PAUSE = 60.0
+"""How many seconds an endpoint may ask to wait; one that asks for more is not tried again."""
+
+
+class OpenAIModel:
+    """A ``Model`` that is asked over the chat completions API, with the ``openai`` package.
+
+    ``base_url`` is the endpoint, without one that of ``PARLEY_MODEL_URL`` or ``OPENAI_BASE_URL``;
+    ``api_key`` its key, without one that of ``OPENAI_API_KEY``. ``timeout`` is how many seconds the
+    endpoint may be silent. A request is repeated up to ``retries`` times, after a pause, if the
+    endpoint is busy (429), fails (5xx) or cannot be reached, but only before the first piece of the
+    reply. ``options`` go into every request, such as ``{"top_p": 0.9}``; ``headers`` too.
+
+    With ``returns_thinking`` a model gets back what it thought before it called tools, until the
+    answer: some hosted models refuse the results of tools without it.
+
+    ``async with model:`` keeps its connections open; without it each request opens its own.
+
+    Raises ``ValueError`` for an address that is none, and where no endpoint is named.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        base_url: str = "",
+        api_key: str = "",
+        timeout: float = 120.0,
+        retries: int = 3,
+        options: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        returns_thinking: bool = False,
+        backoff: Backoff = BACKOFF,
+    ) -> None:
+        self.name = name or os.environ.get(NAME_VARIABLE, "")
+        self.base_url = (base_url or named_endpoint()).rstrip("/")
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ValueError(
+                f"the address of a model's endpoint is http:// or https://, such as "
+                f"http://localhost:11434/v1, not {self.base_url!r}; give base_url=, or set "
+                f"{URL_VARIABLES[0]}"
+            )
+        self._key = api_key or os.environ.get(KEY_VARIABLE, "")
+        parts = urlsplit(self.base_url)
+        if self._key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            log.warning(
+                "the key of %s is sent without encryption: use https, unless you trust the network",
+                self.place,
+            )
+        self.returns_thinking = returns_thinking
+        self._timeout = timeout
+        self._retries = retries
+        self._options = dict(options or {})
+        self._headers = dict(headers or {})
+        self._backoff = backoff
+        self._refused: set[str] = set()
+        self._held: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"OpenAIModel({self.name!r}, base_url={self.place!r})"
+
+    @property
+    def place(self) -> str:
+        """The address of the endpoint, without what may be a secret."""
+        parts = urlsplit(self.base_url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without the key."""
+        return text.replace(self._key, "[key]") if self._key else text
+
+    # -- connections ---------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        held = self._held.get(loop := asyncio.get_running_loop())
+        made = None
+        if held is None:
+            made = await self._client()
+            held = self._held.setdefault(loop, [made, 0])
+        held[1] += 1
+        if made is not None and held[0] is not made:  # another one was faster
+            await made.close()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        loop = asyncio.get_running_loop()
+        held = self._held[loop]
+        held[1] -= 1
+        if not held[1]:
+            del self._held[loop]
+            await held[0].close()
+
+    async def _client(self) -> AsyncOpenAI:
+        try:  # it takes a second, which others need not wait for
+            openai = await asyncio.to_thread(importlib.import_module, "openai")
+        except ImportError as error:
+            raise ModelFailed(
+                f"the package {error.name or 'openai'} is not installed, which asks models: "
+                f"{install_command('llm')}"
+            ) from error
+        # A redirect would take the conversation to where the operator has not sent it.
+        http = openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=self._timeout)
+        client: AsyncOpenAI = openai.AsyncOpenAI(
+            base_url=self.base_url,
+            api_key=self._key or "none",  # the package wants one, local endpoints do not
+            timeout=self._timeout,
+            max_retries=0,
+            default_headers=self._headers,
+            http_client=http,
+        )
+        return client
+
+    # -- requests ------------------------------------------------------------------------------
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
+        """Ask, and yield the reply piece by piece. Raises ``ModelFailed``."""
+        if not (request.model or self.name):
+            raise ModelFailed(
+                f"no model is named: give model=..., such as 'qwen3:8b', or set {NAME_VARIABLE}"
+            )
+        async with self:
+            import httpx2
+            import openai
+
+            client: AsyncOpenAI = self._held[asyncio.get_running_loop()][0]
+            failures = 0
+            while True:
+                has_begun = False
+                try:
+                    async for chunk in self._stream_once(client, request):
+                        has_begun = True
+                        yield chunk
+                    return
+                except (openai.OpenAIError, httpx2.HTTPError, ModelFailed, ValueError) as error:
+                    if has_begun:
+                        raise failure_of(error, self, request) from None
+                    if (option := unsupported(error, self._sent(request))) is not None:
+                        self._refused.add(option)
+                        continue
+                    failures += 1
+                    pause = later(error) or self._backoff.delay(failures)
+                    if not is_temporary(error) or failures > self._retries or pause > MAX_PAUSE:
+                        raise failure_of(error, self, request) from None
+                await asyncio.sleep(pause)
+
+    def _sent(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the optional members of a request, without what the endpoint has refused."""
+        body: dict[str, Any] = {}
+        if request.tools:
+            body["tools"] = list(request.tools)
+        if request.response_format is not None:
+            body["response_format"] = request.response_format
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        body["stream_options"] = {"include_usage": True}
+        if request.max_tokens is not None:
+            newer = "max_tokens" in self._refused
+            body["max_completion_tokens" if newer else "max_tokens"] = request.max_tokens
+        for option in self._refused:
+            body.pop(option, None)
+        return {**body, **self._options}
+
+    async def _stream_once(
+        self, client: AsyncOpenAI, request: ModelRequest
+    ) -> AsyncIterator[ModelChunk]:
+        calls = ToolCallDeltas()
+        usage: ModelUsage | None = None
+        reason, has_events = "", False
+        messages: Any = list(request.messages)
+        stream = await client.chat.completions.create(
+            model=request.model or self.name,
+            messages=messages,
+            stream=True,
+            extra_body=self._sent(request),
+        )
+        async with stream:
+            async for chunk in stream:
+                has_events = True
+                if (found := _usage(getattr(chunk, "usage", None))) is not None:
+                    usage = found
+                for choice in getattr(chunk, "choices", None) or ():
+                    reason = getattr(choice, "finish_reason", None) or reason
+                    delta = getattr(choice, "delta", None)
+                    if delta is None:
+                        continue
+                    calls.add(getattr(delta, "tool_calls", None) or ())
+                    text, thinking = _text(delta, "content"), _thinking(delta)
+                    if text or thinking:
+                        yield ModelChunk(text=text, thinking=thinking)
+        if not has_events:
+            raise ModelFailed(
+                f"the endpoint {self.place} answered without a stream of events; it has to be an "
+                "OpenAI-compatible one that streams (its address usually ends in /v1)"
+            )
+        yield ModelChunk(tool_calls=calls.whole(), usage=usage, finish_reason=reason or "stop")
+
+
+def _text(delta: Any, field: str) -> str:
+    value = getattr(delta, field, None)
+    return value if isinstance(value, str) else ""
+
+
+def _thinking(delta: Any) -> str:
+    """Return the thinking of a piece: endpoints name its field in one of two ways, or both."""
+    return _text(delta, "reasoning_content") or _text(delta, "reasoning")
+
+
+def _usage(said: Any) -> ModelUsage | None:
+    if said is None:
+        return None
+    sent, made = getattr(said, "prompt_tokens", None), getattr(said, "completion_tokens", None)
+    if not isinstance(sent, int) and not isinstance(made, int):
+        return None
+    return ModelUsage(
+        input_tokens=sent if isinstance(sent, int) else 0,
+        output_tokens=made if isinstance(made, int) else 0,
+        requests=1,
+    )
+
+
+def named_endpoint() -> str:
+    """Return the endpoint that the environment names, empty for none."""
+    for variable in URL_VARIABLES:
+        if value := os.environ.get(variable, "").strip():
+            return value
+    return HOSTED if os.environ.get(KEY_VARIABLE, "").strip() else ""

@@ -1,0 +1,72 @@
+"""Tool calls that an endpoint streams in pieces, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from parley.llm.model import ModelToolCall
+
+
+class _Pieces:
+    def __init__(self, call_id: str) -> None:
+        self.id = call_id
+        self.name = ""
+        self.arguments: list[str] = []
+
+
+class ToolCallDeltas:
+    """Puts the pieces of tool calls together.
+
+    A piece belongs to the call of its ``index``. Some endpoints give all calls the index 0, or
+    none: then a new id, or a further name after arguments, begins a call.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Pieces] = []
+        self._at: dict[int, _Pieces] = {}
+
+    def add(self, deltas: Iterable[Any]) -> None:
+        """Add the pieces of one event."""
+        for delta in deltas:
+            function = getattr(delta, "function", None)
+            name = getattr(function, "name", None) or ""
+            arguments = getattr(function, "arguments", None)
+            call = self._of(delta, name)
+            if name and not call.name:
+                call.name = name
+            if isinstance(arguments, str):
+                call.arguments.append(arguments)
+            elif arguments is not None:  # some endpoints send an object
+                call.arguments.append(msgspec.json.encode(arguments).decode())
+
+    def _of(self, delta: Any, name: str) -> _Pieces:
+        index, call_id = getattr(delta, "index", None), getattr(delta, "id", None) or ""
+        known = self._at.get(index) if isinstance(index, int) else None
+        if known is None and not isinstance(index, int) and self._calls:
+            known = self._calls[-1]
+        is_other = known is not None and (
+            (call_id and known.id and call_id != known.id)
+            or (not call_id and name and known.name and any(known.arguments))
+        )
+        if known is None or is_other:
+            known = _Pieces(call_id)
+            self._calls.append(known)
+        elif call_id and not known.id:
+            known.id = call_id
+        if isinstance(index, int):
+            self._at[index] = known
+        return known
+
+    def whole(self) -> tuple[ModelToolCall, ...]:
+        """Return the calls. One without an id gets its number as one."""
+        return tuple(
+            ModelToolCall(
+                id=call.id or f"call_{number}",
+                name=call.name,
+                arguments="".join(call.arguments).strip() or "{}",
+            )
+            for number, call in enumerate(self._calls, 1)
+        )

@@ -1,0 +1,233 @@
+"""The loop of a model and its tools, to be run in any skill."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from parley.agent.tools.mcp_server import McpServerUnavailable
+from parley.agent.tools.tool import Tool
+from parley.agent.turn import Turn
+from parley.client.errors import ClientError
+from parley.client.message import Sendable
+from parley.engine.content import to_parts
+from parley.llm.conversation import ModelConversation
+from parley.llm.endpoint.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
+from parley.llm.message_content import MAX_FILE_BYTES, NotTaken, content_of
+from parley.llm.model import Model, ModelFailed
+from parley.llm.model_run import ModelRun, RunSettings
+from parley.llm.run_output import RunOutput
+from parley.llm.scripted import Script, ScriptedModel
+from parley.llm.structured import OutputType
+from parley.llm.token_budget import Price, RunStopped, TokenBudget, TokenSpending
+from parley.llm.tool_calls import ToolCalls
+from parley.llm.tool_names import free_name, tool_name
+from parley.llm.tool_sources import AskUser, ToolLike, ToolSource, sorted_out
+from parley.model.errors import A2AError
+
+log = logging.getLogger("parley.llm")
+
+Instructions = str | Callable[[Turn], Any]
+"""What a model is told first: text, or a function of the turn (``def`` or ``async def``)."""
+
+MEMORY_TOKENS = 8000
+"""How many tokens of earlier exchanges a context remembers, unless the author says."""
+
+MAX_ROUNDS = 12
+"""How often a model may be asked in one run, unless the author says."""
+
+UNAVAILABLE = (A2AError, ClientError, McpServerUnavailable, OSError, TimeoutError)
+"""What is raised where tools cannot be opened."""
+
+
+class ModelLoop:
+    """A model with instructions and tools: ``answer = await loop.run(turn)`` in any skill.
+
+    ``model`` is a name at the endpoint (``base_url``, ``api_key``: see ``OpenAIModel``), or a
+    ``Model``. Without an endpoint ``script`` answers, a function of the request; without that,
+    a run fails and says what to set.
+
+    ``tools`` are functions, agents and their addresses, MCP servers, and ``Tool`` objects.
+    ``ask_user`` gives the model a tool to ask the caller. ``takes`` are media types of files that
+    the model takes, such as ``image/*``; text files become text.
+
+    ``output`` is the type of answers, a data part then. ``memory_tokens`` is about how much of
+    earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is how often the model
+    is asked in a run, ``max_reply_tokens`` how long a reply may be. ``budget`` says how many
+    tokens may be used, ``prices`` what a million cost, by the names of models.
+
+    Raises ``TypeError`` and ``ValueError`` for what cannot be.
+    """
+
+    def __init__(
+        self,
+        model: str | Model = "",
+        *,
+        instructions: Instructions = "",
+        tools: Iterable[ToolLike] = (),
+        output: Any = None,
+        ask_user: bool = False,
+        takes: Iterable[str] = (),
+        memory_tokens: int = MEMORY_TOKENS,
+        max_rounds: int = MAX_ROUNDS,
+        max_reply_tokens: int | None = None,
+        temperature: float | None = None,
+        budget: TokenBudget | None = None,
+        prices: Mapping[str, Price] | None = None,
+        base_url: str = "",
+        api_key: str = "",
+        timeout: float = 120.0,
+        retries: int = 3,
+        script: Script | None = None,
+    ) -> None:
+        if max_rounds < 1 or memory_tokens < 0:
+            raise ValueError("max_rounds is 1 or more, memory_tokens 0 or more")
+        if isinstance(takes, str):
+            raise TypeError(f"takes is a list of media types: write takes=[{takes!r}]")
+        self.instructions = instructions
+        self.tools = sorted_out(tools)
+        if ask_user:
+            self.tools.append(AskUser())
+        self.takes = tuple(takes)
+        self.output = None if output is None else OutputType(output)
+        self._memory_tokens = memory_tokens
+        self._budget = budget or TokenBudget()
+        self._settings = RunSettings(
+            model="",
+            max_rounds=max_rounds,
+            max_reply_tokens=max_reply_tokens,
+            temperature=temperature,
+            prices=dict(prices or {}),
+            writes=True,
+        )
+        self._model = None if isinstance(model, str) else model
+        self._name = model if isinstance(model, str) else ""
+        self._endpoint: dict[str, Any] = {
+            "base_url": base_url,
+            "api_key": api_key,
+            "timeout": timeout,
+            "retries": retries,
+        }
+        self._script = script
+        if base_url:
+            self._model = OpenAIModel(self._name, **self._endpoint)
+
+    @property
+    def name(self) -> str:
+        """The name of the model, as far as it is known."""
+        return self._name or str(getattr(self._model, "name", ""))
+
+    @property
+    def model(self) -> Model:
+        """The model. The first use chooses it, and logs if it is a script.
+
+        Raises ``ModelFailed`` if there is neither an endpoint nor a script.
+        """
+        if self._model is None:
+            if named_endpoint():
+                self._model = OpenAIModel(self._name, **self._endpoint)
+            elif self._script is not None:
+                log.warning(
+                    "no endpoint of a model is configured (%s): a script answers instead of %s",
+                    URL_VARIABLES[0],
+                    self._name or "a model",
+                )
+                self._model = ScriptedModel(self._script)
+            else:
+                raise ModelFailed(
+                    f"no endpoint of a model is configured: set {URL_VARIABLES[0]}, such as "
+                    "http://localhost:11434/v1 for Ollama, or give base_url=, or a script="
+                )
+        return self._model
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Model]:
+        """Keep the model's connections open; runs within the block share them."""
+        model: Any = self.model
+        if hasattr(model, "__aenter__"):
+            async with model:
+                yield model
+        else:
+            yield model
+
+    async def run(
+        self, turn: Turn, message: Sendable | None = None, *, key: str = "llm", writes: bool = True
+    ) -> Any:
+        """Run until the model answers, and return the answer: text, or a value of ``output``.
+
+        ``message`` is what is said to the model, without one what the caller said. The answer is
+        streamed as the artifact ``answer``, a value is the artifact ``result``; with
+        ``writes=False`` it is only returned. ``key`` identifies the run among those of the turn,
+        and its conversation in the context.
+
+        Raises ``RunStopped`` (``BudgetExceeded``), whose text is for callers, and ``ModelFailed``,
+        whose text is for operators. A file that the model does not take ends the task as REJECTED.
+        """
+        parts = turn.parts if message is None else to_parts(message)
+
+        async def read(part: Any) -> bytes:
+            return await turn.file(part).read(limit=MAX_FILE_BYTES)
+
+        try:
+            content = await content_of(parts, self.takes, read)
+        except NotTaken as error:
+            turn.reject(str(error))
+        async with AsyncExitStack() as stack:
+            model = await stack.enter_async_context(self.opened())
+            output = await stack.enter_async_context(RunOutput(turn))
+            try:
+                tools, notes = await self._opened_tools(turn, stack)
+                spending = TokenSpending(turn, self._budget, key)
+                run = ModelRun(
+                    turn,
+                    key,
+                    model,
+                    output,
+                    ToolCalls(turn, tools, output, spending),
+                    ModelConversation(turn, key, self._memory_tokens),
+                    spending,
+                    msgspec.structs.replace(self._settings, writes=writes),
+                    self.output,
+                )
+                return await run.answer(await self._instructed(turn, notes), content)
+            except (ModelFailed, RunStopped) as error:
+                error.metadata = output.said_usage()
+                raise
+
+    async def _instructed(self, turn: Turn, notes: list[str]) -> str:
+        said = self.instructions
+        if callable(said):
+            said = said(turn)
+            if inspect.isawaitable(said):
+                said = await said
+        words = [str(said), *notes]
+        if self.output is not None:
+            words.append(self.output.instructions)
+        return "\n\n".join(filter(None, words))
+
+    async def _opened_tools(
+        self, turn: Turn, stack: AsyncExitStack
+    ) -> tuple[dict[str, Tool], list[str]]:
+        """Open the tools of a turn. What cannot be reached is left out, and the model is told."""
+        found: dict[str, Tool] = {}
+        notes: list[str] = []
+
+        async def tools_of(each: Tool | ToolSource) -> list[Tool]:
+            if not isinstance(each, ToolSource):
+                return [each]
+            try:
+                return list(await stack.enter_async_context(each.open_tools(turn)))
+            except UNAVAILABLE as error:
+                turn.log.warning("the tools of %r are not available: %s", each, error)
+                notes.append(f"The tools of {each!r} are not available now; say so if they matter.")
+                return []
+
+        for tools in [await tools_of(each) for each in self.tools]:
+            for tool in tools:
+                found[free_name(tool_name(tool.name), found)] = tool
+        return found, notes

@@ -1,0 +1,263 @@
+"""One run of a model in a turn: ask it, call its tools, until it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from parley.agent.turn import Turn
+from parley.engine.typed.mismatch import Mismatch
+from parley.llm.conversation import Messages, ModelConversation
+from parley.llm.model import Model, ModelFailed, ModelReply, ModelRequest, ModelToolCall
+from parley.llm.model_usage import ModelUsage
+from parley.llm.run_output import RunOutput
+from parley.llm.structured import OutputType
+from parley.llm.think_tags import ThinkTags
+from parley.llm.token_budget import Price, RunStopped, TokenSpending, estimated, priced
+from parley.llm.tool_calls import ToolCalls, has_right_arguments
+
+MAX_EMPTY = 2
+"""How many replies of a run may say nothing."""
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is bound by: see ``ModelLoop``."""
+
+    model: str
+    max_rounds: int
+    max_reply_tokens: int | None
+    temperature: float | None
+    prices: Mapping[str, Price]
+    writes: bool
+
+
+class ModelRun:
+    """One run. Each completed reply is a step, each tool call too: a further attempt at the turn
+    goes on after the last of them.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        key: str,
+        model: Model,
+        output: RunOutput,
+        calls: ToolCalls,
+        conversation: ModelConversation,
+        spending: TokenSpending,
+        settings: RunSettings,
+        kind: OutputType | None,
+    ) -> None:
+        self._turn = turn
+        self._key = key
+        self._model = model
+        self._output = output
+        self._calls = calls
+        self._conversation = conversation
+        self._spending = spending
+        self._settings = settings
+        self._kind = kind
+        self._offered = calls.offered
+        self._writes = settings.writes and kind is None
+        self._ids: set[str] = set()
+        self._number = 0
+        self._last = 0
+
+    async def answer(self, instructions: str, content: Any) -> Any:
+        """Run until the answer, and return it: text, or a value of the output type.
+
+        Raises ``ModelFailed`` and ``RunStopped``.
+        """
+        before: Messages = [{"role": "system", "content": instructions}] if instructions else []
+        before += await self._conversation.earlier()
+        self._ids.update(call["id"] for each in before for call in each.get("tool_calls", ()))
+        own: Messages = [{"role": "user", "content": content}]
+        reply = await self._last_reply(before, own)
+        if self._kind is None:
+            own.append({"role": "assistant", "content": reply.text})
+            await self._conversation.add(own)
+            return reply.text
+        value = await self._value(before, own, reply)
+        await self._conversation.add(own)
+        return value
+
+    async def _last_reply(self, before: Messages, own: Messages) -> ModelReply:
+        """Ask and call tools until a reply calls none. Their messages are added to ``own``."""
+        empty, earlier = 0, ""
+        for _ in range(self._settings.max_rounds):
+            reply, is_new = await self._reply([*before, *own], self._offered)
+            if not reply.tool_calls:
+                if reply.text.strip() or earlier:
+                    return reply if reply.text.strip() else replace_text(reply, earlier)
+                empty += 1
+                if empty == MAX_EMPTY:
+                    raise ModelFailed("the model answered with nothing, twice")
+                continue
+            earlier = reply.text.strip() or earlier
+            own.append(_said(reply))
+            key = f"{self._key}:{self._number}"
+            own += await self._calls.all(reply.tool_calls, key, is_new=is_new)
+        raise RunStopped(
+            f"The language model asked for tools {self._settings.max_rounds} times, and did not "
+            "come to an answer."
+        )
+
+    # -- replies -------------------------------------------------------------------------------
+
+    async def _reply(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], *, asks_for_json: bool = False
+    ) -> tuple[ModelReply, bool]:
+        """Return the next reply, and whether it is not one that the log has."""
+        self._number += 1
+        number, settings, kind = self._number, self._settings, self._kind
+        wants_json = kind is not None and (asks_for_json or not tools)
+        request = ModelRequest(
+            model=settings.model,
+            messages=messages,
+            tools=tools,
+            response_format=kind.response_format if kind is not None and wants_json else None,
+            max_tokens=settings.max_reply_tokens,
+            temperature=settings.temperature,
+        )
+        is_new = False
+
+        async def ask() -> ModelReply:
+            nonlocal is_new
+            is_new = True
+            return await self._asked(request)
+
+        reply: ModelReply = await self._turn.step(f"{self._key}:reply:{number}", ask)
+        self._ids.update(call.id for call in reply.tool_calls)
+        self._output.used(reply.usage)
+        self._last = reply.usage.input_tokens
+        await self._spending.count(number, reply.usage.tokens)
+        if not is_new and self._writes and not reply.tool_calls:
+            await self._output.text(reply.text)  # what an earlier attempt has streamed of it
+        if reply.finish_reason == "length" and is_new:
+            await self._output.step("cut", "the reply reached the most tokens that it may have")
+        if reply.finish_reason == "content_filter":
+            raise RunStopped("A content filter of the language model ended the answer.")
+        return reply, is_new
+
+    async def _asked(self, request: ModelRequest) -> ModelReply:
+        """Ask the model, and show its reply as it comes."""
+        left = await self._spending.left(request, self._output.total, self._last)
+        if left is not None:
+            most = left if request.max_tokens is None else min(left, request.max_tokens)
+            request = msgspec.structs.replace(request, max_tokens=most)
+        tags, said = ThinkTags(), [""]
+        calls: list[ModelToolCall] = []
+        usage, reason, thought = None, "", 0
+        kept: list[str] = []
+        chunks: Any = self._model.stream(request)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if chunk.thinking:
+                    thought += len(chunk.thinking)
+                    kept.append(chunk.thinking)
+                    await self._output.thinking(chunk.thinking)
+                thought += await self._show(tags.add(chunk.text), said)
+                calls += chunk.tool_calls
+                usage = usage if chunk.usage is None else chunk.usage
+                reason = chunk.finish_reason or reason
+        thought += await self._show(tags.end(), said)
+        text = "".join(said)
+        calls = [self._with_own_id(call) for call in calls]
+        if usage is None:  # the endpoint does not say
+            usage = ModelUsage(
+                input_tokens=estimated([*request.messages, *request.tools]),
+                output_tokens=estimated([text, calls]) + thought // 4,
+                requests=1,
+            )
+        name = request.model or getattr(self._model, "name", "")
+        wants_it_back = bool(getattr(self._model, "returns_thinking", False))
+        return ModelReply(
+            text=text,
+            thinking="".join(kept) if wants_it_back and calls else "",
+            tool_calls=tuple(calls),
+            usage=priced(usage, name, self._settings.prices),
+            finish_reason=reason,
+        )
+
+    async def _show(self, pieces: Sequence[Any], said: list[str]) -> int:
+        """Show pieces of a reply, and return how many characters of them are thinking."""
+        thought = 0
+        for piece in pieces:
+            if piece.all_before and (before := "".join(said)):
+                said.clear()
+                thought += len(before)
+                await self._output.thinking(before)
+                await self._output.new_message()
+            if piece.thinking:
+                thought += len(piece.thinking)
+                await self._output.thinking(piece.thinking)
+            if piece.text:
+                said.append(piece.text)
+                if self._writes:
+                    await self._output.text(piece.text)
+        return thought
+
+    def _with_own_id(self, call: ModelToolCall) -> ModelToolCall:
+        """Return a call with an id that no other call of the run has."""
+        chosen, number = call.id, 1
+        while chosen in self._ids:
+            number += 1
+            chosen = f"{call.id}_{number}"
+        self._ids.add(chosen)
+        return call if chosen == call.id else msgspec.structs.replace(call, id=chosen)
+
+    # -- answers of a type ---------------------------------------------------------------------
+
+    async def _value(self, before: Messages, own: Messages, reply: ModelReply) -> Any:
+        """Return the value that a reply says; the model is asked once more for one that fits."""
+        kind = self._kind
+        assert kind is not None
+        tries = 2 if self._offered else 1  # with tools the first reply was not asked for as JSON
+        while True:
+            own.append({"role": "assistant", "content": reply.text})
+            try:
+                value = kind.read(reply.text)
+                break
+            except Mismatch as mismatch:
+                if not tries:
+                    raise RunStopped(
+                        f"The language model's answer does not fit what was asked for: {mismatch}"
+                    ) from None
+                tries -= 1
+                said = f"That does not fit: {mismatch}. {kind.instructions}"
+                own.append({"role": "user", "content": said})
+            reply, _ = await self._reply([*before, *own], (), asks_for_json=True)
+        if self._settings.writes:
+            await self._output.data(kind.dump(value), schema=kind.schema)
+        return value
+
+
+def replace_text(reply: ModelReply, text: str) -> ModelReply:
+    """Return a reply with another text."""
+    return msgspec.structs.replace(reply, text=text)
+
+
+def _said(reply: ModelReply) -> dict[str, Any]:
+    """Return a reply with tool calls as a message. What is no JSON is left out: endpoints refuse
+    messages with it.
+    """
+    thinking = {"reasoning_content": reply.thinking} if reply.thinking else {}
+    return {
+        "role": "assistant",
+        "content": reply.text or None,
+        **thinking,
+        "tool_calls": [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.name or "unknown",
+                    "arguments": call.arguments if has_right_arguments(call) else "{}",
+                },
+            }
+            for call in reply.tool_calls
+        ],
+    }

@@ -1,0 +1,165 @@
+"""Budgets of tokens, prices, and how many tokens something is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from parley.agent.turn import Turn
+from parley.extensions.call_chain import ChainBudget
+from parley.extensions.spent import Spent
+from parley.llm.message_content import without_files
+from parley.llm.model import ModelRequest
+from parley.llm.model_usage import ModelUsage
+
+CALLERS = "urn:parley:llm:callers"
+"""The context in which the tokens of callers are counted."""
+
+DAY_MS = 86_400_000
+
+SMALLEST_REPLY = 16
+"""With fewer tokens left than this a model is not asked: no answer fits into them."""
+
+
+class RunStopped(Exception):
+    """A run ended before its answer: a budget is used up, or the model did not come to an end.
+
+    The text is for the caller. ``metadata`` says what the run has used.
+    """
+
+    def __init__(self, message: str) -> None:
+        self.metadata: dict[str, Any] = {}
+        super().__init__(message)
+
+
+class BudgetExceeded(RunStopped):
+    """The tokens that a run may use are used up."""
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """The price of a model: for a million tokens of requests, and of replies."""
+
+    input: float
+    output: float
+
+    def of(self, usage: ModelUsage) -> float:
+        """Return the price of what was used."""
+        return (self.input * usage.input_tokens + self.output * usage.output_tokens) / 1_000_000
+
+
+class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tokens may be used: ``None`` is no limit.
+
+    ``turn`` is for one task, ``context`` for all tasks of a context, ``caller_per_day`` for all of
+    a caller in a day of UTC. They are checked before each request, and a reply gets no more tokens
+    than are left. Requests of tasks that run at the same time may together exceed the last two.
+    """
+
+    turn: int | None = None
+    context: int | None = None
+    caller_per_day: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} of a token budget is 1 or more, or None, not {value!r}")
+
+
+def estimated(value: Any) -> int:
+    """Return about how many tokens a JSON value has: one for four bytes."""
+    return len(msgspec.json.encode(value)) // 4 + 1
+
+
+class TokenSpending:
+    """What one run may still use, and counts what it has used."""
+
+    def __init__(self, turn: Turn, budget: TokenBudget, key: str) -> None:
+        self._turn = turn
+        self._budget = budget
+        self._key = key
+
+    async def left(self, request: ModelRequest, total: Spent, last: int) -> int | None:
+        """Return how many tokens a reply may have; ``last`` is what the request before this had.
+
+        Raises ``BudgetExceeded``.
+        """
+        turn, budget, callers = self._turn, self._budget, self._turn.budget
+        limits: list[tuple[str, int, int]] = []
+        if budget.turn is not None:
+            limits.append(("of one task", budget.turn, total.tokens))
+        if budget.context is not None:
+            used = await turn.recall(f"{self._key}:tokens", 0)
+            limits.append(("of this conversation", budget.context, used))
+        if budget.caller_per_day is not None:
+            limits.append(("of a caller in a day", budget.caller_per_day, await self._of_caller()))
+        if callers is not None and callers.tokens is not None:
+            limits.append(("that the caller set", callers.tokens, total.tokens))
+        if callers is not None and callers.cost is not None and total.cost >= callers.cost:
+            raise BudgetExceeded(
+                f"The budget that the caller set is used up: {total.cost:g} of {callers.cost:g}."
+            )
+        said = [without_files(message.get("content")) for message in request.messages]
+        asked, left = max(last, estimated([said, *request.tools])), None
+        for what, most, used in limits:
+            room = most - used - asked
+            if room < SMALLEST_REPLY:
+                raise BudgetExceeded(
+                    f"The token budget {what} is used up: {used:,} of {most:,} are used, and the "
+                    f"next request takes about {asked:,}."
+                )
+            left = room if left is None else min(left, room)
+        return left
+
+    def for_others(self, total: Spent) -> ChainBudget | None:
+        """Return what another agent may spend: what is left for the task, ``None`` for no limit."""
+        budget = self._turn.budget or ChainBudget()
+        tokens = [each for each in (budget.tokens, self._budget.turn) if each is not None]
+        left = ChainBudget(
+            calls=budget.calls,
+            tokens=max(0, min(tokens) - total.tokens) if tokens else None,
+            cost=None if budget.cost is None else max(0.0, budget.cost - total.cost),
+        )
+        return left or None
+
+    async def count(self, number: int, tokens: int) -> None:
+        """Count what a request has used, once in the life of the task."""
+        turn, key = self._turn, f"{self._key}:count:{number}"
+        if self._budget.context is not None:
+            await turn.step(key, turn.update, f"{self._key}:tokens", lambda used: used + tokens, 0)
+        if self._budget.caller_per_day is not None:
+            await turn.step(f"{key}:caller", self._count_caller, tokens)
+
+    # -- callers: a value of the agent for each, beside its contexts --------------------------
+
+    @property
+    def _today(self) -> int:
+        return self._turn._attempt.runner.store.now() // DAY_MS
+
+    async def _of_caller(self) -> int:
+        runner = self._turn._attempt.runner
+        return self._read(await runner.store.get_value(runner.scope, CALLERS, self._key))
+
+    def _read(self, found: bytes | None) -> int:
+        if found is None:
+            return 0
+        day, used = msgspec.json.decode(found, type=tuple[int, int])
+        return used if day == self._today else 0
+
+    async def _count_caller(self, tokens: int) -> None:
+        runner = self._turn._attempt.runner
+        while True:
+            found = await runner.store.get_value(runner.scope, CALLERS, self._key)
+            value = msgspec.json.encode((self._today, self._read(found) + tokens))
+            if await runner.store.compare_and_set(runner.scope, CALLERS, self._key, found, value):
+                return
+
+
+def priced(usage: ModelUsage, model: str, prices: Mapping[str, Price]) -> ModelUsage:
+    """Return what was used, with its cost if the price of the model is known."""
+    price = prices.get(model)
+    if price is None or usage.cost:
+        return usage
+    return msgspec.structs.replace(usage, cost=price.of(usage))

@@ -1,0 +1,203 @@
+"""The tool calls of one reply of a model: at the same time, each once in the life of a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from parley.agent.tools.tool import Tool, ToolResult
+from parley.agent.tools.turn_tools import McpTool
+from parley.agent.turn import Turn
+from parley.llm.conversation import shortened
+from parley.llm.function_tools import FunctionTool, failed
+from parley.llm.model import ModelToolCall
+from parley.llm.remote_skills import RemoteSkill
+from parley.llm.run_output import RunOutput
+from parley.llm.token_budget import TokenSpending
+from parley.llm.tool_sources import AskUser
+
+MAX_RESULT = 20_000
+"""How many characters of a tool's result a model gets."""
+
+MAX_CALLS = 32
+"""How many tools a model may call in one reply; it is told to call the others later."""
+
+OWN_STEPS_SECONDS = 60.0
+"""How long a question waits for functions beside it, which would be called again otherwise."""
+
+
+class ToolCalls:
+    """Calls the tools of one run."""
+
+    def __init__(
+        self, turn: Turn, tools: Mapping[str, Tool], output: RunOutput, spending: TokenSpending
+    ) -> None:
+        self._spending = spending
+        self._turn = turn
+        self._tools = tools
+        self._output = output
+        self._running: dict[asyncio.Task[Any] | None, asyncio.Event] = {}
+        turn._attempt.before_question += (self._before_question,)
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools as a request names them."""
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": tool.description,
+                    "parameters": dict(tool.parameters),
+                },
+            }
+            for name, tool in self._tools.items()
+        ]
+
+    async def all(
+        self, calls: Sequence[ModelToolCall], key: str, *, is_new: bool
+    ) -> list[dict[str, Any]]:
+        """Call tools at the same time, and return the messages with their results, in order.
+
+        ``is_new`` says that the reply with the calls has just come, so that they are shown.
+        """
+        if is_new:
+            for call in calls[:MAX_CALLS]:
+                shown = _arguments(call)
+                await self._output.tool_called(
+                    call.name, call.arguments if shown is None else shown, call_id=call.id
+                )
+        tasks: list[asyncio.Task[ToolResult]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, call in enumerate(calls[:MAX_CALLS]):
+                    tasks.append(group.create_task(self._one(call, f"{key}.{number}")))
+                    if self._is_alone(call):
+                        self._note(tasks[-1])
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        results = [task.result() for task in tasks]
+        results += [
+            failed(f"only {MAX_CALLS} tools are called at once; call this one again")
+            for _ in calls[MAX_CALLS:]
+        ]
+        messages = []
+        for call, result in zip(calls, results, strict=True):
+            self._output.also_spent(result.spent)
+            for part in result.parts:
+                if part.is_file:
+                    await self._output.file(part)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": said(result)})
+        return messages
+
+    async def _one(self, call: ModelToolCall, key: str) -> ToolResult:
+        tool, arguments = self._tools.get(call.name), _arguments(call)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            result, is_known = failed(f"there is no tool {call.name!r}; the tools: {known}"), False
+        elif arguments is None:
+            wanted = msgspec.json.encode(tool.parameters).decode()[:2000]
+            sent = call.arguments[:200]
+            why = f"the arguments are no JSON object: {sent}\nSend one that fits {wanted}"
+            result, is_known = failed(why), False
+        else:
+            is_known = self._is_remembered(key)
+            result = await self._called(tool, arguments, key)
+        if not is_known:
+            shown = result.text if result.text else result.data
+            await self._output.tool_returned(
+                call.name, shown, call_id=call.id, is_error=result.is_error
+            )
+        return result
+
+    async def _called(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> ToolResult:
+        if isinstance(tool, RemoteSkill):
+            left = self._spending.for_others(self._output.total)
+            return await tool.call(arguments, key=key, budget=left)
+        if isinstance(tool, FunctionTool | McpTool | AskUser):
+            return await tool.call(arguments, key=key)  # they remember their calls themselves
+
+        async def call() -> ToolResult:
+            return await tool.call(arguments, key=key)
+
+        return await self._turn.step(f"{key}:result", call)
+
+    def _is_alone(self, call: ModelToolCall) -> bool:
+        """Return whether a tool asks nothing itself, so that these can wait for it."""
+        tool = self._tools.get(call.name)
+        is_asker = isinstance(tool, RemoteSkill | AskUser)
+        return not is_asker and not (isinstance(tool, FunctionTool) and tool.takes_turn)
+
+    def _note(self, task: asyncio.Task[Any]) -> None:
+        """Have questions wait for a task."""
+        over = self._running[task] = asyncio.Event()
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._running.pop(task, None)
+            over.set()
+
+        task.add_done_callback(ended)
+
+    def _is_remembered(self, key: str) -> bool:
+        attempt = self._turn._attempt
+        results = attempt.results or {}
+        if f"step:{key}" in results or f"step:{key}:result" in results:
+            return True
+        if (record := results.get(f"tool:{key}")) is not None:  # a call of an MCP server
+            return bool(msgspec.json.decode(record).get("state") == "returned")
+        call = attempt.logged_call(key)
+        return call is not None and call.answered
+
+    async def _before_question(self) -> None:
+        """Wait for the tools that run: a question would cancel them, and call them again."""
+        own = self._running.pop(asyncio.current_task(), None)
+        if own is not None:
+            own.set()  # those that ask do not wait for each other
+        if others := [asyncio.ensure_future(over.wait()) for over in self._running.values()]:
+            with self._turn._attempt.waits.busy():
+                await asyncio.wait(others, timeout=OWN_STEPS_SECONDS)
+            for each in others:
+                each.cancel()
+
+
+def _arguments(call: ModelToolCall) -> dict[str, Any] | None:
+    """Return the arguments of a call, ``None`` if they are no JSON object."""
+    try:
+        found = msgspec.json.decode(call.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    if found is None:
+        return {}
+    return found if isinstance(found, dict) else None
+
+
+def has_right_arguments(call: ModelToolCall) -> bool:
+    """Return whether the arguments of a call are a JSON object."""
+    return _arguments(call) is not None
+
+
+def _is_json_of(text: str, data: Any) -> bool:
+    """Return whether a text says the same as the data, as tools of MCP servers do."""
+    try:
+        return bool(msgspec.json.decode(text) == data)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+
+
+def said(result: ToolResult) -> str:
+    """Return a result as the model gets it."""
+    words = [result.text] if result.text else []
+    has_text = any(isinstance(part.text, str) and part.text for part in result.parts)
+    if has_text and result.data is not None and not _is_json_of(result.text, result.data):
+        words.append(msgspec.json.encode(result.data).decode())
+    for part in result.parts:
+        if part.is_file:
+            kind = part.media_type or "unknown type"
+            words.append(
+                f"[the file {part.filename or 'without a name'} ({kind}) went to the user]"
+            )
+    text = "\n".join(words) or "nothing"
+    return shortened(f"Error: {text}" if result.is_error else text, MAX_RESULT)

@@ -1,0 +1,52 @@
+"""The workshop's MCP server in a process of its own, over HTTP, and what it has done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+SCRIPT = Path(__file__).with_name("shop_server.py")
+
+
+class Shop(NamedTuple):
+    """The server's address, and its journal. ``go`` lets ``order`` end."""
+
+    url: str
+    journal: Path
+
+    @property
+    def did(self) -> list[str]:
+        """What it has done."""
+        return self.journal.read_text("utf-8").splitlines() if self.journal.exists() else []
+
+    def forget(self) -> None:
+        """Begin a new journal."""
+        self.journal.unlink(missing_ok=True)
+        self.go.unlink(missing_ok=True)
+
+    @property
+    def go(self) -> Path:
+        """The file for which ``order`` waits."""
+        return Path(f"{self.journal}.go")
+
+
+@contextmanager
+def running_shop(folder: Path) -> Iterator[Shop]:
+    """Run the server over HTTP."""
+    journal = folder / "journal.txt"
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--http"],
+        env={"JOURNAL": str(journal)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield Shop(f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp", journal)
+        finally:
+            process.kill()

@@ -1,0 +1,118 @@
+"""The bridge over HTTP: tokens, OAuth, and an agent that uses it with its own credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from parley import Agent, McpServer, McpServerUnavailable, Turn, connect
+from parley.client.auth import Bearer, ClientCredentials
+from parley.integrations.mcp.bridge import McpBridge
+from parley.integrations.mcp.http import http_app
+from parley.testing.issuer import Issuer
+from tests.integrations.mcp import workshop
+from tests.polling import until
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def listening(make: Callable[[str], Any]) -> AsyncIterator[str]:
+    """Serve the app that is made for an address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(make(url), log_config=None))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await until(lambda: server.started)
+            yield f"{url}/mcp"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def test_a_bridge_with_a_token_lets_in_who_has_it() -> None:
+    def make(url: str) -> Any:
+        return http_app(McpBridge(workshop.agent, binds=True), tokens=["one", "two"])
+
+    async with listening(make) as url:
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": "Bearer two"}) as http,
+            Client(streamable_http_client(url, http_client=http)) as host,
+        ):
+            caller = await host.call_tool("caller", {"message": "x"})
+        async with httpx2.AsyncClient() as http:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            for headers in ({}, {"Authorization": "Bearer three"}):
+                refused = await http.post(url, json=body, headers=headers)
+                assert refused.status_code == 401
+                assert refused.headers["www-authenticate"].startswith("Bearer")
+    assert caller.content[0].text == "nobody"  # the token is the bridge's, and goes no further
+
+
+async def test_agents_use_tools_with_tokens_of_an_issuer() -> None:
+    seen: dict[str, Any] = {}
+    async with Issuer() as issuer:
+
+        def make(url: str) -> Any:
+            return http_app(McpBridge(workshop.agent, binds=True), url=url, oidc=issuer.url)
+
+        async with listening(make) as url:
+            own = ClientCredentials("service", "secret", issuer=issuer.url)
+            guess = ClientCredentials("service", "guess", issuer=issuer.url)
+            service, wrong = McpServer(url, auth=own), McpServer(url, auth=guess)
+            bearer = McpServer(url, auth=Bearer(lambda: issuer.token(sub="ada", audience=url)))
+            other = McpServer(url, auth=issuer.token(sub="ada", audience="another"))
+            agent = Agent("Mechanic")
+
+            @agent.skill(replies="task")
+            async def work(turn: Turn) -> str:
+                for name, server in (("service", service), ("bearer", bearer)):
+                    async with turn.tools(server) as tools:
+                        seen[name] = await tools.call("quote", {"car": "Golf"})
+                for server in (wrong, other):
+                    with pytest.raises(McpServerUnavailable):
+                        await turn.tools(server)
+                return "done"
+
+            async with connect(agent) as remote:
+                assert (await remote.send("go")).text == "done"
+    assert seen["service"].data == {"price": 400.0, "currency": "EUR"}
+    assert seen["bearer"].data == {"price": 400.0, "currency": "EUR"}
+    assert issuer.requests["token"] == 2
+
+
+async def test_an_agent_reaches_an_agent_behind_a_bridge_and_its_questions_come_through() -> None:
+    async with listening(lambda url: http_app(McpBridge(workshop.agent))) as url:
+        agent, server = Agent("Mechanic"), McpServer(url)
+
+        @agent.skill(replies="task")
+        async def work(turn: Turn) -> str:
+            async with turn.tools(server) as tools:
+                return (await tools.call("sell", {"message": "the Golf"})).text
+
+        async with connect(agent) as remote:
+            task = await remote.send("go")
+            task = await remote.send(data={"name": "Ann", "size": "large"}, task=task)
+            assert task.text == "Why?"
+            task = await remote.send("it is red", task=task)
+    assert task.text == "sold to Ann (large), it is red"
+
+
+def test_a_secret_goes_to_the_issuer_that_is_named_alone() -> None:
+    with pytest.raises(ValueError, match="say which one is right"):
+        McpServer("https://shop.example/mcp", auth=ClientCredentials("service", "secret"))
+
+
+def test_an_issuer_needs_the_address_that_clients_know() -> None:
+    with pytest.raises(ValueError, match="needs url"):
+        http_app(McpBridge("http://127.0.0.1:9"), oidc="https://issuer.example")

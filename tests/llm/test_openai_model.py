@@ -1,0 +1,212 @@
+"""Endpoints are asked as their own clients ask them, and their manners are borne with."""
+
+from __future__ import annotations
+
+import asyncio
+from traceback import format_exception
+
+import pytest
+
+from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel
+from parley.llm.model import ModelChunk, ModelToolCall
+from parley.model.backoff import Backoff
+from tests.llm.raw_endpoint import RawEndpoint, events, refusal, refusing, whole
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sk-very-secret"
+AT_ONCE = Backoff(first=0.001, longest=0.002)
+ASKED = ModelRequest(messages=[{"role": "user", "content": "Hello?"}])
+HELLO = events({"role": "assistant", "content": "Hel"}, {"content": "lo."}, {"finish": "stop"})
+
+
+def model(raw: RawEndpoint, **options) -> OpenAIModel:
+    options = {"api_key": KEY, "backoff": AT_ONCE, **options}
+    return OpenAIModel("qwen3:8b", base_url=raw.url, **options)
+
+
+async def said(model: OpenAIModel, request: ModelRequest = ASKED) -> list[ModelChunk]:
+    return [chunk async for chunk in model.stream(request)]
+
+
+def calls(chunks: list[ModelChunk]) -> list[tuple[str, str, str]]:
+    return [(c.id, c.name, c.arguments) for chunk in chunks for c in chunk.tool_calls]
+
+
+async def test_a_reply_is_streamed_with_its_usage(raw) -> None:
+    raw.will(HELLO)
+    *pieces, last = await said(model(raw, headers={"X-Team": "blue"}, options={"top_p": 0.5}))
+    assert [piece.text for piece in pieces] == ["Hel", "lo."]
+    assert last.usage == ModelUsage(input_tokens=7, output_tokens=5, requests=1)
+    assert last.finish_reason == "stop"
+    [body], [headers] = raw.bodies, raw.headers
+    assert body["model"] == "qwen3:8b"
+    assert body["stream_options"] == {"include_usage": True}
+    assert body["top_p"] == 0.5
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert headers["x-team"] == "blue"
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_thinking_has_a_field_of_two_names(raw, field) -> None:
+    raw.will(events({field: "Hm."}, {"content": "Yes."}, {"finish": "stop"}))
+    chunks = await said(model(raw))
+    assert [chunk.thinking for chunk in chunks] == ["Hm.", "", ""]
+
+
+async def test_tool_calls_come_in_pieces(raw) -> None:
+    def piece(index, call_id=None, name=None, arguments=None):
+        function = {"name": name, "arguments": arguments}
+        return {"tool_calls": [{"index": index, "id": call_id, "function": function}]}
+
+    raw.will(
+        events(
+            piece(0, "a", "rain", ""),
+            piece(1, "b", "wind", '{"at"'),
+            piece(0, None, None, '{"in":'),
+            piece(1, None, None, ': "sea"}'),
+            piece(0, None, None, ' "Oslo"}'),
+            {"finish": "tool_calls"},
+        )
+    )
+    chunks = await said(model(raw))
+    assert calls(chunks) == [("a", "rain", '{"in": "Oslo"}'), ("b", "wind", '{"at": "sea"}')]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [{"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}},
+         {"index": 0, "id": "b", "function": {"name": "two", "arguments": "{}"}}],
+        [{"id": "a", "function": {"name": "one", "arguments": {}}},
+         {"id": "b", "function": {"name": "two", "arguments": {}}}],
+        [{"index": 0, "function": {"name": "one", "arguments": "{}"}},
+         {"index": 0, "function": {"name": "two"}}],
+    ],
+    ids=["all have the index 0", "none has an index", "none has an id"],
+)  # fmt: skip
+async def test_calls_of_careless_endpoints_are_told_apart(raw, deltas) -> None:
+    raw.will(events(*[{"tool_calls": [delta]} for delta in deltas], {"finish": "tool_calls"}))
+    found = calls(await said(model(raw)))
+    assert [(name, arguments) for _, name, arguments in found] == [("one", "{}"), ("two", "{}")]
+    assert len({call_id for call_id, _, _ in found}) == 2
+
+
+@pytest.mark.parametrize("member", ["stream_options", "response_format", "max_completion_tokens"])
+async def test_what_an_endpoint_does_not_know_is_left_out_from_then_on(raw, member) -> None:
+    refused = "max_tokens" if member.startswith("max") else member
+
+    def answer(body):
+        if refused in body:
+            return refusal(400, f"{refused} is not supported; use {member}")(body)
+        return HELLO(body)
+
+    raw.will(answer)
+    request = ModelRequest(
+        messages=ASKED.messages, max_tokens=9, response_format={"type": "json_object"}
+    )
+    asked = model(raw)
+    assert (await said(asked, request))[0].text == "Hel"
+    await said(asked, request)
+    assert [refused in body for body in raw.bodies] == [True, False, False]
+    if member.startswith("max"):
+        assert raw.bodies[-1][member] == 9
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_busy_endpoint_is_asked_again(raw, status) -> None:
+    raw.will(refusal(status, headers={"Retry-After": "0"}), refusal(status), HELLO)
+    chunks = await said(model(raw))
+    assert "".join(chunk.text for chunk in chunks) == "Hello."
+    assert len(raw.bodies) == 3
+
+
+async def test_one_that_stays_busy_is_given_up(raw) -> None:
+    raw.will(refusal(503, "all workers are busy"))
+    with pytest.raises(ModelFailed, match=r"answered 503: all workers are busy") as caught:
+        await said(model(raw, retries=2))
+    assert caught.value.status == 503
+    assert len(raw.bodies) == 3
+
+
+async def test_one_that_asks_for_a_long_pause_is_not_waited_for(raw) -> None:
+    raw.will(refusal(429, headers={"Retry-After": "86400"}))
+    with pytest.raises(ModelFailed, match="busy, or the quota is used up"):
+        await said(model(raw))
+    assert len(raw.bodies) == 1
+
+
+async def test_a_stream_that_breaks_before_its_first_piece_is_repeated(raw) -> None:
+    raw.will(events({"raw": {"error": {"message": "overloaded"}}}), HELLO)
+    assert "".join(chunk.text for chunk in await said(model(raw))) == "Hello."
+
+
+async def test_one_that_breaks_later_is_not(raw) -> None:
+    raw.will(events({"content": "Hel"}, {"raw": {"error": {"message": "out of memory"}}}))
+    with pytest.raises(ModelFailed, match=r"broke off.*out of memory"):
+        await said(model(raw))
+    assert len(raw.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (refusal(401, f"Incorrect API key provided: {KEY}"), "refuses the key .401."),
+        (refusal(404, "model not found"), "ollama pull qwen3:8b"),
+        (refusal(400, f"the key {KEY} may not do this"), r"the key \[key\] may not do this"),
+        (refusal(400, "qwen3:8b does not support tools"), "does not support tools"),
+        (whole({"choices": []}), "without a stream of events"),
+        (refusal(307, headers={"Location": "/elsewhere"}), "redirects .307."),
+    ],
+    ids=["the key", "the model", "a quoted key", "its words", "no stream", "a redirect"],
+)
+async def test_errors_say_what_would_be_right_and_never_the_key(raw, answer, match, caplog) -> None:
+    raw.will(answer)
+    caplog.set_level("DEBUG")
+    with pytest.raises(ModelFailed, match=match) as caught:
+        await said(model(raw))
+    assert len(raw.bodies) == 1
+    traceback = "".join(format_exception(caught.value))
+    assert KEY not in traceback + caplog.text
+
+
+async def test_an_endpoint_that_is_not_there(raw) -> None:
+    nowhere = OpenAIModel("x", base_url="http://me:pass@127.0.0.1:9/v1", retries=1, backoff=AT_ONCE)
+    with pytest.raises(ModelFailed, match=r"cannot reach .* http://127.0.0.1:9/v1") as caught:
+        await said(nowhere)
+    assert "pass" not in str(caught.value) + repr(nowhere)
+
+
+async def test_connections_are_kept_open_within_a_block(raw) -> None:
+    raw.will(HELLO)
+    asked = model(raw)
+    async with asked, asked:
+        await said(asked)
+        await said(asked)
+    await said(asked)
+    await asyncio.gather(said(asked), said(asked))
+    assert len(raw.bodies) == 5
+
+
+def test_the_environment_names_endpoint_key_and_model(monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://hosted.example/v1")
+    assert OpenAIModel("x").base_url == "https://hosted.example/v1"
+    monkeypatch.setenv("PARLEY_MODEL_URL", "http://localhost:11434/v1/")
+    monkeypatch.setenv("PARLEY_MODEL", "qwen3:8b")
+    chosen = OpenAIModel()
+    assert (chosen.base_url, chosen.name) == ("http://localhost:11434/v1", "qwen3:8b")
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="http://localhost:11434/v1"):
+        OpenAIModel("x", base_url="localhost:11434")
+
+
+async def test_a_model_without_a_name(raw) -> None:
+    with pytest.raises(ModelFailed, match="PARLEY_MODEL"):
+        await said(OpenAIModel(base_url=raw.url))
+
+
+def test_calls_are_values() -> None:
+    assert ModelToolCall(id="1", name="x").arguments == "{}"
+    assert refusing("x", HELLO)({"x": 1}).status_code == 400
