@@ -102,17 +102,17 @@ def _file(part: Part) -> Any:
 
 async def sub_agent(
     agent: Callee, *, name: str | None = None, description: str | None = None, **options: Any
-) -> RemoteSubAgent:
+) -> CalledAgent:
     """Return an A2A agent as an agent of the framework, to run, to orchestrate or ``as_tool()``.
 
     ``options`` are those of ``parley.connect``. Raises what that raises.
     """
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         card = remote.card
-    return RemoteSubAgent(agent, card, name=name, description=description, options=options)
+    return CalledAgent(agent, card, name=name, description=description, options=options)
 
 
-class RemoteSubAgent(BaseAgent):  # type: ignore[misc]
+class CalledAgent(BaseAgent):  # type: ignore[misc]
     """An A2A agent as an agent of the framework.
 
     A session is a context of the remote agent. Within a turn of Parley the call is part of the

@@ -15,7 +15,7 @@ from parley.agent.turn import Turn
 R = TypeVar("R")
 
 
-class RunStopped(BaseException):
+class ThreadStopped(BaseException):
     """The turn has ended or waits, so its thread ends too. No handler of ``Exception`` stops it."""
 
 
@@ -58,7 +58,7 @@ class ThreadedRun:
             result, error = None, None
             try:
                 result = function()
-            except RunStopped:
+            except ThreadStopped:
                 return
             except BaseException as raised:
                 error = raised
@@ -84,7 +84,7 @@ class ThreadedRun:
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine in the event loop, after all that was shown, and return its result.
 
-        Call it in a thread of the run. Raises ``RunStopped`` when the turn ends meanwhile.
+        Call it in a thread of the run. Raises ``ThreadStopped`` when the turn ends meanwhile.
         """
         return self._await(self._submit(coroutine))
 
@@ -120,7 +120,7 @@ class ThreadedRun:
         with self._lock:
             if self._is_stopped:
                 coroutine.close()
-                raise RunStopped
+                raise ThreadStopped
             future = asyncio.run_coroutine_threadsafe(after_output(), self._loop)
             self._waits.add(future)
         return future
@@ -129,7 +129,7 @@ class ThreadedRun:
         try:
             return future.result()
         except CancelledError:
-            raise RunStopped from None
+            raise ThreadStopped from None
         finally:
             self._waits.discard(future)
 
@@ -142,7 +142,7 @@ class ThreadedRun:
 
     def _check(self) -> None:
         if self._is_stopped:
-            raise RunStopped
+            raise ThreadStopped
 
 
 _RUN: ContextVar[ThreadedRun | None] = ContextVar("parley_crewai_run", default=None)
