@@ -43,6 +43,7 @@ BOUNDARIES = {
     ("engine/turn/task_runner.py", "_cancel_at_rest"): AUTHOR,
     ("integrations/a2a_sdk/execution.py", "_cancel"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,
+    ("integrations/crewai/threaded_run.py", "work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
     ("agent/tools/mcp_session.py", "_own"): MCP,
     ("compose/calling.py", "_step"): AUTHOR,

@@ -17,7 +17,7 @@ from parley import Agent, Turn
 from parley.testing.background_server import BackgroundServer
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework
-from tests.integrations.script import Script
+from tests.integrations.script import Script, said_in
 from tests.peers.environments import NotMade, python_of
 from tests.polling import wait_until
 
@@ -118,7 +118,7 @@ class FrameworkServer:
 
         def is_asked() -> bool:
             return any(
-                each.said.startswith(said) and each.tool_results for each in self.model.requests
+                said_in(each).startswith(said) and each.tool_results for each in self.model.requests
             )
 
         self._await(is_asked, f"no result for {said!r}", seconds)
@@ -126,7 +126,7 @@ class FrameworkServer:
     def await_asked(self, said: str, seconds: float = 20) -> None:
         """Wait until the model is asked something that begins like this."""
         self._await(
-            lambda: any(each.said.startswith(said) for each in self.model.requests),
+            lambda: any(said_in(each).startswith(said) for each in self.model.requests),
             f"not asked {said!r}",
             seconds,
         )

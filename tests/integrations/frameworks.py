@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.peers.environments import (
+    AGENT_FRAMEWORK,
+    BEEAI_ALONE,
+    CREWAI,
     GOOGLE_ADK,
     LANGGRAPH,
     LLAMA_INDEX,
@@ -53,3 +56,6 @@ framework("langgraph", LANGGRAPH, checkpoints=True)
 framework("openai_agents", OPENAI_AGENTS, checkpoints=True)
 framework("strands", STRANDS, checkpoints=True)
 framework("llama_index", LLAMA_INDEX, checkpoints=True)
+framework("agent_framework", AGENT_FRAMEWORK, checkpoints=True)
+framework("crewai", CREWAI, checkpoints=True)
+framework("beeai", BEEAI_ALONE, checkpoints=True)

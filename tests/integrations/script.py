@@ -14,6 +14,19 @@ WEATHER = {"city": "Oslo", "celsius": 21.5}
 """The structured output, for those who want it."""
 
 
+def said_in(request: ModelRequest) -> str:
+    """Return what the user said; CrewAI and BeeAI put it into words of their own."""
+    task = re.match(r"\s*(?:Current Task|Your task|Message): (.*)", request.said)
+    return task[1] if task else request.said
+
+
+def finished(request: ModelRequest, text: str) -> ScriptedReply | str:
+    """Return the last words of a run; BeeAI wants them as a call of a tool."""
+    if any(tool["function"]["name"] == "final_answer" for tool in request.tools):
+        return ScriptedReply(tool_calls=[("final_answer", {"response": text})])
+    return text
+
+
 class Script:
     """The script, and the gates that tests open: ``held`` replies wait for them."""
 
@@ -25,11 +38,12 @@ class Script:
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
-        said, results = request.said, [_plain(each) for each in request.tool_results]
+        said, results = said_in(request), [_plain(each) for each in request.tool_results]
         for words, answer in self._rules.items():
             if re.search(words, said, re.IGNORECASE):
-                return answer(self, request, results)
-        return f"You said: {said}"
+                reply = answer(self, request, results)
+                return finished(request, reply) if isinstance(reply, str) else reply
+        return finished(request, f"You said: {said}")
 
     def _counts(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
         return ScriptedReply(text="one two three four five")
@@ -51,6 +65,9 @@ class Script:
             ):
                 return f"You are {found[1]}."
         return "I do not know you."
+
+    def _reacts(self, request: ModelRequest, results: list[str]) -> str:
+        return "Thought: I know it.\nFinal Answer: It is done."
 
     def _waits(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         return f"Done: {results[-1]}" if results else ScriptedReply(tool_calls=[("wait", {})])
@@ -87,7 +104,7 @@ class Script:
         if results:
             return f"The agent says: {results[-1]}"
         name = next(t["function"]["name"] for t in request.tools)
-        return ScriptedReply(tool_calls=[(name, {"message": request.said})])
+        return ScriptedReply(tool_calls=[(name, {"message": said_in(request)})])
 
     def _calls(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         """Call the tool that the message names, with the JSON after it."""
@@ -157,6 +174,7 @@ class Script:
         r"^book": _books,
         r"^who am i": _remembers,
         r"^wait": _waits,
+        r"^react": _reacts,
         r"^weather": _weather,
         r"^look": _sees,
         r"^fail": _fails,

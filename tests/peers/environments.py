@@ -42,12 +42,6 @@ class Peer(NamedTuple):
     kind: str = "python"
 
 
-PARLEY = (
-    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
-    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
-)  # fmt: skip
-"""What Parley needs, for environments in which its sources are put on the path."""
-
 PYTHON_1_3 = Peer(
     "a2a-sdk-1.3", "PARLEY_OFFICIAL_SDK_PYTHON", ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn")
 )
@@ -71,16 +65,16 @@ PYDANTIC_AI = Peer(
 AGENT_FRAMEWORK = Peer(
     "agent-framework",
     "PARLEY_AGENT_FRAMEWORK_PYTHON",
-    ("agent-framework-a2a==1.0.0b261022", "a2a-sdk[http-server,grpc]==1.3.0", "uvicorn"),
+    (
+        "agent-framework-a2a==1.0.0b261022",
+        "agent-framework-core==1.23.0",
+        "agent-framework-openai==1.17.0",
+        "a2a-sdk[http-server,grpc]==1.3.0",
+        *PARLEY,
+    ),
 )
 STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a,openai]==1.62.0", *PARLEY))
 BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
-CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
-PARLEY = (
-    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
-    "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
-)  # fmt: skip
-"""What Parley needs in an environment of a framework: its sources are put on the path."""
 LANGGRAPH = Peer(
     "langgraph",
     "PARLEY_LANGGRAPH_PYTHON",
@@ -117,6 +111,10 @@ LLAMA_INDEX = Peer(
         *PARLEY,
     ),
 )
+BEEAI_ALONE = Peer(  # its extra a2a wants a uvicorn that is older than Parley's
+    "beeai-alone", "PARLEY_BEEAI_ALONE_PYTHON", ("beeai-framework==0.1.85", "mcp>=2.3,<3", *PARLEY)
+)
+CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", *PARLEY))
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(

@@ -26,10 +26,13 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> str:
-        """The text of the newest message of the user."""
+        """The text of the newest message of the user that has any.
+
+        Some frameworks send each part as a message of its own.
+        """
         for message in reversed(self.messages):
-            if message.get("role") == "user":
-                return text_of(message)
+            if message.get("role") == "user" and (text := text_of(message)):
+                return text
         return ""
 
     @property

@@ -51,6 +51,15 @@ async def wait() -> str:
     return "waited"
 
 
+def page(name: str) -> dict[str, Any]:
+    """Return what the Python blocks of a framework's page define: ``docs/frameworks/NAME.md``."""
+    path = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    code = re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    defined: dict[str, Any] = {"__name__": "page"}
+    exec(compile("\n".join(code), str(path), "exec"), defined)
+    return defined
+
+
 def documented(name: str, file: str) -> dict[str, Any]:
     """Return what a block of a framework's page defines: the one that begins with the file."""
     page = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"

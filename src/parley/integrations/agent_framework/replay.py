@@ -1,0 +1,223 @@
+"""What a turn remembers of a run: replies of the model, and results of tools.
+
+A turn runs from the top for every answer and after a crash. The framework has no checkpoint within
+an agent's run, so each reply and each result is a step of the task: a further attempt reads them
+from its log, asks the model nothing twice and calls no tool twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from agent_framework import (
+    ChatMiddleware,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    FunctionMiddleware,
+    ResponseStream,
+)
+
+from parley.agent.turn import Turn
+
+MAX_KEPT = 1 << 20
+"""The most bytes of one reply or result that are remembered; a longer one is made again."""
+
+PARLEY = "parley_remote_skill"
+"""Marks tools that are remote skills: the turn remembers their calls by itself."""
+
+Next = Callable[[], Awaitable[None]]
+
+
+class Steps:
+    """Runs functions as steps of a turn, by what they are asked and how often that was asked."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._times: Counter[str] = Counter()
+
+    def key(self, kind: str, asked: object) -> str:
+        """Return the key of the next step that is asked this."""
+        digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:24]
+        self._times[f"{kind}:{digest}"] += 1
+        return f"{kind}:{digest}:{self._times[f'{kind}:{digest}']}"
+
+    async def run(
+        self, kind: str, asked: object, function: Callable[[], Awaitable[dict[str, Any] | None]]
+    ) -> dict[str, Any] | None:
+        """Return what the function returned in an earlier attempt, else call it.
+
+        ``None`` says that it has been called, now or then, and that its result is not remembered.
+        """
+
+        async def bounded() -> Any:
+            value = await function()
+            written = msgspec.json.encode(value)
+            return msgspec.json.decode(written) if len(written) <= MAX_KEPT else None
+
+        kept: dict[str, Any] | None = await self._turn.step(self.key(kind, asked), bounded)
+        return kept
+
+
+class RememberReplies(ChatMiddleware):  # type: ignore[misc]
+    """Makes each reply of the model a step of the turn. It is streamed the first time."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    async def process(self, context: Any, call_next: Next) -> None:
+        """Ask the model, or take its reply from the log."""
+        asked = [_asked(message) for message in context.messages]
+        if not context.stream:
+            await self._whole(context, asked, call_next)
+            return
+        await call_next()
+        stream = context.result
+        context.result = ResponseStream(
+            self._streamed(stream, asked), finalizer=ChatResponse.from_updates
+        )
+
+    async def _whole(self, context: Any, asked: object, call_next: Next) -> None:
+        replied: list[Any] = []
+
+        async def ask() -> dict[str, Any]:
+            await call_next()
+            replied.append(context.result)
+            return _written(context.result)
+
+        kept = await self._steps.run("model", asked, ask)
+        if not replied:
+            if kept is None:
+                await call_next()
+            else:
+                context.result = ChatResponse.from_dict(kept)
+
+    async def _streamed(self, stream: Any, asked: object) -> AsyncIterator[Any]:
+        updates: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def ask() -> dict[str, Any]:
+            async for update in stream:
+                updates.put_nowait(update)
+            return _written(await stream.get_final_response())
+
+        replying = asyncio.create_task(self._steps.run("model", asked, ask))
+        replying.add_done_callback(lambda _: updates.put_nowait(None))
+        is_live = False
+        try:
+            while (update := await updates.get()) is not None:
+                is_live = True
+                yield update
+            kept = await replying
+        finally:
+            replying.cancel()
+        if is_live:
+            return
+        if kept is None:  # it was too long to be remembered
+            async for update in stream:
+                yield update
+            return
+        for update in _updates(ChatResponse.from_dict(kept)):
+            yield update
+
+
+class RememberResults(FunctionMiddleware):  # type: ignore[misc]
+    """Makes each call of a tool a step of the turn, except those of remote skills."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    async def process(self, context: Any, call_next: Next) -> None:
+        """Call the tool, or take its result from the log."""
+        if (context.function.additional_properties or {}).get(PARLEY):
+            await call_next()
+            return
+        called = False
+
+        async def call() -> dict[str, Any] | None:
+            nonlocal called
+            called = True
+            await call_next()
+            return _result(context.result)
+
+        asked = [context.function.name, _plain(context.arguments)]
+        kept = await self._steps.run("tool", asked, call)
+        if called:
+            return
+        if kept is None:
+            await call_next()
+        elif "contents" in kept:
+            context.result = [Content.from_dict(each) for each in kept["contents"]]
+        else:
+            context.result = kept["value"]
+
+
+def _asked(message: Any) -> list[Any]:
+    """Return what identifies a message in each attempt: not its ids, which are made anew."""
+    said = [
+        {
+            name: value if isinstance(value, str) else _plain(value)
+            for name in (
+                "type",
+                "text",
+                "name",
+                "arguments",
+                "call_id",
+                "result",
+                "uri",
+                "approved",
+            )
+            if (value := getattr(content, name, None)) is not None
+        }
+        for content in message.contents
+    ]
+    return [str(message.role), said]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON, or as its text."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump()
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _written(response: Any) -> dict[str, Any]:
+    written: dict[str, Any] = response.to_dict(exclude={"raw_representation", "value"})
+    return written
+
+
+def _result(result: Any) -> dict[str, Any] | None:
+    """Return the result of a tool as JSON, ``None`` if it has no such form."""
+    if isinstance(result, list) and all(isinstance(each, Content) for each in result):
+        return {"contents": [each.to_dict(exclude={"raw_representation"}) for each in result]}
+    try:
+        return {"value": msgspec.json.decode(msgspec.json.encode(result))}
+    except (TypeError, ValueError):
+        return None
+
+
+def _updates(response: Any) -> list[Any]:
+    """Return a whole reply as the updates of a stream."""
+    updates = [
+        ChatResponseUpdate(
+            contents=message.contents,
+            role=message.role,
+            message_id=message.message_id,
+            response_id=response.response_id,
+            conversation_id=response.conversation_id,
+            model=response.model,
+            finish_reason=response.finish_reason,
+        )
+        for message in response.messages
+    ]
+    if response.usage_details:
+        usage = Content.from_usage(response.usage_details)
+        updates.append(ChatResponseUpdate(contents=[usage], role="assistant"))
+    return updates

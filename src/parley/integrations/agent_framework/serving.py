@@ -1,0 +1,190 @@
+"""Agents of Microsoft Agent Framework as A2A agents."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from agent_framework import AgentResponse, AgentSession, Workflow, WorkflowAgent
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.integrations.agent_framework.contents import message_of
+from parley.integrations.agent_framework.replay import RememberReplies, RememberResults, Steps
+from parley.integrations.agent_framework.requests import answers_to
+from parley.integrations.agent_framework.running import guarded, plain, schema_of
+from parley.integrations.agent_framework.shown import ShownUpdates
+from parley.integrations.agent_framework.workflows import run_workflow
+from parley.integrations.serving import framework_agent
+from parley.integrations.threads import thread_id
+from parley.llm.run_output import RunOutput
+
+SESSION = "agent_framework.session"
+"""The key of the session in a context."""
+
+MAX_MESSAGES = 200
+"""How many messages of its history a session keeps."""
+
+
+def agent(
+    thing: Any,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    max_messages: int = MAX_MESSAGES,
+    remember_runs: bool = True,
+    checkpoint_types: Iterable[str] = (),
+    **options: Any,
+) -> Agent:
+    """Return an agent, or what builds a workflow, as an A2A agent.
+
+    ``thing`` is anything that the framework calls an agent (``SupportsAgentRun``), or a function
+    without parameters that returns a ``Workflow``: a workflow has the state of its run, so each
+    turn gets one of its own.
+
+    The session belongs to the context: it is kept in Parley's store, with the newest
+    ``max_messages`` of its history; session ids that providers of the framework see differ from
+    caller to caller. Tools with ``approval_mode="always_require"``, and what a workflow requests,
+    ask the turn's caller. Replies of the model and results of tools are remembered in the task, so
+    neither an answer nor a crash repeats them, unless ``remember_runs`` is false. A workflow goes
+    on from its newest checkpoint, in which ``checkpoint_types`` are the author's own types
+    (``module:name``). ``options`` are those of ``Agent``.
+
+    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
+    """
+    if isinstance(thing, Workflow | WorkflowAgent):
+        raise TypeError(
+            f"{type(thing).__name__} {thing.name!r} has the state of one run, and many callers "
+            "would share it; give the function that builds it: agent(build_workflow)"
+        )
+    if not hasattr(thing, "run"):
+        return _workflow_agent(
+            thing,
+            name,
+            description,
+            {**options, "max_messages": max_messages, "types": tuple(checkpoint_types)},
+        )
+    given = getattr(thing, "name", None)
+    return framework_agent(
+        _Runs(thing, max_messages=max_messages, remember=remember_runs),
+        name=name or given or type(thing).__name__,
+        description=_described(thing, description),
+        tags=("agent-framework",),
+        input_modes=("text/plain", "application/json", "image/*", "audio/*", "application/pdf"),
+        **options,
+    )
+
+
+def _workflow_agent(
+    build: Callable[[], Any], name: str | None, description: str | None, options: dict[str, Any]
+) -> Agent:
+    max_messages, types = options.pop("max_messages"), options.pop("types")
+    workflow = build() if callable(build) else None
+    if isinstance(workflow, WorkflowAgent):
+        workflow = workflow.workflow
+    if not isinstance(workflow, Workflow):
+        raise TypeError(
+            f"{type(build).__name__} is no agent of the framework: give an Agent, another object "
+            "with run(), or a function that returns a Workflow"
+        )
+
+    def built() -> Any:
+        made = build()
+        return made.workflow if isinstance(made, WorkflowAgent) else made
+
+    async def run(turn: Turn, output: RunOutput) -> object:
+        return await guarded(
+            turn, run_workflow(built, turn, output, max_messages=max_messages, types=types)
+        )
+
+    return framework_agent(
+        run,
+        name=name or workflow.name or "workflow",
+        description=description or workflow.description or "",
+        tags=("agent-framework", "workflow"),
+        **options,
+    )
+
+
+class _Runs:
+    """Runs an agent for a turn."""
+
+    def __init__(self, agent: Any, *, max_messages: int, remember: bool) -> None:
+        self._agent = agent
+        self._max_messages = max_messages
+        takes = inspect.signature(agent.run).parameters
+        self._remembers = remember and "middleware" in takes
+        self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
+
+    async def __call__(self, turn: Turn, output: RunOutput) -> object:
+        return await guarded(turn, self._run(turn, output))
+
+    async def _run(self, turn: Turn, output: RunOutput) -> None:
+        session = await self._session(turn)
+        options: dict[str, Any] = {}
+        if self._remembers:
+            steps = Steps(turn)
+            options["middleware"] = [RememberReplies(steps), RememberResults(steps)]
+        message = await message_of(turn)
+        asked = 0
+        while True:
+            shown = ShownUpdates(output, hidden=self._format is not None)
+            response = await self._once(message, session, shown, options)
+            requests = response.user_input_requests
+            if not requests:
+                break
+            await output.new_message()
+            message = await answers_to(turn, requests, first=asked)
+            asked += len(requests)
+        if self._format is not None:
+            await output.data(plain(response.value), schema=schema_of(self._format))
+        trim(session, self._max_messages)
+        await turn.remember(SESSION, session.to_dict())
+
+    async def _once(
+        self, message: Any, session: Any, shown: ShownUpdates, options: Mapping[str, Any]
+    ) -> Any:
+        stream = self._agent.run(message, stream=True, session=session, **options)
+        if not hasattr(stream, "__aiter__"):
+            stream = await stream
+        updates = []
+        async for update in stream:
+            updates.append(update)
+            await shown.update(update)
+        await shown.flush()
+        if hasattr(stream, "get_final_response"):
+            return await stream.get_final_response()
+        return AgentResponse.from_updates(updates)
+
+    async def _session(self, turn: Turn) -> Any:
+        """Return the session of the context as it was when the task began."""
+        kept = await turn.step("session", turn.recall, SESSION)
+        if kept is not None:
+            return AgentSession.from_dict(kept)
+        return self._agent.create_session(session_id=thread_id(turn))
+
+
+def trim(session: Any, most: int) -> None:
+    """Keep the newest messages of a session's history, from one of the user on."""
+    for state in session.state.values():
+        messages = state.get("messages") if isinstance(state, dict) else None
+        if isinstance(messages, list) and len(messages) > most:
+            kept = messages[-most:]
+            while kept and str(getattr(kept[0], "role", "user")) != "user":
+                kept.pop(0)
+            state["messages"] = kept
+
+
+def _described(thing: Any, description: str | None) -> str:
+    """Return the description of an agent, and what its tools do."""
+    text = description or getattr(thing, "description", None) or ""
+    tools = (getattr(thing, "default_options", None) or {}).get("tools") or ()
+    lines = [
+        f"- {tool.name}: {(tool.description or '').strip().partition(chr(10))[0]}"
+        for tool in tools
+        if hasattr(tool, "name")
+    ]
+    if description or not lines:
+        return text
+    return f"{text}\n\nTools:\n" + "\n".join(lines) if text else "Tools:\n" + "\n".join(lines)

@@ -1,0 +1,102 @@
+"""A2A agents as tools of CrewAI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+
+from crewai.tools import BaseTool
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, create_model
+
+from parley.agent.remote.uses import Callee
+from parley.integrations.crewai.threaded_run import current_run
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+
+
+async def tools(agent: Callee, **options: Any) -> list[Any]:
+    """Return the skills of an A2A agent as tools, with the schemas of its card.
+
+    Give them to an agent or a task of the framework, or to a coworker that the others delegate to.
+    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
+    agent are asked of the turn's caller. Elsewhere a question is the tool's result, and its next
+    call answers it. ``options`` are those of ``parley.connect``. Raises what that raises.
+    """
+    return [RemoteTool.of(skill) for skill in await remote_skills(agent, **options)]
+
+
+class RemoteTool(BaseTool):  # type: ignore[misc]
+    """A skill of an A2A agent as a tool of the framework."""
+
+    _parley_remote_skill: ClassVar[bool] = True
+    _skill: Any = PrivateAttr(default=None)
+    _waiting: Any = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, skill: RemoteSkill) -> RemoteTool:
+        """Return a skill as a tool."""
+        tool = cls(
+            name=skill.name,
+            description=skill.description,
+            args_schema=_model_of(skill),
+            cache_function=lambda *_: False,
+        )
+        tool._skill = skill
+        return tool
+
+    def _run(self, **arguments: Any) -> str:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        run = current_run()
+        if run is not None:
+            return run.wait(self._call(given))
+        return asyncio.run(self._call(given))
+
+    async def _arun(self, **arguments: Any) -> str:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return await self._call(given)
+
+    def _call(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, str]:
+        return self._called(arguments)
+
+    async def _called(self, arguments: dict[str, Any]) -> str:
+        skill: RemoteSkill = self._skill
+        try:
+            if self._waiting is not None:
+                task, self._waiting = self._waiting, None
+                said = arguments.get("message", "") if skill.takes_words else arguments
+                result = await skill.answer(task, said)
+            else:
+                result = await skill.call(arguments)
+        except RemoteQuestion as question:
+            self._waiting = question.task
+            return f"{skill.card.name} asks: {question}\nCall the tool again to answer."
+        if result.is_error:
+            raise RuntimeError(result.text)
+        return result.text
+
+
+KINDS: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list[Any],
+    "object": dict[str, Any],
+}
+
+
+def _model_of(skill: RemoteSkill) -> type[BaseModel]:
+    """Return the parameters of a skill as the pydantic model that the framework wants."""
+    schema = skill.parameters
+    required = set(schema.get("required", ()))
+    fields: dict[str, Any] = {}
+    for name, about in schema.get("properties", {}).items():
+        kind = KINDS.get(about.get("type", ""), Any)
+        field = Field(description=about.get("description", name), json_schema_extra=None)
+        if name in required:
+            fields[name] = (kind, field)
+        else:
+            default = about.get("default")
+            fields[name] = (kind | None, Field(default, description=about.get("description", name)))
+    config = ConfigDict(extra="allow" if schema.get("additionalProperties") else "ignore")
+    return create_model(f"{skill.name}_arguments", __config__=config, **fields)

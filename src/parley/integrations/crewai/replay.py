@@ -1,0 +1,188 @@
+"""Replies of the model and results of tools as steps of the task, for runs in threads.
+
+A turn runs from the top for every answer and after a crash. A further attempt reads these from the
+log, so the model is not asked twice and no tool that returned is called twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from parley.integrations.crewai.threaded_run import ThreadedRun
+from parley.llm.model_usage import ModelUsage
+from parley.llm.run_output import RunOutput
+
+MAX_KEPT = 1 << 20
+"""The most bytes of one reply or result that are remembered; a longer one is made again."""
+
+PARLEY = "_parley_remote_skill"
+"""The attribute of tools that are remote skills: the turn remembers their calls by itself."""
+
+
+class ThreadedReplay:
+    """Remembers calls in the task of a run."""
+
+    def __init__(self, run: ThreadedRun, output: RunOutput) -> None:
+        self._run = run
+        self._output = output
+        self._times: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.newest_usage: ModelUsage | None = None
+
+    # -- what an agent of the framework uses ---------------------------------------------------
+
+    def prepare(self, agent: Any) -> None:
+        """Let the model and the tools of an agent, which this run alone uses, be remembered."""
+        agent.tools = [self.tool(tool) for tool in agent.tools or ()]
+        if agent.llm is not None and hasattr(agent.llm, "call"):
+            agent.llm = self.model(agent.llm)
+
+    def model(self, llm: Any) -> Any:
+        """Return a model whose replies are remembered, streamed if it can."""
+        copied = llm.model_copy() if hasattr(llm, "model_copy") else llm
+        inner = copied.call
+
+        @functools.wraps(inner)
+        def call(messages: Any, *args: Any, **options: Any) -> Any:
+            kind = options.get("response_model") or (args[5] if len(args) > 5 else None)
+            asked = [_plain(messages), getattr(kind, "__name__", "")]
+
+            def ask() -> tuple[Any, Any]:
+                self.newest_usage = None
+                reply = inner(messages, *args, **options)
+                return reply, _written(reply, self.newest_usage)
+
+            kept, reply = self._once("model", asked, ask)
+            if kept is None:
+                return reply
+            if kept.get("usage"):
+                self._output.used(msgspec.convert(kept["usage"], ModelUsage))
+            return _read(kept, kind)
+
+        copied.__dict__["call"] = call
+        if "stream" in type(copied).model_fields:
+            copied.stream = True
+        return copied
+
+    def tool(self, tool: Any) -> Any:
+        """Return a tool whose results are remembered; its coroutines run in Parley's event loop."""
+        if not hasattr(tool, "model_copy"):
+            return tool
+        copied = tool.model_copy()
+        name = "func" if callable(getattr(tool, "func", None)) else "_run"
+        inner = getattr(tool, name)
+        is_remote = getattr(type(tool), PARLEY, False)
+
+        @functools.wraps(inner)
+        def call(*args: Any, **arguments: Any) -> Any:
+            def use() -> tuple[Any, Any]:
+                result = inner(*args, **arguments)
+                if inspect.iscoroutine(result):
+                    result = self._run.wait(result)
+                return result, _result(result)
+
+            if is_remote:
+                return use()[0]
+            kept, result = self._once("tool", [tool.name, _plain([args, arguments])], use)
+            return result if kept is None else kept["value"]
+
+        copied.__dict__[name] = call
+        return copied
+
+    def key(self, kind: str, asked: object) -> str:
+        """Return the key of the next call that is asked this."""
+        digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:24]
+        with self._lock:
+            self._times[f"{kind}:{digest}"] += 1
+            return f"{kind}:{digest}:{self._times[f'{kind}:{digest}']}"
+
+    def _once(
+        self, kind: str, asked: object, function: Callable[[], tuple[Any, Any]]
+    ) -> tuple[dict[str, Any] | None, Any]:
+        """Return what is remembered of a call, or make it now in this thread, and remember it.
+
+        The second value is what a call that was made now returned.
+        """
+        begun: Future[bool] = Future()
+        made: Future[Any] = Future()
+        key = self.key(kind, asked)
+
+        async def step() -> Any:
+            begun.set_result(True)
+            return await asyncio.wrap_future(made)
+
+        async def whole() -> Any:
+            try:
+                return await self._run.turn.step(key, step)
+            finally:
+                if not begun.done():
+                    begun.set_result(False)
+
+        def make() -> Any:
+            try:
+                value, written = function()
+            except BaseException as error:
+                made.set_exception(error if isinstance(error, Exception) else RuntimeError("ended"))
+                raise
+            made.set_result(written if len(msgspec.json.encode(written)) <= MAX_KEPT else None)
+            return value
+
+        kept, value = self._run.wait_with(whole(), begun, make)
+        return (None, value) if begun.result() else (kept, None if kept else function()[0])
+
+
+def _written(reply: Any, usage: ModelUsage | None) -> dict[str, Any] | None:
+    """Return the reply of a model as JSON, ``None`` if it has no such form."""
+    used = None if usage is None else msgspec.to_builtins(usage)
+    if isinstance(reply, str):
+        return {"text": reply, "usage": used}
+    if hasattr(reply, "model_dump"):
+        return {"model": reply.model_dump(mode="json"), "usage": used}
+    if isinstance(reply, list):
+        calls = [_call(each) for each in reply]
+        if all(calls):
+            return {"calls": calls, "usage": used}
+    return None
+
+
+def _call(call: Any) -> dict[str, Any] | None:
+    """Return a tool call in the shape of the chat completions API."""
+    if isinstance(call, dict) and "function" in call:
+        return dict(call)
+    function = getattr(call, "function", None)
+    if function is None:
+        return None
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": function.name, "arguments": function.arguments},
+    }
+
+
+def _read(kept: dict[str, Any], kind: Any) -> Any:
+    if "model" in kept:
+        return kind.model_validate(kept["model"]) if kind is not None else kept["model"]
+    return kept["calls"] if "calls" in kept else kept["text"]
+
+
+def _result(result: Any) -> dict[str, Any] | None:
+    try:
+        return {"value": msgspec.json.decode(msgspec.json.encode(result))}
+    except (TypeError, ValueError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON, with the text of what has no such form left out."""
+    encoded = msgspec.json.encode(value, enc_hook=lambda other: type(other).__name__)
+    return msgspec.json.decode(encoded)

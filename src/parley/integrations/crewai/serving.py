@@ -1,0 +1,232 @@
+"""Crews, agents and flows of CrewAI as A2A agents."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from typing import Any
+
+from crewai import Agent as CrewAgent
+from crewai import Crew, Flow
+from crewai.core.providers.human_input import reset_provider, set_provider
+from crewai.events.stream_context import add_stream_sink, reset_stream_sinks
+from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.integrations.crewai.flows import run_flow
+from parley.integrations.crewai.people import Approvals, Feedback
+from parley.integrations.crewai.replay import ThreadedReplay
+from parley.integrations.crewai.shown import RunEvents
+from parley.integrations.crewai.threaded_run import ThreadedRun
+from parley.integrations.message_files import InputFile, input_of
+from parley.integrations.serving import framework_agent
+from parley.llm.run_output import RunOutput
+
+CONVERSATION = "crewai.conversation"
+"""The key of the messages of a context."""
+
+MAX_MESSAGES = 50
+"""How many messages of a conversation are kept."""
+
+
+def agent(
+    thing: Any,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    approve: Collection[str] = (),
+    response_format: Any = None,
+    max_messages: int = MAX_MESSAGES,
+    **options: Any,
+) -> Agent:
+    """Return a ``Crew``, an ``Agent`` or a class of ``Flow`` as an A2A agent.
+
+    Each turn runs a copy of its own, in a thread. The inputs of a crew are the data of the message;
+    its text is the only placeholder that is left, or ``{message}``; the caller is asked for the
+    others. ``{history}`` is the conversation so far. A flow gets the same as its inputs, and the
+    state of the newest flow in the context.
+
+    ``human_input=True``, feedback that a flow wants, and ``Flow.ask`` ask the turn's caller. Tools
+    that ``approve`` names are called when the caller says yes. Replies of the model and results of
+    tools are remembered in the task, so neither an answer nor a crash repeats them.
+    ``response_format`` is a pydantic model for the output of an ``Agent``. ``options`` are those of
+    Parley's ``Agent``.
+
+    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
+    """
+    if isinstance(thing, Flow):
+        raise TypeError(
+            f"{type(thing).__name__}() has the state of one run, and many callers would share it; "
+            f"give its class: agent({type(thing).__name__})"
+        )
+    is_flow = isinstance(thing, type) and issubclass(thing, Flow)
+    if not is_flow and not isinstance(thing, Crew | CrewAgent):
+        raise TypeError(
+            f"{type(thing).__name__} is no part of CrewAI that can be served: give a Crew, an "
+            "Agent, or a class of Flow"
+        )
+    runs = _Runs(thing, approve, response_format, max_messages, is_flow=is_flow)
+    given_name, given_description = _described(thing)
+    return framework_agent(
+        runs,
+        name=name or given_name,
+        description=description or given_description,
+        tags=("crewai",),
+        input_modes=("text/plain", "application/json", "image/*", "application/pdf", "audio/*"),
+        **options,
+    )
+
+
+class _Runs:
+    """Runs a crew, an agent or a flow for a turn."""
+
+    def __init__(
+        self,
+        thing: Any,
+        approve: Collection[str],
+        response_format: Any,
+        max_messages: int,
+        *,
+        is_flow: bool,
+    ) -> None:
+        self._thing = thing
+        self._approve = approve
+        self._max_messages = max_messages
+        self._is_flow = is_flow
+        self._format = response_format
+        if isinstance(thing, Crew) and thing.tasks:
+            last = thing.tasks[-1]
+            self._format = last.output_pydantic or last.output_json
+
+    async def __call__(self, turn: Turn, output: RunOutput) -> object:
+        run = ThreadedRun(turn)
+        replay = ThreadedReplay(run, output)
+        shown = RunEvents(run, output, replay, hidden=self._format is not None)
+        history = await turn.step("conversation", turn.recall, CONVERSATION) or []
+        said = await input_of(turn, turn.message)
+        with ExitStack() as stack:  # what the thread's copy of the context has
+            stack.callback(reset_stream_sinks, add_stream_sink(shown))
+            stack.callback(reset_provider, set_provider(Feedback(run)))
+            hooks = {InterceptionPoint.PRE_TOOL_CALL: [Approvals(run, self._approve)]}
+            stack.enter_context(scoped_hooks(hooks if self._approve else {}))
+            if self._is_flow:
+                inputs = {**(turn.data or {}), "message": turn.message.text}
+                result = await run_flow(self._thing, run, inputs)
+            elif isinstance(self._thing, Crew):
+                result = await self._crew(run, replay, history, said)
+            else:
+                result = await self._agent(run, replay, history, said)
+        text = await self._finish(result, output, shown)
+        messages = [
+            *history,
+            {"role": "user", "content": turn.message.text},
+            {"role": "assistant", "content": text},
+        ]
+        await turn.remember(CONVERSATION, messages[-self._max_messages :])
+        return None
+
+    async def _agent(
+        self,
+        run: ThreadedRun,
+        replay: ThreadedReplay,
+        history: list[Any],
+        said: list[str | InputFile],
+    ) -> Any:
+        copied = self._thing.copy()
+        replay.prepare(copied)
+        text = "\n".join(each for each in said if isinstance(each, str))
+        messages = [*history, {"role": "user", "content": text}]
+        files = files_of(said)
+        return await run.run(
+            lambda: copied.kickoff(messages, self._format, input_files=files or None)
+        )
+
+    async def _crew(
+        self,
+        run: ThreadedRun,
+        replay: ThreadedReplay,
+        history: list[Any],
+        said: list[str | InputFile],
+    ) -> Any:
+        crew = self._thing.copy()
+        for each in (*crew.agents, *([crew.manager_agent] if crew.manager_agent else [])):
+            replay.prepare(each)
+        if hasattr(crew.manager_llm, "call"):
+            crew.manager_llm = replay.model(crew.manager_llm)
+        turn = run.turn
+        wanted = sorted(crew.fetch_inputs())
+        inputs = dict(turn.data) if isinstance(turn.data, dict) else {}
+        if "history" in wanted:
+            lines = [f"{each['role']}: {each['content']}" for each in history]
+            inputs.setdefault("history", "\n".join(lines))
+        text = turn.message.text or "\n".join(each for each in said if isinstance(each, str))
+        inputs.setdefault("message", text)
+        missing = [each for each in wanted if each not in inputs]
+        if len(missing) == 1 and "message" not in wanted and turn.message.text:
+            inputs[missing.pop()] = text
+        for each in missing:
+            question = f"What is the {each.replace('_', ' ')}?"
+            inputs[each] = (await turn.ask(question, key=f"input:{each}")).text
+        files = files_of(said)
+        return await run.run(lambda: crew.kickoff(inputs, files or None))
+
+    async def _finish(self, result: Any, output: RunOutput, shown: RunEvents) -> str:
+        """Show a result, and return its text."""
+        value = getattr(result, "pydantic", None)
+        if value is None:
+            value = getattr(result, "json_dict", None)
+        if value is None and not hasattr(result, "raw") and not isinstance(result, str):
+            value = result
+        text = str(getattr(result, "raw", result if isinstance(result, str) else ""))
+        if value is not None:
+            schema = None
+            if hasattr(value, "model_dump"):
+                schema = type(value).model_json_schema()
+                value = value.model_dump(mode="json")
+            elif hasattr(self._format, "model_json_schema"):
+                schema = self._format.model_json_schema()
+            await output.data(value, schema=schema)
+        else:
+            await shown.finish(text)
+        return text
+
+
+def files_of(said: list[str | InputFile]) -> dict[str, Any]:
+    """Return the files of a message as the framework's, by their names without suffix."""
+    found: dict[str, Any] = {}
+    files = [each for each in said if isinstance(each, InputFile)]
+    if not files:
+        return found
+    from crewai_files import File
+    from crewai_files.core.sources import FileBytes
+
+    for number, each in enumerate(files, 1):
+        name = each.filename.partition(".")[0] or f"file_{number}"
+        source = FileBytes(data=each.content, filename=each.filename or None)
+        found[name if name not in found else f"{name}_{number}"] = File(source=source)
+    return found
+
+
+def _described(thing: Any) -> tuple[str, str]:
+    """Return the name and the description of a crew, an agent or a class of flow."""
+    if isinstance(thing, CrewAgent):
+        tools = [f"- {tool.name}: {_about(tool)}" for tool in thing.tools or ()]
+        text = f"{thing.goal}\n\nTools:\n" + "\n".join(tools) if tools else thing.goal
+        return thing.role.strip(), text.strip()
+    if isinstance(thing, Crew):
+        tasks = [
+            f"- {task.name or task.description.strip().splitlines()[0]}" for task in thing.tasks
+        ]
+        roles = ", ".join(each.role.strip() for each in thing.agents)
+        text = f"A crew of {roles}." if roles else ""
+        return thing.name or "crew", "\n".join([text, "", "Tasks:", *tasks]).strip()
+    doc = (thing.__doc__ or "").strip()
+    return thing.__name__, "" if doc == (Flow.__doc__ or "").strip() else doc
+
+
+def _about(tool: Any) -> str:
+    """Return what a tool does; the framework puts its name and arguments before that."""
+    text = str(tool.description)
+    _, found, rest = text.partition("Tool Description:")
+    return (rest if found else text).strip().partition("\n")[0]

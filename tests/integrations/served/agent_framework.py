@@ -1,0 +1,90 @@
+"""Agents of Microsoft Agent Framework, as its own tutorials shape them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+sys.path.pop(0)  # this folder has a file of the framework's name
+sys.path.append(os.path.dirname(__file__))
+
+from agent_framework import (
+    Agent,
+    Executor,
+    WorkflowBuilder,
+    WorkflowContext,
+    handler,
+    response_handler,
+    tool,
+)
+from agent_framework.openai import OpenAIChatCompletionClient
+from pydantic import BaseModel
+from serving import MODEL_URL, add, book, page, serve, wait
+
+from parley.integrations import agent_framework
+
+
+class Weather(BaseModel):
+    """The weather somewhere."""
+
+    city: str
+    celsius: float
+
+
+def client():
+    return OpenAIChatCompletionClient(model="scripted-1", base_url=MODEL_URL, api_key="none")
+
+
+assistant = Agent(
+    client(),
+    name="assistant",
+    description="Adds and books",
+    instructions="You are a helpful assistant.",
+    tools=[add, tool(book, approval_mode="always_require"), wait],
+)
+structured = Agent(
+    client(),
+    name="forecaster",
+    description="Tells the weather",
+    default_options={"response_format": Weather},
+)
+
+
+class Draft(Executor):
+    """Writes a draft and asks whether it may go out."""
+
+    @handler
+    async def draft(self, text: str, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.request_info(f"May I send {text!r}?", bool)
+
+    @response_handler
+    async def sent(self, asked: str, may: bool, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output("sent" if may else "thrown away")
+
+
+def workflow():
+    return WorkflowBuilder(start_executor=Draft(id="draft"), name="letters").build()
+
+
+async def main():
+    remote = os.environ["PARLEY_TEST_REMOTE"]
+    return (
+        Agent(client(), name="caller", tools=await agent_framework.tools(remote)),
+        await agent_framework.sub_agent(remote),
+    )
+
+
+caller, forwarder = asyncio.run(main())
+on_page = page("agent_framework")
+serve(
+    {
+        "agent": agent_framework.agent(assistant),
+        "structured": agent_framework.agent(structured),
+        "caller": agent_framework.agent(caller),
+        "forwarder": agent_framework.agent(forwarder),
+        "workflow": agent_framework.agent(workflow),
+        "page": on_page["served"],
+        "page-caller": asyncio.run(on_page["concierge"](os.environ["PARLEY_TEST_REMOTE"])),
+    }
+)

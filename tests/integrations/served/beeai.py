@@ -1,0 +1,83 @@
+"""Agents and workflows of BeeAI, as its own tutorials shape them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from beeai_framework.adapters.openai import OpenAIChatModel
+from beeai_framework.agents.react import ReActAgent
+from beeai_framework.agents.requirement import RequirementAgent
+from beeai_framework.agents.requirement.requirements.ask_permission import AskPermissionRequirement
+from beeai_framework.memory import UnconstrainedMemory
+from beeai_framework.tools import tool
+from beeai_framework.workflows import Workflow
+from pydantic import BaseModel
+from serving import MODEL_URL, add, book, page, serve, wait
+
+from parley.integrations import beeai
+from parley.llm.current_turn import current_turn
+
+MODEL = OpenAIChatModel("gpt-4o", base_url=MODEL_URL, api_key="none")
+
+
+class Weather(BaseModel):
+    """The weather somewhere."""
+
+    city: str
+    celsius: float
+
+
+def agent(name, tools=(), **options):
+    return RequirementAgent(
+        llm=MODEL, name=name, description=f"The {name}", tools=list(tools), **options
+    )
+
+
+booking = tool(book)
+assistant = agent(
+    "assistant",
+    [tool(add), booking, tool(wait)],
+    requirements=[AskPermissionRequirement([booking])],
+    final_answer_as_tool=False,
+)
+
+
+class Trip(BaseModel):
+    """A trip that is planned."""
+
+    city: str
+    days: int = 0
+
+
+async def ask_days(trip: Trip) -> str:
+    turn = current_turn()
+    trip.days = await turn.ask(f"How many days in {trip.city}?", answer=int)
+    return Workflow.END
+
+
+trips = Workflow(schema=Trip, name="trips")
+trips.add_step("days", ask_days)
+
+on_page = page("beeai")
+remote = os.environ["PARLEY_TEST_REMOTE"]
+caller = agent("caller", asyncio.run(beeai.tools(remote)), final_answer_as_tool=False)
+choices = {"required", "none", "single", "auto"}
+speaker = RequirementAgent(
+    llm=OpenAIChatModel("gpt-4o", base_url=MODEL_URL, api_key="none", tool_choice_support=choices),
+    name="speaker",
+    description="Ends with a call of a tool",
+)
+react = ReActAgent(llm=MODEL, tools=[tool(add)], memory=UnconstrainedMemory())
+serve(
+    {
+        "agent": beeai.agent(assistant),
+        "structured": beeai.agent(agent("forecaster"), response_format=Weather),
+        "caller": beeai.agent(caller),
+        "speaker": beeai.agent(speaker),
+        "react": beeai.agent(react, name="react"),
+        "workflow": beeai.agent(trips),
+        "page": on_page["served"],
+        "page-caller": asyncio.run(on_page["asker"](remote)),
+    }
+)

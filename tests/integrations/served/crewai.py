@@ -1,0 +1,85 @@
+"""Agents, crews and flows of CrewAI, as its own tutorials shape them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+sys.path.pop(0)  # this folder has a file of the framework's name
+sys.path.append(os.path.dirname(__file__))
+os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
+os.environ |= {"CREWAI_TRACING_ENABLED": "false", "CREWAI_STORAGE_DIR": "parley-test"}
+os.environ["HOME"] = os.environ["PARLEY_TEST_FILES"]
+
+from crewai import LLM, Agent, Crew, Flow, Process, Task
+from crewai.flow.flow import listen, start
+from crewai.flow.human_feedback import human_feedback
+from crewai.tools import tool
+from pydantic import BaseModel
+from serving import MODEL_URL, add, book, note, page, serve, wait
+
+from parley.integrations import crewai
+
+
+class Weather(BaseModel):
+    """The weather somewhere."""
+
+    city: str
+    celsius: float
+
+
+llm = LLM(model="openai/gpt-4o", base_url=MODEL_URL, api_key="none")
+
+
+def person(role, tools=()):
+    return Agent(role=role, goal=f"{role} things", backstory="Likes it", llm=llm, tools=list(tools))
+
+
+assistant = person("assistant", [tool("add")(add), tool("book")(book), tool("wait")(wait)])
+forecaster = person("forecaster")
+forecast = Task(
+    description="{message}",
+    expected_output="The weather",
+    agent=forecaster,
+    output_pydantic=Weather,
+)
+writer = person("writer")
+draft = Task(description="{topic}", expected_output="A text", agent=writer, human_input=True)
+
+
+class Letters(Flow):
+    """Writes a letter and sends it."""
+
+    @start()
+    def begin(self):
+        note("flow", "begun")
+        return self.ask("To whom?")
+
+    @human_feedback(message="May it be sent?")
+    @listen(begin)
+    def write(self, to):
+        note("flow", "written")
+        return f"Dear {to}"
+
+    @listen(write)
+    def send(self, feedback):
+        note("flow", "sent")
+        return f"{feedback.output}: {feedback.feedback}"
+
+
+remote = asyncio.run(crewai.tools(os.environ["PARLEY_TEST_REMOTE"]))
+on_page = page("crewai")
+serve(
+    {
+        "agent": crewai.agent(assistant, approve=["book"]),
+        "structured": crewai.agent(Crew(name="forecast", agents=[forecaster], tasks=[forecast])),
+        "caller": crewai.agent(person("caller", remote)),
+        "crew": crewai.agent(
+            Crew(name="writers", agents=[writer], tasks=[draft], process=Process.sequential)
+        ),
+        "flow": crewai.agent(Letters),
+        "page": on_page["served"],
+        "page-caller": asyncio.run(on_page["planner"](os.environ["PARLEY_TEST_REMOTE"])),
+    }
+)

@@ -1,0 +1,83 @@
+"""What only agents of Microsoft Agent Framework have: workflows, sub-agents, their questions."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import TaskState
+from parley.llm.run_output import RUN_PROGRESS
+from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("served", ["agent_framework"], indirect=True),
+]
+
+
+async def test_a_request_of_a_workflow_is_a_question_and_its_checkpoint_waits(served):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send("Dear Ada")
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert "May I send 'Dear Ada'?" in task.text
+        served.kill()
+        served.start()
+    async with agent_of(served, "workflow") as remote:
+        again = await remote.send("perhaps", task_id=task.id)
+        assert again.state is TaskState.INPUT_REQUIRED
+        assert "neither yes nor no" in again.text
+        assert completed(await remote.send("yes", task_id=task.id)).text == "sent"
+
+
+async def test_executors_of_a_workflow_are_steps(served):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send("Dear Bob")
+        async with remote.stream("no", task_id=task.id) as events:
+            shown = progress_in([event async for event in events])
+        task = completed(await remote.get(task.id))
+    assert task.text == "thrown away"
+    assert [each["name"] for each in shown if each["kind"] == "step"] == ["draft"]
+
+
+async def test_a_remote_agent_is_an_agent_of_the_framework(served):
+    async with agent_of(served, "forwarder") as remote:
+        assert completed(await remote.send("birds")).text == "consulted on birds"
+        task = await remote.send("the weather")
+        assert task.state is TaskState.INPUT_REQUIRED
+        task = await remote.send("Oslo", task_id=task.id)
+    assert completed(task).text == "sunny in Oslo"
+
+
+async def test_an_answer_asks_the_model_nothing_twice(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        asked = len(served.model.requests)
+        completed(await remote.send([{"approve": True}], task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+    assert len(served.model.requests) == asked + 1  # for what follows the result of the tool
+
+
+async def test_the_card_is_that_of_the_framework(served):
+    async with agent_of(served) as remote:
+        card = remote.card
+    assert card.name == "assistant"
+    assert "Adds and books" in card.description
+    assert "- add: Add two numbers." in card.description
+
+
+async def test_usage_counts_the_requests_of_all_turns(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        task = completed(await remote.send("no", task_id=task.id))
+    (answer,) = [each for each in task.artifacts if each.metadata]
+    assert answer.metadata[RUN_PROGRESS]["usage"]["requests"] == 2
+
+
+async def test_what_the_page_shows_works(served):
+    async with agent_of(served, "page") as remote:
+        task = await remote.send("book a room")
+        assert "May the tool book be called" in task.text
+        task = completed(await remote.send("yes", task_id=task.id))
+        assert "booked Oslo" in task.text
+    async with agent_of(served, "page-caller") as remote:
+        answer = completed(await remote.send("agent, tell me about birds"))
+    assert "consulted on agent, tell me about birds" in answer.text

@@ -1,0 +1,67 @@
+"""What only BeeAI has: its other agents, workflows, final answers that are calls of a tool."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import TaskArtifactUpdateEvent, TaskState
+from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["beeai"], indirect=True)]
+
+
+async def test_a_workflow_returns_its_state_and_its_steps_may_ask(served):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send([{"city": "Oslo"}])
+        assert (task.state, task.text) == (TaskState.INPUT_REQUIRED, "How many days in Oslo?")
+        async with remote.stream("3", task_id=task.id) as events:
+            shown = progress_in([event async for event in events])
+        task = completed(await remote.get(task.id))
+        refused = await remote.send([{"days": 3}])
+    (result,) = task.artifacts
+    assert result.parts[0].data == {"city": "Oslo", "days": 3}
+    assert [each["name"] for each in shown if each["kind"] == "step"] == ["days"]
+    assert refused.state is TaskState.REJECTED
+    assert "city" in refused.text
+
+
+async def test_the_answer_of_a_react_agent_is_without_its_thoughts(served):
+    async with agent_of(served, "react") as remote, remote.stream("react") as events:
+        seen = [event async for event in events]
+        task = completed(await remote.get(events.task_id))
+    assert task.text == "It is done."
+    assert any(isinstance(event, TaskArtifactUpdateEvent) for event in seen)
+    thoughts = [each["text"] for each in progress_in(seen) if each["kind"] == "thinking"]
+    assert "I know it" in "".join(thoughts)
+
+
+async def test_a_final_answer_that_is_a_call_of_a_tool_is_the_answer(served):
+    async with agent_of(served, "speaker") as remote, remote.stream("good morning") as events:
+        seen = [event async for event in events]
+        task = completed(await remote.get(events.task_id))
+    assert task.text == "You said: good morning"
+    assert "toolCall" not in [each["kind"] for each in progress_in(seen)]
+
+
+async def test_an_answer_asks_the_model_nothing_twice(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        asked = len(served.model.requests)
+        again = await remote.send("hm", task_id=task.id)
+        assert again.state is TaskState.INPUT_REQUIRED
+        completed(await remote.send([{"approve": True}], task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+    assert len(served.model.requests) == asked + 1  # for what follows the result of the tool
+
+
+async def test_what_the_page_shows_works(served):
+    async with agent_of(served, "page") as remote:
+        assert remote.card.name == "hotel"
+        assert "- book: Book a room in a city." in remote.card.description
+        task = await remote.send("book a room")
+        assert "May the tool book be called" in task.text
+        task = completed(await remote.send("yes", task_id=task.id))
+        assert "booked Oslo" in task.text
+    async with agent_of(served, "page-caller") as remote:
+        answer = completed(await remote.send("agent, tell me about birds"))
+    assert "consulted on agent, tell me about birds" in answer.text

@@ -1,0 +1,56 @@
+"""What only CrewAI has: crews that want feedback, flows that pause, where people are asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import TaskState
+from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["crewai"], indirect=True)]
+
+
+async def test_human_input_asks_the_caller_until_the_answer_is_good(served):
+    async with agent_of(served, "crew") as remote:
+        task = await remote.send("Lisbon")
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert "You said: Lisbon" in task.text
+        asked = len(served.model.requests)
+        task = await remote.send("make it shorter", task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert "shorter" in task.text
+        assert len(served.model.requests) == asked + 1  # its first answer is in the log
+        task = completed(await remote.send("yes", task_id=task.id))
+    assert "shorter" in task.text
+
+
+async def test_a_crew_asks_for_the_inputs_that_a_message_lacks(served):
+    async with agent_of(served, "page") as remote:
+        task = await remote.send([{"city": "Oslo"}])
+        assert task.state is TaskState.INPUT_REQUIRED
+        assert task.text == "What is the season?"
+        async with remote.stream("winter", task_id=task.id) as events:
+            shown = progress_in([event async for event in events])
+        task = completed(await remote.get(task.id))
+    assert task.text == "You said: Plan a day in Oslo in winter."
+    assert "Planner" in [each["name"] for each in shown if each["kind"] == "step"]
+
+
+async def test_a_flow_goes_on_from_its_own_record_of_the_pause(served):
+    async with agent_of(served, "flow") as remote:
+        task = await remote.send("a letter")
+        assert (task.state, task.text) == (TaskState.INPUT_REQUIRED, "To whom?")
+        task = await remote.send("Ada", task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert task.text == "Dear Ada\n\nMay it be sent?"
+        task = completed(await remote.send("by all means", task_id=task.id))
+    assert task.text == "Dear Ada: by all means"
+    # What asks in the middle runs again from its top; what has ended does not.
+    assert served.notes("flow") == ["begun", "begun", "written", "sent"]
+
+
+async def test_the_page_calls_an_agent(served):
+    async with agent_of(served, "page-caller") as remote:
+        answer = completed(await remote.send("agent, tell me about birds"))
+        assert "Consults" in remote.card.description or "consult" in remote.card.description
+    assert "consulted on agent, tell me about birds" in answer.text
