@@ -8,11 +8,11 @@ my_agent = RequirementAgent(llm=..., tools=await beeai.tools("https://..."))
 from parley.integrations.serving import missing
 
 try:
-    from parley.integrations.beeai.calling import RemoteSkillTool, tools
+    from parley.integrations.beeai.calling import BeeRemoteTool, tools
     from parley.integrations.beeai.serving import agent
 except ImportError as error:
     if (error.name or "").partition(".")[0] != "beeai_framework":
         raise
     raise missing("beeai", error) from error
 
-__all__ = ["RemoteSkillTool", "agent", "tools"]
+__all__ = ["BeeRemoteTool", "agent", "tools"]

@@ -21,10 +21,10 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
     agent are asked of the turn's caller. Elsewhere a question is the tool's result, and its next
     call answers it. ``options`` are those of ``parley.connect``. Raises what that raises.
     """
-    return [RemoteSkillTool(skill) for skill in await remote_skills(agent, **options)]
+    return [BeeRemoteTool(skill) for skill in await remote_skills(agent, **options)]
 
 
-class RemoteSkillTool(Tool[Any, Any, Any]):  # type: ignore[misc]
+class BeeRemoteTool(Tool[Any, Any, Any]):  # type: ignore[misc]
     """A skill of an A2A agent as a tool of the framework."""
 
     _parley_remote_skill: ClassVar[bool] = True
@@ -73,6 +73,6 @@ class RemoteSkillTool(Tool[Any, Any, Any]):  # type: ignore[misc]
             return JSONToolOutput(result.data)
         return StringToolOutput(result.text)
 
-    async def clone(self) -> RemoteSkillTool:
+    async def clone(self) -> BeeRemoteTool:
         """Return the same tool, without a question that waits."""
-        return RemoteSkillTool(self._skill)
+        return BeeRemoteTool(self._skill)

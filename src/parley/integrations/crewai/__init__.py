@@ -8,11 +8,11 @@ researcher = Agent(role="Researcher", ..., tools=await crewai.tools("https://...
 from parley.integrations.serving import missing
 
 try:
-    from parley.integrations.crewai.calling import RemoteTool, tools
+    from parley.integrations.crewai.calling import CrewRemoteTool, tools
     from parley.integrations.crewai.serving import agent
 except ImportError as error:
     if (error.name or "").partition(".")[0] not in ("crewai", "crewai_files"):
         raise
     raise missing("crewai", error) from error
 
-__all__ = ["RemoteTool", "agent", "tools"]
+__all__ = ["CrewRemoteTool", "agent", "tools"]

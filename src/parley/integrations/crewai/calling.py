@@ -22,10 +22,10 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
     agent are asked of the turn's caller. Elsewhere a question is the tool's result, and its next
     call answers it. ``options`` are those of ``parley.connect``. Raises what that raises.
     """
-    return [RemoteTool.of(skill) for skill in await remote_skills(agent, **options)]
+    return [CrewRemoteTool.of(skill) for skill in await remote_skills(agent, **options)]
 
 
-class RemoteTool(BaseTool):  # type: ignore[misc]
+class CrewRemoteTool(BaseTool):  # type: ignore[misc]
     """A skill of an A2A agent as a tool of the framework."""
 
     _parley_remote_skill: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class RemoteTool(BaseTool):  # type: ignore[misc]
     _waiting: Any = PrivateAttr(default=None)
 
     @classmethod
-    def of(cls, skill: RemoteSkill) -> RemoteTool:
+    def of(cls, skill: RemoteSkill) -> CrewRemoteTool:
         """Return a skill as a tool."""
         tool = cls(
             name=skill.name,
