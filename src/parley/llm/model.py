@@ -37,10 +37,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_results(self) -> list[str]:
-        """The results of tools since the newest message of the user, in order."""
+        """The results of tools since what the user ``said``, in order."""
         found: list[str] = []
         for message in reversed(self.messages):
-            if message.get("role") == "user":
+            if message.get("role") == "user" and text_of(message):
                 break
             if message.get("role") == "tool":
                 found.append(text_of(message))
