@@ -1,7 +1,8 @@
 """An MCP server that knows what happened on a day of the year, in English and Chinese.
 
-    parley serve examples/assistant.py     starts it, and uses its tool
     python examples/on_this_day.py         speaks MCP on stdin and stdout, for any host
+    parley serve examples/assistant.py     starts it, and uses its tool
+    parley send "What happened on 9 November?"
 
 It needs the package of MCP: pip install "parley-a2a[mcp]"
 """
