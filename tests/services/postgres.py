@@ -153,6 +153,7 @@ class PostgresServer:
             "unix_socket_directories": str(self._folder),
             "max_connections": "600",
             "shared_buffers": "64MB",
+            "jit": "off",
         } | self._options
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
