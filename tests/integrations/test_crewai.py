@@ -20,8 +20,11 @@ async def test_human_input_asks_the_caller_until_the_answer_is_good(served):
         assert task.state is TaskState.INPUT_REQUIRED, task.text
         assert "shorter" in task.text
         assert len(served.model.requests) == asked + 1  # its first answer is in the log
+        task = await remote.send({"approve": False, "reason": "too long"}, task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert "too long" in task.text
         task = completed(await remote.send("yes", task_id=task.id))
-    assert "shorter" in task.text
+    assert "too long" in task.text
 
 
 async def test_a_crew_asks_for_the_inputs_that_a_message_lacks(served):

@@ -15,7 +15,7 @@ from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.crewai.flows import run_flow
-from parley.integrations.crewai.people import Approvals, Feedback
+from parley.integrations.crewai.people import Approvals, Feedback, text_in
 from parley.integrations.crewai.replay import ThreadedReplay
 from parley.integrations.crewai.shown import RunEvents
 from parley.integrations.crewai.threaded_run import ThreadedRun
@@ -167,7 +167,7 @@ class _Runs:
             inputs[missing.pop()] = text
         for each in missing:
             question = f"What is the {each.replace('_', ' ')}?"
-            inputs[each] = (await turn.ask(question, key=f"input:{each}")).text
+            inputs[each] = text_in(await turn.ask(question, key=f"input:{each}"))
         files = files_of(said)
         return await run.run(lambda: crew.kickoff(inputs, files or None))
 
