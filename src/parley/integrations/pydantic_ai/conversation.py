@@ -39,7 +39,8 @@ class KeptConversation:
     async def load(self) -> None:
         """Read what is kept."""
         turns = await self._turn.recall(HISTORY, [])
-        written = [each for turn in turns for each in turn["messages"]]
+        others = [turn for turn in turns if turn["task"] != self._turn.task_id]
+        written = [each for turn in others for each in turn["messages"]]
         self.earlier = ModelMessagesTypeAdapter.validate_python(written)
         run = await self._turn.recall(RUN.format(self._turn.task_id))
         if run is not None:
