@@ -52,6 +52,15 @@ async def test_a_flow_goes_on_from_its_own_record_of_the_pause(served):
     assert served.notes("flow") == ["begun", "begun", "written", "sent"]
 
 
+async def test_what_was_said_while_a_question_waited_is_remembered(served):
+    async with agent_of(served) as remote:
+        asked = await remote.send("book a room")
+        completed(await remote.send("Hello, my name is Ada", context_id=asked.context_id))
+        completed(await remote.send("yes", task_id=asked.id))
+        same = completed(await remote.send("who am I?", context_id=asked.context_id))
+    assert same.text == "You are Ada."
+
+
 async def test_the_page_calls_an_agent(served):
     async with agent_of(served, "page-caller") as remote:
         answer = completed(await remote.send("agent, tell me about birds"))

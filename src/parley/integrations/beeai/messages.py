@@ -61,7 +61,7 @@ def newest(messages: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """Return the newest messages, from one of the user on."""
     if len(messages) <= most:
         return messages
-    kept = messages[-most:]
+    kept = messages[len(messages) - most :]
     while kept and kept[0]["role"] != "user":
         kept.pop(0)
     return kept
