@@ -65,3 +65,12 @@ async def test_what_the_page_shows_works(served):
     async with agent_of(served, "page-caller") as remote:
         answer = completed(await remote.send("agent, tell me about birds"))
     assert "consulted on agent, tell me about birds" in answer.text
+
+
+async def test_what_was_said_while_a_question_waited_is_remembered(served):
+    async with agent_of(served) as remote:
+        asked = await remote.send("book a room")
+        completed(await remote.send("Hello, my name is Ada", context_id=asked.context_id))
+        completed(await remote.send("yes", task_id=asked.id))
+        same = completed(await remote.send("who am I?", context_id=asked.context_id))
+    assert same.text == "You are Ada."
