@@ -19,7 +19,7 @@ from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework
 from tests.integrations.script import Script, said_in
 from tests.peers.environments import NotMade, python_of
-from tests.polling import wait_until
+from tests.polling import SECONDS, wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -95,8 +95,14 @@ class FrameworkServer:
         if self._process is not None:
             process, self._process = self._process, None
             process.stdin.close()  # type: ignore[union-attr]
-            process.wait(20)
+            process.wait(SECONDS)
             process.stdout.close()  # type: ignore[union-attr]
+
+    def take_up(self) -> None:
+        """Serve again, and hold no reply, whatever a test before left when it failed."""
+        self.script.open()
+        if self._process is None:
+            self.start()
 
     def log(self) -> str:
         return (self.files / "log").read_text(errors="replace")
@@ -110,10 +116,10 @@ class FrameworkServer:
         for name in ("add", "book", "wait", "begin"):
             (self.files / name).unlink(missing_ok=True)
 
-    def await_note(self, name: str, text: str, seconds: float = 20) -> None:
+    def await_note(self, name: str, text: str, seconds: float = SECONDS) -> None:
         self._await(lambda: text in self.notes(name), f"no {text!r} in {name}", seconds)
 
-    def await_result(self, said: str, seconds: float = 20) -> None:
+    def await_result(self, said: str, seconds: float = SECONDS) -> None:
         """Wait until the model has a tool's result for a message that begins like this."""
 
         def is_asked() -> bool:
@@ -123,7 +129,7 @@ class FrameworkServer:
 
         self._await(is_asked, f"no result for {said!r}", seconds)
 
-    def await_asked(self, said: str, seconds: float = 20) -> None:
+    def await_asked(self, said: str, seconds: float = SECONDS) -> None:
         """Wait until the model is asked something that begins like this."""
         self._await(
             lambda: any(said_in(each).startswith(said) for each in self.model.requests),
@@ -165,6 +171,7 @@ def served(
         except (NotMade, OSError) as error:
             pytest.skip(f"no environment with {server.framework.peer.packages[0]}: {error}")
         yield server
+        server.script.open()
         server.stop()
 
 
@@ -174,6 +181,7 @@ def _fresh(request: pytest.FixtureRequest) -> None:
     if "served" not in request.fixturenames:
         return
     server = request.getfixturevalue("served")
+    server.take_up()
     server.forget()
     mark = request.node.get_closest_marker("feature")
     if mark is not None and mark.args[0] in server.framework.lacks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley import TaskArtifactUpdateEvent, TaskState
+from parley import Part, TaskArtifactUpdateEvent, TaskState
 from tests.integrations.test_adapters import agent_of, completed, progress_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["beeai"], indirect=True)]
@@ -65,3 +65,21 @@ async def test_what_the_page_shows_works(served):
     async with agent_of(served, "page-caller") as remote:
         answer = completed(await remote.send("agent, tell me about birds"))
     assert "consulted on agent, tell me about birds" in answer.text
+
+
+async def test_what_was_said_while_a_question_waited_is_remembered(served):
+    async with agent_of(served) as remote:
+        asked = await remote.send("book a room")
+        completed(await remote.send("Hello, my name is Ada", context_id=asked.context_id))
+        completed(await remote.send("yes", task_id=asked.id))
+        same = completed(await remote.send("who am I?", context_id=asked.context_id))
+    assert same.text == "You are Ada."
+
+
+async def test_large_files_of_earlier_tasks_are_not_kept_with_the_context(served):
+    picture = Part(raw=b"\x89PNG" * 200_000, media_type="image/png")
+    async with agent_of(served) as remote:
+        first = completed(await remote.send(["look at this", picture]))
+        second = await remote.send(["look at this", picture], context_id=first.context_id)
+        third = await remote.send("look again", context_id=first.context_id)
+    assert [completed(each).text[:7] for each in (second, third)] == ["I see 2", "I see 1"]

@@ -20,8 +20,11 @@ async def test_human_input_asks_the_caller_until_the_answer_is_good(served):
         assert task.state is TaskState.INPUT_REQUIRED, task.text
         assert "shorter" in task.text
         assert len(served.model.requests) == asked + 1  # its first answer is in the log
+        task = await remote.send({"approve": False, "reason": "too long"}, task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert "too long" in task.text
         task = completed(await remote.send("yes", task_id=task.id))
-    assert "shorter" in task.text
+    assert "too long" in task.text
 
 
 async def test_a_crew_asks_for_the_inputs_that_a_message_lacks(served):
@@ -47,6 +50,15 @@ async def test_a_flow_goes_on_from_its_own_record_of_the_pause(served):
     assert task.text == "Dear Ada: by all means"
     # What asks in the middle runs again from its top; what has ended does not.
     assert served.notes("flow") == ["begun", "begun", "written", "sent"]
+
+
+async def test_what_was_said_while_a_question_waited_is_remembered(served):
+    async with agent_of(served) as remote:
+        asked = await remote.send("book a room")
+        completed(await remote.send("Hello, my name is Ada", context_id=asked.context_id))
+        completed(await remote.send("yes", task_id=asked.id))
+        same = completed(await remote.send("who am I?", context_id=asked.context_id))
+    assert same.text == "You are Ada."
 
 
 async def test_the_page_calls_an_agent(served):

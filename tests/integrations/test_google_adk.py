@@ -49,6 +49,7 @@ async def test_a_confirmation_takes_the_payload_that_the_tool_wants(served):
         task = await remote.send('call pay {"amount": 9}')
         asks(task, "How much may be paid?")
         asks(await remote.send("well", task_id=task.id), '{"amount":9}')
+        asks(await remote.send({"approve": "never"}, task_id=task.id), "neither yes nor no")
         task = completed(await remote.send({"amount": 5}, task_id=task.id))
     assert task.text == 'Result: {"paid": 5}'
 

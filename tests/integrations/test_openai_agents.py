@@ -142,6 +142,26 @@ async def test_outside_of_a_turn_the_model_answers_questions_of_remote_agents(se
     assert answer.text == "sunny in Rome (1 tool)"
 
 
+async def test_the_model_reads_the_question_of_a_remote_agent_not_what_was_said_before(served):
+    async with agent_of(served, "plain") as remote:
+        answer = await remote.send("agent, show me a country")
+    assert "The agent asks: Which country?" in answer.text
+    assert "a map" not in answer.text
+
+
+async def test_what_was_said_while_a_question_waited_stays_in_the_session(served):
+    async with agent_of(served, "sqlite") as remote:
+        asked = await remote.send("book a room")
+        other = await remote.send("Hello, my name is Ada", context_id=asked.context_id)
+        assert completed(other).context_id == asked.context_id
+        completed(await remote.send("yes", task_id=asked.id))
+        same = completed(await remote.send("who am I?", context_id=asked.context_id))
+    assert same.text == "You are Ada."
+    roles = [each["role"] for each in served.model.requests[-1].messages[1:]]
+    spoken = ["user", "assistant", "assistant"]
+    assert roles == ["user", "assistant", "tool", *spoken, "user"]  # a result follows its call
+
+
 async def test_the_example_of_the_page_runs(served):
     async with agent_of(served, "page") as remote:
         assert completed(await remote.send("add 2 and 3")).text == "The sum is 5."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley import TaskState
+from parley import Part, TaskState
 from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.typed_questions import question
 from tests.integrations.test_adapters import agent_of, completed
@@ -145,3 +145,12 @@ async def test_an_output_of_several_types_is_data_with_its_own_schema(served):
     assert result.parts[0].data == {"number": "SK 1"}
     assert set(result.metadata["schema"]["properties"]) == {"number"}
     assert text.text == "You said: hello"
+
+
+async def test_large_files_of_earlier_tasks_are_not_kept_with_the_context(served):
+    picture = Part(raw=b"\x89PNG" * 200_000, media_type="image/png")
+    async with agent_of(served) as remote:
+        first = completed(await remote.send(["look at this", picture]))
+        second = await remote.send(["look at this", picture], context_id=first.context_id)
+        third = await remote.send("look again", context_id=first.context_id)
+    assert [completed(each).text[:7] for each in (second, third)] == ["I see 2", "I see 1"]

@@ -63,14 +63,25 @@ async def approval(turn: Turn, tool: str, arguments: object, *, key: str) -> Too
 
 
 def decision_in(answer: Message) -> ToolApproval | None:
-    """Return the decision that a message has, as data or in its words; ``None`` without one."""
-    for part in answer.parts:
-        data = part.data
-        if isinstance(data, bool):
-            return ToolApproval(is_approved=data)
-        if isinstance(data, dict) and isinstance(data.get("approve"), bool):
-            return ToolApproval(is_approved=data["approve"], reason=str(data.get("reason") or ""))
-    text = answer.text.strip()
+    """Return the decision that a message has, as data or in its words; ``None`` without one.
+
+    A message that says both has none.
+    """
+    found = [decision for part in answer.parts if (decision := _of_data(part.data)) is not None]
+    said = _of_words(answer.text.strip())
+    found += [] if said is None else [said]
+    return found[0] if len({each.is_approved for each in found}) == 1 else None
+
+
+def _of_data(data: Any) -> ToolApproval | None:
+    if isinstance(data, bool):
+        return ToolApproval(is_approved=data)
+    if isinstance(data, dict) and isinstance(data.get("approve"), bool):
+        return ToolApproval(is_approved=data["approve"], reason=str(data.get("reason") or ""))
+    return None
+
+
+def _of_words(text: str) -> ToolApproval | None:
     words = [word.strip(".,!:;\"'").lower() for word in text.split()]
     words = [word for word in words if word]
     if not words:

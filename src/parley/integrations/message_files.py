@@ -48,18 +48,25 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.filename or 'A file'}:\n{said}"
 
 
+MAX_TOGETHER = 100_000_000
+"""How many bytes the files of a message have together, at most."""
+
+
 async def input_of(
     turn: Turn, message: Message, *, max_bytes: int = 20_000_000
 ) -> list[str | InputFile]:
     """Return what a message says: texts (data as JSON), and its files.
 
-    Files by reference are read, through the egress guard, up to ``max_bytes`` each. Raises
-    subclasses of ``ClientError`` for those that cannot be read.
+    Files by reference are read, through the egress guard, up to ``max_bytes`` each and up to
+    ``MAX_TOGETHER``. Raises subclasses of ``ClientError`` for those that cannot be read.
     """
     found: list[str | InputFile] = []
+    left = MAX_TOGETHER
     for part in message.parts:
         if part.is_file:
-            found.append(await _file(turn, part, max_bytes))
+            file = await _file(turn, part, min(max_bytes, left))
+            left -= len(file.content)
+            found.append(file)
         elif part.text is not None:
             found.append(part.text)
         elif part.data is not msgspec.UNSET:

@@ -76,7 +76,7 @@ async def main():
 
 
 caller, forwarder = asyncio.run(main())
-on_page = page("agent_framework")
+on_page = page("agent-framework")
 serve(
     {
         "agent": agent_framework.agent(assistant),

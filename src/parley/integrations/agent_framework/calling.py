@@ -176,7 +176,7 @@ class CalledAgent(BaseAgent):  # type: ignore[misc]
                 task = await remote.get(events.task_id)
                 if task.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
                     known["task_id"] = task.id
-                    yield self._update(Part(text=task.text))
+                    yield self._update(Part(text=RemoteQuestion(task).text))
                 elif not shown or task.state is not TaskState.COMPLETED:
                     for part in _parts_of(task):
                         yield self._update(part)

@@ -170,7 +170,7 @@ def trim(session: Any, most: int) -> None:
     for state in session.state.values():
         messages = state.get("messages") if isinstance(state, dict) else None
         if isinstance(messages, list) and len(messages) > most:
-            kept = messages[-most:]
+            kept = messages[len(messages) - most :]
             while kept and str(getattr(kept[0], "role", "user")) != "user":
                 kept.pop(0)
             state["messages"] = kept

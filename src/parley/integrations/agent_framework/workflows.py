@@ -56,13 +56,21 @@ async def run_workflow(
             break
         await output.new_message()
     if events.said:
-        said = [*history, *_turns(turn.message.text, events.said)][-max_messages:]
-        await turn.remember(CONVERSATION, said)
+        spoken = _turns(turn.task_id, turn.message.text, events.said)
+
+        def added(said: list[dict[str, str]]) -> list[dict[str, str]]:
+            now = [*(each for each in said if each["task"] != turn.task_id), *spoken]
+            return now[max(0, len(now) - max_messages) :]
+
+        await turn.update(CONVERSATION, added, [])
     await checkpoints.forget()
 
 
-def _turns(asked: str, said: str) -> list[dict[str, str]]:
-    return [{"role": "user", "text": asked}, {"role": "assistant", "text": said}]
+def _turns(task: str, asked: str, said: str) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "text": asked, "task": task},
+        {"role": "assistant", "text": said, "task": task},
+    ]
 
 
 async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> Any:

@@ -16,6 +16,9 @@ from beeai_framework.backend.message import (
 from parley.agent.turn import Turn
 from parley.integrations.message_files import input_of
 
+MAX_BYTES = 1_000_000
+"""How many bytes of JSON a conversation keeps; its oldest messages go above that."""
+
 KINDS: dict[str, Any] = {
     "user": UserMessage,
     "assistant": AssistantMessage,
@@ -58,12 +61,16 @@ def read(messages: Iterable[dict[str, Any]]) -> list[Any]:
 
 
 def newest(messages: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the newest messages, from one of the user on."""
-    if len(messages) <= most:
-        return messages
-    kept = messages[-most:]
-    while kept and kept[0]["role"] != "user":
-        kept.pop(0)
+    """Return the newest messages, at most ``most`` and ``MAX_BYTES``, from one of the user on.
+
+    What the user said last, and all after it, is kept in any case.
+    """
+    kept = messages
+    while len(kept) > most or len(msgspec.json.encode(kept)) > MAX_BYTES:
+        later = [n for n, each in enumerate(kept) if n and each["role"] == "user"]
+        if not later:
+            return kept if most else []
+        kept = kept[later[0] :]
     return kept
 
 

@@ -116,7 +116,25 @@ class _Runs:
             if isinstance(running, BaseAgent)
             else [*kept, *written([message, *result.output])]
         )
-        await turn.remember(MEMORY, newest(messages, self._max_messages))
+        await self._remember(turn, kept, messages)
+
+    async def _remember(
+        self, turn: Turn, kept: list[dict[str, Any]], messages: list[dict[str, Any]]
+    ) -> None:
+        """Keep the messages of a task; those that other tasks added meanwhile stay, too.
+
+        ``kept`` is what there was when the task began. A memory that forgets replaces all.
+        """
+        before = [_untagged(each) for each in kept]
+        grows = [_untagged(each) for each in messages[: len(kept)]] == before
+        own = messages[len(kept) :] if grows else messages
+        tagged = [{**each, "task": turn.task_id} for each in own]
+
+        def added(now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            others = [each for each in now if grows and each["task"] != turn.task_id]
+            return newest([*others, *tagged], self._max_messages)
+
+        await turn.update(MEMORY, added, [])
 
     async def _workflow(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
         workflow = self._thing
@@ -195,6 +213,10 @@ class _Permissions:
         key = f"permission:{tool.name}:{self._times[tool.name]}"
         decision = await approval(self._turn, tool.name, _plain(given.get("input", given)), key=key)
         return decision.is_approved
+
+
+def _untagged(message: dict[str, Any]) -> dict[str, Any]:
+    return {"role": message["role"], "content": message["content"]}
 
 
 def _plain(value: Any) -> Any:

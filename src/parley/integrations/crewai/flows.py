@@ -9,7 +9,7 @@ from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackCont
 from crewai.flow.flow_config import flow_config
 from crewai.flow.persistence.base import FlowPersistence
 
-from parley.integrations.crewai.people import Asker, Pause
+from parley.integrations.crewai.people import Asker, Pause, text_in
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
 
 STATE = "crewai.flow"
@@ -40,7 +40,7 @@ async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) ->
         assert pause is not None
         answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
         state.pending = pause
-        resume = functools.partial(_resume, kind, run, state, pause["id"], answer.text)
+        resume = functools.partial(_resume, kind, run, state, pause["id"], text_in(answer))
         pause = None
         result = await run.run(resume)
     await turn.remember(pause_key, None)

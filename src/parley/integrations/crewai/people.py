@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
 from crewai.flow.async_feedback import HumanFeedbackPending
 from crewai.hooks import LLMCallHookContext, ToolCallHookContext
 
 from parley.integrations.approvals import approval, decision_in
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
+from parley.model.parts import Message
 
 
 class Feedback:
@@ -64,9 +66,9 @@ class Feedback:
         question = f"{text}\n\nIs this good? Say yes, or what should be different."
         said = await self._run.turn.ask(question, key=f"feedback:{self._asked}")
         decision = decision_in(said)
-        if not said.text.strip() or (decision is not None and decision.is_approved):
+        if decision is not None and decision.is_approved:
             return None
-        return said.text
+        return text_in(said).strip() or None
 
 
 class Asker:
@@ -79,8 +81,7 @@ class Asker:
     def request_input(self, message: str, flow: Any, metadata: Any = None) -> str:
         """Ask the caller, in a thread of the run."""
         self._asked += 1
-        answer = self._run.wait(self._run.turn.ask(message, key=f"input:{self._asked}"))
-        return answer.text
+        return text_in(self._run.wait(self._run.turn.ask(message, key=f"input:{self._asked}")))
 
 
 class Pause:
@@ -110,6 +111,12 @@ class Approvals:
         return None if self._run.wait(asked).is_approved else False
 
 
+def text_in(answer: Message) -> str:
+    """Return what an answer says: its text, else its data as JSON."""
+    data = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
+    return answer.text or "\n".join(msgspec.json.encode(each).decode() for each in data)
+
+
 def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:
     """Let hooks ask the turn's caller within a run, and read the terminal elsewhere."""
 
@@ -118,7 +125,7 @@ def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:
         run = current_run()
         if run is None:
             return original(self, prompt, *args, **options)
-        return run.wait(run.turn.ask(prompt)).text
+        return text_in(run.wait(run.turn.ask(prompt)))
 
     return request_human_input
 

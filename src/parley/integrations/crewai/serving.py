@@ -15,7 +15,7 @@ from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.crewai.flows import run_flow
-from parley.integrations.crewai.people import Approvals, Feedback
+from parley.integrations.crewai.people import Approvals, Feedback, text_in
 from parley.integrations.crewai.replay import ThreadedReplay
 from parley.integrations.crewai.shown import RunEvents
 from parley.integrations.crewai.threaded_run import ThreadedRun
@@ -103,7 +103,8 @@ class _Runs:
         run = ThreadedRun(turn)
         replay = ThreadedReplay(run, output)
         shown = RunEvents(run, output, replay, hidden=self._format is not None)
-        history = await turn.step("conversation", turn.recall, CONVERSATION) or []
+        kept = await turn.step("conversation", turn.recall, CONVERSATION) or []
+        history = [{name: each[name] for name in ("role", "content")} for each in kept]
         said = await input_of(turn, turn.message)
         with ExitStack() as stack:  # what the thread's copy of the context has
             stack.callback(reset_stream_sinks, add_stream_sink(shown))
@@ -118,12 +119,16 @@ class _Runs:
             else:
                 result = await self._agent(run, replay, history, said)
         text = await self._finish(result, output, shown)
-        messages = [
-            *history,
-            {"role": "user", "content": turn.message.text},
-            {"role": "assistant", "content": text},
+        spoken = [
+            {"role": "user", "content": turn.message.text, "task": turn.task_id},
+            {"role": "assistant", "content": text, "task": turn.task_id},
         ]
-        await turn.remember(CONVERSATION, messages[-self._max_messages :])
+
+        def added(said: list[Any]) -> list[Any]:
+            now = [*(each for each in said if each["task"] != turn.task_id), *spoken]
+            return now[max(0, len(now) - self._max_messages) :]
+
+        await turn.update(CONVERSATION, added, [])
         return None
 
     async def _agent(
@@ -167,7 +172,7 @@ class _Runs:
             inputs[missing.pop()] = text
         for each in missing:
             question = f"What is the {each.replace('_', ' ')}?"
-            inputs[each] = (await turn.ask(question, key=f"input:{each}")).text
+            inputs[each] = text_in(await turn.ask(question, key=f"input:{each}"))
         files = files_of(said)
         return await run.run(lambda: crew.kickoff(inputs, files or None))
 

@@ -99,13 +99,20 @@ async def _confirmed_with(
         if decision is not None:
             return {"confirmed": decision.is_approved, "payload": payload}
         data = said_in(answer)
-        if payload is not None and not isinstance(data, str):
-            confirmed = True
-            if isinstance(data, Mapping):
-                confirmed = data.get("confirmed") is not False
-                data = data.get("payload", data)
-            return {"confirmed": confirmed, "payload": data}
+        if isinstance(data, Mapping) and isinstance(data.get("confirmed"), bool):
+            return {"confirmed": data["confirmed"], "payload": data.get("payload", payload)}
+        if isinstance(data, Mapping) and set(data) == {"payload"}:
+            data = data["payload"]
+        if payload is not None and _fills(payload, data):
+            return {"confirmed": True, "payload": data}
         asked = f"That was neither yes nor no. {text}"
+
+
+def _fills(payload: Any, data: Any) -> bool:
+    """Return whether data is a payload that a tool wants filled in: it has no other members."""
+    if isinstance(payload, Mapping) and payload:
+        return isinstance(data, Mapping) and bool(data) and set(data) <= set(payload)
+    return data is not None and not isinstance(data, str)
 
 
 async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:

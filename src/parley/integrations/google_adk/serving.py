@@ -26,6 +26,7 @@ from parley.integrations.google_adk.sessions import MAX_EVENTS, ContextSessions
 from parley.integrations.google_adk.shown_events import ShownEvents, schema_of, usage_of
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
 from parley.integrations.serving import framework_agent
+from parley.integrations.threads import user_id
 from parley.llm.run_output import RunOutput
 
 TASK = "parleyTask"
@@ -48,7 +49,7 @@ def agent(
     """Return an agent that runs an agent of ADK: an ``LlmAgent`` or any other, a workflow, an app.
 
     The name and the description are those of the root agent, the skill's tags name its tools and
-    sub-agents. The session has the id of the context, the user is the caller. ``sessions`` is a
+    sub-agents. The session has the id of the context, the user is its owner. ``sessions`` is a
     session service of ADK; without it sessions are kept with the contexts in the store of the
     tasks (``ContextSessions``), with about ``max_events`` events each. ``artifacts`` keeps files,
     which are shown to the caller; without it they are artifacts of the task. ``memory`` and
@@ -108,10 +109,9 @@ class AdkRuns:
     async def run(self, turn: Turn, output: RunOutput) -> None:
         """Run the app until the task is done; ask the caller whenever it waits."""
         artifacts = self._artifacts or TaskArtifacts(turn)
-        user = turn.caller.owner or "anonymous"
         where = {
             "app_name": self._app_name,
-            "user_id": f"{turn.tenant}/{user}" if turn.tenant else user,
+            "user_id": user_id(turn),
             "session_id": turn.context_id,
         }
         runner = Runner(

@@ -105,7 +105,7 @@ class LangChainSkill(BaseTool):  # type: ignore[misc]
         try:
             result = await place.converse(skill.card.name, given, send)
         except RemoteQuestion as asked:
-            return f"{skill.card.name} asks: {asked.task.text}", []
+            return f"{skill.card.name} asks: {asked.text}", []
         if result.is_error:
             raise ToolException(result.text)
         return result.text, [part for part in result.parts if part.is_file]

@@ -98,7 +98,7 @@ async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) 
         task = question.task
         answer = await ctx.wait_for_event(
             HumanResponseEvent,
-            waiter_event=InputRequiredEvent(prefix=task.text, task=task.id),
+            waiter_event=InputRequiredEvent(prefix=question.text, task=task.id),
             requirements={"task": task.id},
             waiter_id=f"a2a-{task.id}-{task.status.timestamp}",
             timeout=None,

@@ -48,6 +48,27 @@ async def remember(turn: Turn, item: dict[str, Any], new_items: list[RunItem]) -
     await turn.update(KEY, added, [])
 
 
+def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
+    """Return the input of a run, each result of a tool right after its call, as models want it.
+
+    Another task of the context may have spoken in the session while a call waited for an answer.
+    """
+    results = {
+        each["call_id"]: each
+        for each in history
+        if isinstance(each, dict) and each.get("type") == "function_call_output"
+    }
+    said: list[Any] = []
+    for each in history:
+        kind = each.get("type") if isinstance(each, dict) else None
+        if kind == "function_call_output" and each["call_id"] not in results:
+            continue
+        said.append(each)
+        if kind == "function_call" and each.get("call_id") in results:
+            said.append(results.pop(each["call_id"]))
+    return [*said, *new]
+
+
 def _without_files(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_files(each) for each in value]

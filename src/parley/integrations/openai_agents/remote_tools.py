@@ -51,7 +51,7 @@ class OpenQuestions:
         while len(self._open) > MAX_QUESTIONS:
             self._open.popitem(last=False)
         return (
-            f"The agent asks: {question.task.text}\n"
+            f"The agent asks: {question.text}\n"
             f"(The task {question.task.id} waits; answer it with the tool {self._name}.)"
         )
 

@@ -133,7 +133,7 @@ def _answer(answer: Task | Message) -> tuple[str, str]:
     try:
         return new_id(), result_of(answer).text
     except RemoteQuestion as question:
-        return f"{ASKS}{question.task.id}", question.task.text
+        return f"{ASKS}{question.task.id}", question.text
 
 
 def _newest(given: Any) -> tuple[str, str | None]:

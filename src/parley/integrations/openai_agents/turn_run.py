@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from agents.run_state import RunState
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
-from parley.integrations.openai_agents.conversation import conversation, remember
+from parley.integrations.openai_agents.conversation import conversation, in_pairs, remember
 from parley.integrations.openai_agents.event_display import EventDisplay
 from parley.integrations.openai_agents.failures import Refusal, failed
 from parley.integrations.openai_agents.inputs import input_item
@@ -32,6 +33,9 @@ STEP = "openai-agents"
 
 CHECKPOINT_BYTES = 500_000
 """A larger state of a run is kept only for a question; a crash then repeats rounds of tools."""
+
+SETTLED = "urn:parley:openai-agents:session"
+"""Where a context keeps how many items its session has of what is not in doubt."""
 
 _RUN: ContextVar[TurnRun | None] = ContextVar("parley_openai_agents_run", default=None)
 
@@ -130,7 +134,7 @@ class TurnRun:
                 raise RunOver(result)
             size = len(msgspec.json.encode(kept))
             if result.interruptions or size <= CHECKPOINT_BYTES:
-                length = -1 if self._session is None else await self._session_length()
+                length = -1 if self._session is None else await self._settled()
                 return {"state": kept, "length": length}
 
     def _started(self, state: RunState[Any] | None) -> RunResultStreaming:
@@ -138,6 +142,8 @@ class TurnRun:
         config = settings.config or agents.RunConfig(
             workflow_name=self._agent.name, group_id=self._thread
         )
+        if self._session is not None and config.session_input_callback is None:
+            config = dataclasses.replace(config, session_input_callback=in_pairs)
         return agents.Runner.run_streamed(
             self._agent,
             state if state is not None else [*self._history, self._item],
@@ -206,6 +212,8 @@ class TurnRun:
         )
         if self._session is None:
             await remember(self._turn, self._item, result.new_items)
+        else:
+            await self._settled()
         final = result.final_output
         if is_text(result.last_agent) or isinstance(final, str):
             await self._display.end()
@@ -234,10 +242,20 @@ class TurnRun:
         assert self._session is not None
         return len(await self._session.get_items())
 
+    async def _settled(self) -> int:
+        """Note how long the session is now, where a task asks or has ended, and return it."""
+        length = await self._session_length()
+        await self._turn.remember(SETTLED, length)
+        return length
+
     async def _drop_later_than(self, length: int) -> None:
-        """Take back what an attempt that crashed added to the session after the checkpoint."""
+        """Take back what an attempt that crashed added to the session after the checkpoint.
+
+        What other tasks of the context have said since then stays.
+        """
         assert self._session is not None
-        for _ in range(await self._session_length() - length):
+        settled = await self._turn.recall(SETTLED, 0)
+        for _ in range(await self._session_length() - max(length, settled)):
             await self._session.pop_item()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from pydantic import TypeAdapter
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.tools import DeferredToolRequests
@@ -13,13 +14,18 @@ from parley.agent.turn import Turn
 
 HISTORY = "pydantic-ai"
 RUN = "pydantic-ai:{}"
+
+MAX_BYTES = 1_000_000
+"""How many bytes of JSON a conversation keeps; its oldest tasks go above that."""
+
 _REQUESTS = TypeAdapter(DeferredToolRequests)
 
 
 class KeptConversation:
     """What a context remembers: the messages of its tasks that ended, and the run of this one.
 
-    It has the newest messages of the context, at most ``limit``, in whole tasks. The run of a task
+    It has the newest messages of the context, at most ``limit`` and ``MAX_BYTES``, in whole tasks;
+    the newest task is always kept. The run of a task
     is written before the model is asked again and before tools are called, so a further attempt
     goes on from there. It is removed when the task ends.
     """
@@ -39,7 +45,8 @@ class KeptConversation:
     async def load(self) -> None:
         """Read what is kept."""
         turns = await self._turn.recall(HISTORY, [])
-        written = [each for turn in turns for each in turn["messages"]]
+        others = [turn for turn in turns if turn["task"] != self._turn.task_id]
+        written = [each for turn in others for each in turn["messages"]]
         self.earlier = ModelMessagesTypeAdapter.validate_python(written)
         run = await self._turn.recall(RUN.format(self._turn.task_id))
         if run is not None:
@@ -82,8 +89,11 @@ class KeptConversation:
 
         def add(turns: list[Any]) -> list[Any]:
             kept = [each for each in turns if each["task"] != task_id] + [entry]
-            while len(kept) > 1 and sum(len(each["messages"]) for each in kept) > self._limit:
-                kept = kept[1:]
+            sizes = [len(msgspec.json.encode(each)) for each in kept]
+            while len(kept) > 1 and (
+                sum(len(each["messages"]) for each in kept) > self._limit or sum(sizes) > MAX_BYTES
+            ):
+                del kept[0], sizes[0]
             return kept
 
         await self._turn.update(HISTORY, add, [])

@@ -95,7 +95,7 @@ class RemoteTool(AgentTool):  # type: ignore[misc]
                 if question is None:
                     return await self.skill.call(tool_use["input"])
                 self._asked[use_id] = (question, number)
-                answer = context.interrupt(f"question-{number}", reason=question.task.text)
+                answer = context.interrupt(f"question-{number}", reason=question.text)
                 del self._asked[use_id]
                 return await self.skill.answer(question.task, answer)
             except RemoteQuestion as asked:
