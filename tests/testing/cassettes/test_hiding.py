@@ -31,7 +31,14 @@ def test_addresses_in_texts_have_no_credentials(address: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["authToken", "X-Auth-Token", "bearer", "aws_secret_access_key", "userPassword", "webhookSecret"],
+    [
+        "authToken",
+        "X-Auth-Token",
+        "bearer",
+        "aws_secret_access_key",
+        "userPassword",
+        "webhookSecret",
+    ],
 )
 def test_members_that_hold_credentials_are_hidden(name: str) -> None:
     assert Hiding().json({name: SECRET, "nextPageToken": "p2"}) == {

@@ -213,10 +213,7 @@ class OpenAIModel:
         reason, has_events = "", False
         messages: Any = list(request.messages)
         stream = await client.chat.completions.create(
-            model=request.model or self.name,
-            messages=messages,
-            stream=True,
-            extra_body=sent,
+            model=request.model or self.name, messages=messages, stream=True, extra_body=sent
         )
         async with stream:
             async for chunk in stream:

@@ -9,7 +9,6 @@ import msgspec
 
 from parley.llm.model import ModelToolCall
 
-
 CALL_SIZE = 100
 """What a call adds to the size, beside its arguments."""
 
