@@ -467,6 +467,72 @@ async def test_tools_of_ones_own_are_remembered_and_opened_for_each_turn(endpoin
     assert opened == [1, 2, "closed"] or opened == [1, "closed", 2, "closed"]
 
 
+class Stock:
+    """A tool of some name that says whose it is."""
+
+    description = "Looks something up."
+    parameters: ClassVar = {"type": "object", "properties": {}}
+
+    def __init__(self, name: str, owner: str) -> None:
+        self.name, self.owner = name, owner
+
+    async def call(self, arguments, *, key):
+        return ToolResult(parts=(Part(text=self.owner),))
+
+
+class Shelf:
+    """A source that may be away."""
+
+    is_away = False
+
+    def __init__(self, owner: str, *names: str) -> None:
+        self.tools = [Stock(name, owner) for name in names]
+
+    @asynccontextmanager
+    async def open_tools(self, turn):
+        if self.is_away:
+            raise ConnectionError("away")
+        yield self.tools
+
+
+async def test_a_source_takes_no_name_of_the_authors_own_tools(endpoint) -> None:
+    def find() -> str:
+        """Find it."""
+        return "own"
+
+    def script(request):
+        if request.tool_results:
+            return " / ".join(request.tool_results)
+        return ScriptedReply(tool_calls=[("find", {}), ("find_2", {})])
+
+    served = endpoint(script)
+    agent = made(served, tools=[Shelf("other", "find", "ask_user"), find], ask_user=True)
+    async with parley.connect(agent) as remote:
+        task = await remote.send("Go")
+    assert task.text == "own / other"
+    offered = {each["function"]["name"]: each["function"] for each in served.requests[0].tools}
+    assert offered["ask_user"]["description"].startswith("Ask the user a question")
+
+
+async def test_a_call_goes_to_no_other_source_when_its_own_is_away(endpoint) -> None:
+    first, second = Shelf("first", "find"), Shelf("second", "find")
+
+    def script(request):
+        if len(request.tool_results) == 2:
+            return " / ".join(request.tool_results)
+        if request.tool_results:
+            return ScriptedReply(tool_calls=[("find", {})])
+        return ScriptedReply(tool_calls=[("ask_user", {"question": "Go on?"})])
+
+    agent = made(endpoint(script), tools=[first, second], ask_user=True)
+    async with parley.connect(agent) as remote:
+        asked = await remote.send("Go")
+        first.is_away = True
+        task = await remote.send("yes", task=asked)
+    assert task.text.startswith("yes / Error: there is no tool 'find'")
+    assert "find_2" in task.text
+
+
 def test_every_public_name_is_there() -> None:
     for name in parley.llm.__all__:
         assert getattr(parley.llm, name) is not None, name

@@ -8,6 +8,7 @@ from traceback import format_exception
 import pytest
 
 from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel
+from parley.llm.endpoint import openai_model
 from parley.llm.model import ModelChunk, ModelToolCall
 from parley.model.backoff import Backoff
 from tests.llm.raw_endpoint import RawEndpoint, events, refusal, refusing, whole
@@ -111,6 +112,31 @@ async def test_what_an_endpoint_does_not_know_is_left_out_from_then_on(raw, memb
     assert [refused in body for body in raw.bodies] == [True, False, False]
     if member.startswith("max"):
         assert raw.bodies[-1][member] == 9
+
+
+async def test_requests_at_the_same_time_all_leave_out_what_is_refused(raw) -> None:
+    raw.will(refusing("stream_options", HELLO))
+    asked = model(raw)
+    replies = await asyncio.gather(*(said(asked) for _ in range(3)))
+    assert [reply[0].text for reply in replies] == ["Hel"] * 3
+
+
+async def test_what_the_author_sends_is_not_sent_again_once_it_is_refused(raw) -> None:
+    raw.will(refusal(400, "max_tokens is not supported; use max_completion_tokens"))
+    with pytest.raises(ModelFailed, match="max_completion_tokens"):
+        await said(model(raw, options={"max_tokens": 9}))
+    assert len(raw.bodies) == 1
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning", "tool_calls"])
+async def test_a_reply_without_an_end_is_cut_off(raw, monkeypatch, field) -> None:
+    monkeypatch.setattr(openai_model, "MAX_REPLY", 1000)
+    call = {"index": 0, "id": "a", "function": {"name": "one", "arguments": "x" * 50}}
+    piece = {field: [call] if field == "tool_calls" else "x" * 50}
+    raw.will(events(*[piece] * 100, {"finish": "stop"}))
+    with pytest.raises(ModelFailed, match="more than 1,000 characters"):
+        await said(model(raw))
+    assert len(raw.bodies) == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

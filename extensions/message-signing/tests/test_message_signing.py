@@ -13,21 +13,24 @@ from parley_message_signing import URI, MessageSigning, SignatureInvalid, verify
 import parley
 from parley import Agent, Part, Task, Turn
 from parley.model.errors import InvalidParamsError
-from parley.security.signing.keys import SigningKeys
+from parley.security.signing.keys import SigningKeys, decode, encode
 from parley.security.signing.rotation import new_key_set
 from parley.server.run import serving
 
 
-def new_keys() -> SigningKeys:
-    document = new_key_set(["EdDSA"], time.time())
+def new_keys(alg: str = "EdDSA") -> SigningKeys:
+    document = new_key_set([alg], time.time())
     return SigningKeys.parse(msgspec.json.encode(document))
 
+
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""The order of the curve P-256."""
 
 OURS, THEIRS, OTHERS = new_keys(), new_keys(), new_keys()
 
 
-def bank(**options: Any) -> Agent:
-    signing = MessageSigning(OURS, trust=THEIRS.published, audience="bank", **options)
+def bank(trusted: SigningKeys = THEIRS, **options: Any) -> Agent:
+    signing = MessageSigning(OURS, trust=trusted.published, audience="bank", **options)
     agent = Agent("Bank", extensions=[signing])
 
     @agent.skill
@@ -78,6 +81,30 @@ def test_what_no_trusted_key_signed_is_refused() -> None:
                 await client.send("pay")
 
     run(test, bank())
+
+
+def test_a_message_counts_once_with_the_other_signature_that_anyone_can_make_of_it() -> None:
+    keys, kept = new_keys("ES256"), []
+
+    class Keeping(MessageSigning):
+        def ask(self, request: Any) -> Any:
+            kept.append(super().ask(request))
+            return kept[-1]
+
+    async def test(url: str) -> None:
+        async with parley.connect(url, extensions=[Keeping(keys)]) as client:
+            await client.send("pay")
+        message = kept[0].message
+        signature = message.metadata[URI]
+        protected, _, mark = signature["jws"].split(".")
+        r, s = decode(mark)[:32], int.from_bytes(decode(mark)[32:])
+        other = encode(r + (ORDER - s).to_bytes(32))
+        changed = {URI: {**signature, "jws": f"{protected}..{other}"}}
+        async with parley.connect(url, extensions=[URI], idempotent=False) as client:
+            with pytest.raises(InvalidParamsError, match="here before"):
+                await client.send(replace(message, metadata=changed))
+
+    run(test, bank(keys))
 
 
 def test_a_message_counts_once_and_not_for_long() -> None:

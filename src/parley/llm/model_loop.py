@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -181,7 +182,7 @@ class ModelLoop:
             model = await stack.enter_async_context(self.opened())
             output = await stack.enter_async_context(RunOutput(turn))
             try:
-                tools, notes = await self._opened_tools(turn, stack)
+                tools, notes = await self._opened_tools(turn, stack, key)
                 spending = TokenSpending(turn, self._budget, key)
                 run = ModelRun(
                     turn,
@@ -211,10 +212,9 @@ class ModelLoop:
         return "\n\n".join(filter(None, words))
 
     async def _opened_tools(
-        self, turn: Turn, stack: AsyncExitStack
+        self, turn: Turn, stack: AsyncExitStack, key: str
     ) -> tuple[dict[str, Tool], list[str]]:
         """Open the tools of a turn. What cannot be reached is left out, and the model is told."""
-        found: dict[str, Tool] = {}
         notes: list[str] = []
 
         async def tools_of(each: Tool | ToolSource) -> list[Tool]:
@@ -227,7 +227,42 @@ class ModelLoop:
                 notes.append(f"The tools of {each!r} are not available now; say so if they matter.")
                 return []
 
-        for tools in [await tools_of(each) for each in self.tools]:
-            for tool in tools:
-                found[free_name(tool_name(tool.name), found)] = tool
-        return found, notes
+        opened = [await tools_of(each) for each in self.tools]
+        return await self._named(turn, opened, key), notes
+
+    async def _named(
+        self, turn: Turn, opened: Sequence[Sequence[Tool]], key: str
+    ) -> dict[str, Tool]:
+        """Return the tools by their names. The author's own get theirs before those of sources.
+
+        Names are the same in all attempts: what the model has called must not go to a source that
+        has a tool of this name, too, when the other cannot be reached.
+        """
+        is_source = [isinstance(each, ToolSource) for each in self.tools]
+        placed = [
+            (place, tool, f"{place}/{tool.name}/{number}")
+            for place, tools in enumerate(opened)
+            for number, tool in _counted(tools)
+        ]
+
+        async def chosen(known: Mapping[str, str]) -> dict[str, str]:
+            names, taken = dict(known), set(known.values())
+            for _, tool, label in sorted(placed, key=lambda each: is_source[each[0]]):
+                if label not in names:
+                    names[label] = free_name(tool_name(tool.name), taken)
+                    taken.add(names[label])
+            return names
+
+        known: Mapping[str, str] = {}
+        if sum(is_source) > 1:
+            known = await turn.step(f"{key}:names", chosen, {})
+        names = await chosen(known)
+        return {names[label]: tool for _, tool, label in placed}
+
+
+def _counted(tools: Sequence[Tool]) -> Iterator[tuple[int, Tool]]:
+    """Yield tools, and how many before each have its name."""
+    seen: Counter[str] = Counter()
+    for tool in tools:
+        yield seen[tool.name], tool
+        seen[tool.name] += 1

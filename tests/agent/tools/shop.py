@@ -27,6 +27,7 @@ class Shop(NamedTuple):
         """Begin a new journal."""
         self.journal.unlink(missing_ok=True)
         self.go.unlink(missing_ok=True)
+        Path(f"{self.journal}.asked").unlink(missing_ok=True)
 
     @property
     def go(self) -> Path:

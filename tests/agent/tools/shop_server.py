@@ -84,6 +84,19 @@ async def sign(ctx: Context) -> str:
 
 
 @server.tool()
+async def pay(ctx: Context) -> str:
+    """Pay, after a question that is asked once; takes until a file says so."""
+    asked = os.environ["JOURNAL"] + ".asked"
+    if not os.path.exists(asked):
+        open(asked, "w", encoding="utf-8").close()
+        await ctx.elicit("Who pays?", Owner)
+    done("paid")
+    while not os.path.exists(os.environ["JOURNAL"] + ".go"):
+        await asyncio.sleep(0.02)
+    return "paid"
+
+
+@server.tool()
 def photo() -> CallToolResult:
     """Take a photo of the car."""
     pixel = base64.b64encode(b"\x89PNG").decode()

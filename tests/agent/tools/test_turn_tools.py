@@ -233,6 +233,23 @@ async def test_what_a_server_asks_the_caller_is_asked(shop: Shop, tool: str, leg
     assert "Ann" not in results[1].text
 
 
+async def test_a_server_that_asks_only_once_is_not_called_again_after_a_crash(
+    shop: Shop, mortal_fleet: Fleet
+) -> None:
+    agent, results = calling(McpServer(shop.url, legacy=True))
+    first = await mortal_fleet.add(agent)
+    task = await first.task("pay")
+    assert task.state is TaskState.INPUT_REQUIRED
+    await first.task("Ann", task_id=task.id, return_immediately=True)
+    await until(lambda: "paid" in shop.did)
+    second = await mortal_fleet.add(agent)
+    await mortal_fleet.kill(first)
+    shop.go.touch()
+    await until_state(second, task.id, TaskState.COMPLETED)
+    assert shop.did == ["paid"]
+    assert "not known whether it was done" in results[-1].text
+
+
 # -- where it goes -------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -28,13 +29,13 @@ from parley_message_signing.signed import (
     grown,
     message_payload,
 )
-from parley_message_signing.verifying import Keys, SignatureInvalid, verified
+from parley_message_signing.verifying import Keys, SignatureInvalid, Verdict, verified
 
 MOST_GROWING = 10_000
 """The artifacts in progress whose digests are kept; the oldest is forgotten, and ends unsigned."""
 
 MOST_SEEN = 100_000
-"""The signatures within the window that are known, so that none counts twice."""
+"""The signed messages within the window that are known, so that none counts twice."""
 
 
 class MessageSigning(Extension):
@@ -156,11 +157,14 @@ class MessageSigning(Extension):
             found = await verified(message, self._trusted)
         except SignatureInvalid as error:
             raise InvalidParamsError(f"the message is refused: {error}") from None
-        self._check(message, found.signature)
+        self._check(message, found)
         return request
 
-    def _check(self, message: Message, signature: Signature) -> None:
-        now = self._clock()
+    def _check(self, message: Message, verdict: Verdict) -> None:
+        now, signature = self._clock(), verdict.signature
+        # What was signed, and not the signature: with ES256 anyone can make a second one of it.
+        said = hashlib.sha256(message_payload(message, signature)).hexdigest()
+        known = f"{verdict.kid} {said}"
         problem = ""
         if abs(now - signature.issued_at) > self._window:
             problem = f"it was signed more than {self._window:g} seconds from now"
@@ -170,7 +174,7 @@ class MessageSigning(Extension):
             problem = "it was signed for another context"
         elif signature.task_id != message.task_id:
             problem = "it was signed for another task"
-        elif signature.jws in self._seen:
+        elif known in self._seen:
             problem = "it was here before"
         if problem:
             raise InvalidParamsError(f"the message is refused: {problem}")
@@ -178,4 +182,4 @@ class MessageSigning(Extension):
             self._seen.popitem(last=False)
         if len(self._seen) >= MOST_SEEN:
             raise OverloadedError("too many signed messages at once", retry_after=1)
-        self._seen[signature.jws] = now
+        self._seen[known] = now

@@ -20,12 +20,16 @@ import msgspec
 from msgspec.structs import replace
 
 from parley import Agent, Task, Turn
+from parley.client.bindings.http import redacted
+from parley.client.errors import ClientError, RemoteTaskFailed
+from parley.client.message import to_parts
 from parley.extensions import Extension
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.parts import Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.security.signing.canonical import canonical
 
 __all__ = ["URI", "Call", "Trace", "Traceability", "trace_of"]
 
@@ -68,6 +72,22 @@ class Trace(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defa
     omitted: int = 0
 
 
+class _TaskCalls:
+    """The calls of a task, and how many the function has made in its run now."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Call] = {}
+        self._run = (0, 0)
+        self._count = 0
+
+    def next_key(self, turn: Turn) -> str:
+        """Return the key of a call that has none: its order, the same in all runs."""
+        if (run := (turn.number, turn.attempt)) != self._run:
+            self._run, self._count = run, 0
+        self._count += 1
+        return str(self._count)
+
+
 class Traceability(Extension):
     """Each answer of an agent says which agents had a part in it.
 
@@ -92,7 +112,7 @@ class Traceability(Extension):
         self.name = name[:LONGEST_NAME]
         self.max_calls = max_calls
         self._clock = clock
-        self._calls: OrderedDict[str, dict[str, Call]] = OrderedDict()
+        self._tasks: OrderedDict[str, _TaskCalls] = OrderedDict()
         super().__init__(required=required, params={"maxCalls": max_calls})
 
     async def delegate(
@@ -108,12 +128,12 @@ class Traceability(Extension):
 
         ``key`` identifies the call, else its number among those of the turn does.
         """
-        calls = self._of_task(turn.task_id)
-        key = key or f"{turn.attempt}-{len(calls)}"
+        of_task = self._of_task(turn.task_id)
+        calls, key = of_task.calls, key or of_task.next_key(turn)
         began = self._clock()
-        named = agent.name if isinstance(agent, Agent) else agent
-        parts = message if isinstance(message, list | tuple) else [message]
-        sent = hashlib.sha256(encode(parts)).hexdigest()
+        named = agent.name if isinstance(agent, Agent) else redacted(agent)
+        parts = [msgspec.json.decode(encode(part)) for part in to_parts(message)]
+        sent = hashlib.sha256(canonical(parts)).hexdigest()
 
         def note(name: str, state: str, task_id: str = "", trace: Trace | None = None) -> None:
             calls[key] = Call(
@@ -130,7 +150,10 @@ class Traceability(Extension):
             async with turn.connect(agent, extensions=[URI]) as remote:
                 named = remote.card.name
                 answer = await turn.delegate(remote, message, key=f"traced-{key}", **options)
-        except A2AError:
+        except RemoteTaskFailed as error:
+            note(named, error.task.state.value, error.task.id, trace_of(error.task))
+            raise
+        except (A2AError, ClientError):
             note(named, "error")
             raise
         if isinstance(answer, Task):
@@ -139,16 +162,17 @@ class Traceability(Extension):
             note(named, "message", "", trace_of(answer))
         return answer
 
-    def _of_task(self, task_id: str) -> dict[str, Call]:
-        calls = self._calls.setdefault(task_id, {})
-        self._calls.move_to_end(task_id)
-        while len(self._calls) > MOST_TASKS:
-            self._calls.popitem(last=False)
-        return calls
+    def _of_task(self, task_id: str) -> _TaskCalls:
+        found = self._tasks.setdefault(task_id, _TaskCalls())
+        self._tasks.move_to_end(task_id)
+        while len(self._tasks) > MOST_TASKS:
+            self._tasks.popitem(last=False)
+        return found
 
     def send(self, event: E) -> E:
         """Put the trace into what the agent answers: messages and artifacts."""
-        calls = tuple(self._calls.get(event.task_id, {}).values())
+        of_task = self._tasks.get(event.task_id)
+        calls = () if of_task is None else tuple(of_task.calls.values())
         trace = _bounded(Trace(agent=self.name, calls=calls), self.max_calls)
         if isinstance(event, Message):
             return self.put(event, trace)
@@ -158,7 +182,7 @@ class Traceability(Extension):
             said = self.put(event.status.message, trace)
             event = replace(event, status=replace(event.status, message=said))
         if event.status.state.is_terminal:
-            self._calls.pop(event.task_id, None)
+            self._tasks.pop(event.task_id, None)
             return self.put(event, trace)
         return event
 

@@ -68,7 +68,8 @@ class McpCall:
                 return _remembered(logged)
             if logged.state == "called" and not self._tool.is_repeatable:
                 return await self._finish(_interrupted(self._tool))
-        if logged is None and not self._tool.is_repeatable:
+        begins_anew = logged is None or not logged.round  # a server may ask once, and act then
+        if begins_anew and not self._tool.is_repeatable:
             await self._log("called")
         result = await self._exchange(arguments, timeout, progress)
         return await self._finish(result)
@@ -149,7 +150,9 @@ class McpCall:
                     asked.cancel()
                 if self._record.state != "asked":
                     await self._log("asked")
-                answered.set_result(await self._ask(params))
+                result = await self._ask(params)
+                if not answered.done():  # the server may have given up meanwhile
+                    answered.set_result(result)
                 await self._log("called")  # from here on the tool may do what it was called for
         finally:
             if not work.done():

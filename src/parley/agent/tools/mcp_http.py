@@ -31,7 +31,7 @@ def http_client(server: McpServer, egress: Egress | None) -> httpx2.AsyncClient:
     if egress is not None and server.is_authors:
         egress = egress.adding([_place(server.host, server.port), *_issuers_of(server)])
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)  # calls have a limit of their own
-    headers = dict(server.headers)
+    headers = {**server.headers, "Accept-Encoding": "identity"}
     if isinstance(server.auth, str):
         headers["Authorization"] = f"Bearer {server.auth}"
     return httpx2.AsyncClient(
@@ -61,6 +61,12 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
         if self._egress is not None:
             request = await self._checked(request)
         response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            await response.aclose()  # a small answer could become a huge one
+            raise httpx2.ReadError(
+                "the answer is compressed, although the request says that it must not be",
+                request=request,
+            )
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":  # the client bounds the events of a stream
             stream = cast("httpx2.AsyncByteStream", response.stream)

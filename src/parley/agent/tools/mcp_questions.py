@@ -8,7 +8,9 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import msgspec
+from jsonschema.validators import extend  # type: ignore[import-untyped]
 from mcp import types
+from referencing import Registry
 
 from parley.engine.answer import Answer
 from parley.engine.turn.attempt import Attempt
@@ -96,13 +98,26 @@ def _wrong(schema: Mapping[str, Any], value: Any) -> str:
         return "the answer is a JSON object with the fields of the schema"
     try:
         error = next(_validator(msgspec.json.encode(schema)).iter_errors(value), None)
-    except (jsonschema.SchemaError, msgspec.MsgspecError):
+    except (jsonschema.SchemaError, msgspec.MsgspecError, RecursionError):
         return ""  # the server's schema is not one: it judges the answer itself
     return (
         "" if error is None else f"{'.'.join(map(str, error.path)) or '$'}: {error.message[:500]}"
     )
 
 
+_LEFT_TO_SERVERS = ("$ref", "$dynamicRef", "pattern", "patternProperties")
+"""What is not checked here: a server could make it take for ever, or name addresses to read."""
+
+
+def _unchecked(*_: object) -> tuple[()]:
+    return ()
+
+
+_Flat = extend(jsonschema.Draft202012Validator, dict.fromkeys(_LEFT_TO_SERVERS, _unchecked))
+
+
 @lru_cache(maxsize=64)
 def _validator(schema: bytes) -> Any:
-    return jsonschema.Draft202012Validator(msgspec.json.decode(schema))
+    decoded = msgspec.json.decode(schema)
+    jsonschema.Draft202012Validator.check_schema(decoded)
+    return _Flat(decoded, registry=Registry())

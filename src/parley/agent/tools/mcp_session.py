@@ -16,6 +16,7 @@ from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from parley.agent.tools.mcp_http import http_client
 from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
@@ -186,6 +187,7 @@ class McpSession:
     ) -> Answered:
         """Call a tool once. Raises ``MCPError``, and ``TimeoutError`` after ``timeout`` seconds.
 
+        Raises ``McpServerUnavailable`` for an answer that is no result of a tool.
         The time that ``on_question`` takes counts, because the server waits as well.
         """
         async with self._turns or nullcontext():
@@ -207,6 +209,8 @@ class McpSession:
             except MCPError as error:
                 self.retired = self.retired or error.code in LOST
                 raise
+            except ValidationError as error:
+                raise self._unavailable(f"returned what is no result: {_said(error)}") from None
             finally:
                 _CALL.reset(token)
                 self._asking.remove(on_question)

@@ -226,11 +226,12 @@ def _finish(
     if file:
         path = Path(file)
         try:
-            path.write_text(made.written(_format_of(path)) + "\n", "utf-8")  # type: ignore[arg-type]
+            text = made.written(_format_of(path))  # type: ignore[arg-type]
+            path.write_text(output.redact(text) + "\n", "utf-8")
         except OSError as error:
             raise UsageFailure(f"--report: {path} cannot be written: {error.strerror}") from None
     if output.is_json:
-        output.json(made.written("json").encode())
+        output.json(output.redact(made.written("json")).encode())
     else:
         print_line(output.redact(made.written("text") if verbose else made.brief()))
     is_met = made.conforms and not (strict and made.failed)

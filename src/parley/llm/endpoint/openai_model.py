@@ -42,6 +42,9 @@ BACKOFF = Backoff(first=0.5, longest=8.0, jitter=(0.75, 1.0))
 MAX_PAUSE = 60.0
 """How many seconds an endpoint may ask to wait; one that asks for more is not tried again."""
 
+MAX_REPLY = 4_000_000
+"""How many characters a reply may have, with its thinking and the arguments of its tool calls."""
+
 
 class OpenAIModel:
     """A ``Model`` that is asked over the chat completions API, with the ``openai`` package.
@@ -166,16 +169,17 @@ class OpenAIModel:
             client: AsyncOpenAI = self._held[asyncio.get_running_loop()][0]
             failures = 0
             while True:
-                has_begun = False
+                has_begun, sent = False, self._sent(request)
                 try:
-                    async for chunk in self._stream_once(client, request):
+                    async for chunk in self._stream_once(client, request, sent):
                         has_begun = True
                         yield chunk
                     return
                 except (openai.OpenAIError, httpx2.HTTPError, ModelFailed, ValueError) as error:
                     if has_begun:
                         raise failure_of(error, self, request) from None
-                    if (option := unsupported(error, self._sent(request))) is not None:
+                    option = unsupported(error, sent)
+                    if option is not None and option not in self._options:
                         self._refused.add(option)
                         continue
                     failures += 1
@@ -202,17 +206,14 @@ class OpenAIModel:
         return {**body, **self._options}
 
     async def _stream_once(
-        self, client: AsyncOpenAI, request: ModelRequest
+        self, client: AsyncOpenAI, request: ModelRequest, sent: Mapping[str, Any]
     ) -> AsyncIterator[ModelChunk]:
-        calls = ToolCallDeltas()
+        calls, size = ToolCallDeltas(), 0
         usage: ModelUsage | None = None
         reason, has_events = "", False
         messages: Any = list(request.messages)
         stream = await client.chat.completions.create(
-            model=request.model or self.name,
-            messages=messages,
-            stream=True,
-            extra_body=self._sent(request),
+            model=request.model or self.name, messages=messages, stream=True, extra_body=sent
         )
         async with stream:
             async for chunk in stream:
@@ -226,6 +227,12 @@ class OpenAIModel:
                         continue
                     calls.add(getattr(delta, "tool_calls", None) or ())
                     text, thinking = _text(delta, "content"), _thinking(delta)
+                    size += len(text) + len(thinking)
+                    if size + calls.size > MAX_REPLY:
+                        raise ModelFailed(
+                            f"the reply of {self.place} has more than {MAX_REPLY:,} characters, "
+                            "so it was cut off; max_reply_tokens= bounds replies"
+                        )
                     if text or thinking:
                         yield ModelChunk(text=text, thinking=thinking)
         if not has_events:

@@ -9,6 +9,9 @@ import msgspec
 
 from parley.llm.model import ModelToolCall
 
+CALL_SIZE = 100
+"""What a call adds to the size, beside its arguments."""
+
 
 class _Pieces:
     def __init__(self, call_id: str) -> None:
@@ -22,9 +25,12 @@ class ToolCallDeltas:
 
     A piece belongs to the call of its ``index``. Some endpoints give all calls the index 0, or
     none: then a new id, or a further name after arguments, begins a call.
+
+    ``size`` is about how many characters all calls have.
     """
 
     def __init__(self) -> None:
+        self.size = 0
         self._calls: list[_Pieces] = []
         self._at: dict[int, _Pieces] = {}
 
@@ -37,10 +43,11 @@ class ToolCallDeltas:
             call = self._of(delta, name)
             if name and not call.name:
                 call.name = name
-            if isinstance(arguments, str):
+            if arguments is not None and not isinstance(arguments, str):
+                arguments = msgspec.json.encode(arguments).decode()  # some endpoints do not
+            if arguments:
                 call.arguments.append(arguments)
-            elif arguments is not None:  # some endpoints send an object
-                call.arguments.append(msgspec.json.encode(arguments).decode())
+                self.size += len(arguments)
 
     def _of(self, delta: Any, name: str) -> _Pieces:
         index, call_id = getattr(delta, "index", None), getattr(delta, "id", None) or ""
@@ -54,6 +61,7 @@ class ToolCallDeltas:
         if known is None or is_other:
             known = _Pieces(call_id)
             self._calls.append(known)
+            self.size += CALL_SIZE
         elif call_id and not known.id:
             known.id = call_id
         if isinstance(index, int):

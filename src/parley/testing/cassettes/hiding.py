@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -53,33 +54,42 @@ _OPEN_QUERY = frozenset(
 
 _SECRET_MEMBERS = frozenset(
     {
-        "accesstoken",
-        "apikey",
         "assertion",
         "authorization",
-        "bearertoken",
+        "bearer",
         "clientassertion",
-        "clientsecret",
         "codeverifier",
         "cookie",
         "credentials",
         "devicecode",
-        "idtoken",
         "jwt",
         "passwd",
-        "password",
-        "privatekey",
-        "refreshtoken",
-        "secret",
-        "secretkey",
-        "sessiontoken",
         "setcookie",
-        "subjecttoken",
-        "actortoken",
         "token",
-        "xapikey",
     }
 )
+_SECRET_ENDS = (
+    "accesskey",
+    "accesstoken",
+    "actortoken",
+    "apikey",
+    "apitoken",
+    "authtoken",
+    "bearertoken",
+    "idtoken",
+    "passphrase",
+    "password",
+    "privatekey",
+    "refreshtoken",
+    "secret",
+    "secretkey",
+    "securitytoken",
+    "sessiontoken",
+    "signingkey",
+    "subjecttoken",
+    "subscriptionkey",
+)
+"""The ends of names of members that hold secrets; names are in lower case, words joined."""
 _OPEN_FORM = frozenset(("grant_type", "scope", "response_type", "token_type_hint", "audience"))
 _PUSH_MEMBERS = frozenset(
     ("pushnotificationconfig", "taskpushnotificationconfig", "configs", "config")
@@ -91,6 +101,8 @@ _LOOKS_SECRET = re.compile(
     r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{35}",
     re.DOTALL,
 )
+_COOKIES = re.compile(r"=([^;]*)")
+_SET_COOKIES = re.compile(r"(?:^|,)\s*[^=;,\s]+=([^;,]*)")
 _URL = re.compile(r"https?://[^\s\"'<>]+")
 _SHORTEST = 6
 """Shorter values are not looked for in texts: they would be found in words."""
@@ -123,8 +135,8 @@ class Hiding:
             scheme, _, rest = value.partition(" ")
             self.learn(rest)
             if "cookie" in low:
-                for pair in value.split(";"):
-                    self.learn(pair.partition("=")[2].strip())
+                for cookie in (_SET_COOKIES if low == "set-cookie" else _COOKIES).findall(value):
+                    self.learn(cookie.strip())
             if scheme.lower() == "basic":
                 self._learn_basic(rest)
 
@@ -152,7 +164,7 @@ class Hiding:
             self.learn(parts.password)
         pairs = []
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name.lower().replace("_", "") not in _OPEN_QUERY:
+            if _joined(name) not in _OPEN_QUERY:
                 self.learn(value)
                 value = HIDDEN
             pairs.append((name, value))
@@ -168,7 +180,7 @@ class Hiding:
 
     def json(self, value: Any, *, name: str = "", in_push: bool = False, open: bool = False) -> Any:
         """Return a JSON value without secrets."""
-        low = name.lower().replace("_", "").replace("-", "")
+        low = _joined(name)
         if isinstance(value, dict):
             in_push = in_push or low in _PUSH_MEMBERS
             open = open or low == "logprobs"
@@ -179,13 +191,24 @@ class Hiding:
         if isinstance(value, list):
             return [self.json(each, name=name, in_push=in_push, open=open) for each in value]
         if isinstance(value, str):
-            if value and low in _SECRET_MEMBERS and not open:
+            if value and _is_secret(low) and not open:
                 self.learn(value)
                 return HIDDEN
             if in_push and low == "url":
                 return self._webhook(value)
-            return self.text(value)
+            return self.text(self._json_text(value))
         return value
+
+    def _json_text(self, text: str) -> str:
+        """Return a text that may be JSON, as arguments of tools are, without secret members."""
+        if text[:1] not in ("{", "["):
+            return text
+        try:
+            value = json.loads(text)
+            hidden = self.json(value)
+        except (ValueError, RecursionError):
+            return text
+        return text if hidden == value else json.dumps(hidden, ensure_ascii=False)
 
     def form(self, body: str) -> str:
         """Return a form without the values of its fields, but for harmless ones."""
@@ -226,16 +249,29 @@ def _without_credentials(match: re.Match[str]) -> str:
         parts = urlsplit(url)
     except ValueError:
         return HIDDEN
-    if "@" not in parts.netloc and not parts.query:
-        return url
-    pairs = [
-        (name, HIDDEN if name.lower().replace("_", "") in _SECRET_QUERY else value)
-        for name, value in parse_qsl(parts.query, keep_blank_values=True)
-    ]
-    if "@" not in parts.netloc and all(value != HIDDEN for _, value in pairs):
-        return url
+    query, fragment = _without_secret_values(parts.query), parts.fragment
+    if "=" in fragment:
+        fragment = _without_secret_values(fragment)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, urlencode(pairs, safe="[]"), ""))
+    if (host, query, fragment) == (parts.netloc, parts.query, parts.fragment):
+        return url
+    return urlunsplit((parts.scheme, host, parts.path, query, fragment))
 
 
-_SECRET_QUERY = _SECRET_MEMBERS | {"key", "auth", "sig", "signature", "code", "xamzsignature"}
+def _without_secret_values(query: str) -> str:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    kept = [(n, HIDDEN if _is_secret(_joined(n), _SECRET_QUERY) else value) for n, value in pairs]
+    return query if kept == pairs else urlencode(kept, safe="[]")
+
+
+def _joined(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _is_secret(name: str, whole: frozenset[str] = _SECRET_MEMBERS) -> bool:
+    return name in whole or name.endswith(_SECRET_ENDS)
+
+
+_SECRET_QUERY = _SECRET_MEMBERS | {
+    "key", "auth", "sig", "signature", "code", "xamzsignature", "xgoogsignature"
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""What MCP servers must not be able to do to the agents that use them."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from parley import Agent, McpServer, TaskState, Turn
+from parley.agent.tools.mcp_http import http_client
+from parley.agent.tools.mcp_questions import _wrong
+from parley.testing.background_server import BackgroundServer
+from tests.agent.tools.test_turn_tools import served
+
+pytestmark = pytest.mark.anyio
+
+
+class Answering:
+    """A server that gives every request the same answer, and counts them."""
+
+    def __init__(self, body: bytes = b"{}", **headers: str) -> None:
+        self.count = 0
+
+        async def answer(request: Request) -> Response:
+            self.count += 1
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            return Response(body, media_type="application/json", headers=given)
+
+        route = Route("/{rest:path}", answer, methods=["GET", "POST"])
+        self.server = BackgroundServer(Starlette(routes=[route]))
+
+
+async def test_a_small_answer_does_not_become_a_huge_one() -> None:
+    answering = Answering(gzip.compress(b'"' + b"x" * 20_000_000 + b'"'), content_encoding="gzip")
+    answering.server.start()
+    try:
+        server = McpServer(f"{answering.server.url}/mcp")
+        async with http_client(server, None) as http:
+            with pytest.raises(httpx2.ReadError, match="compressed"):
+                await http.post(server.url, json={})
+    finally:
+        answering.server.stop()
+
+
+async def test_the_schema_of_a_question_reads_no_address() -> None:
+    answering = Answering(b'{"type": "integer"}')
+    answering.server.start()
+    try:
+        name = {"$ref": f"{answering.server.url}/schema"}
+        assert _wrong({"type": "object", "properties": {"name": name}}, {"name": "Ann"}) == ""
+    finally:
+        answering.server.stop()
+    assert not answering.count
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"properties": {"name": {"$ref": "#/$defs/nowhere"}}},
+        {"properties": {"name": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"patternProperties": {"^(n+)+$": {"type": "integer"}}},
+        {"properties": {"name": {"minLength": "long"}}},
+        {"properties": {"name": {"type": "words"}}},
+    ],
+)
+async def test_a_schema_that_cannot_be_checked_is_left_to_the_server(schema: Any) -> None:
+    assert _wrong(schema, {"name": "a" * 64 + "!"}) == ""
+
+
+class Speaking:
+    """A server of the older protocol with one tool; ``result`` is what each call returns."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        route = Route("/mcp", self._answer, methods=["POST"])
+        self.server = BackgroundServer(Starlette(routes=[route]))
+
+    async def _answer(self, request: Request) -> Response:
+        call = await request.json()
+        match call["method"]:
+            case "initialize":
+                said: Any = {
+                    "protocolVersion": call["params"]["protocolVersion"],
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "raw", "version": "1"},
+                }
+            case "tools/list":
+                said = {"tools": [{"name": "work", "inputSchema": {"type": "object"}}]}
+            case "tools/call":
+                said = self.result
+            case _:
+                return Response(status_code=202)
+        return JSONResponse({"jsonrpc": "2.0", "id": call.get("id"), "result": said})
+
+
+@pytest.mark.parametrize(
+    "result", [{"content": 5}, {"content": [{"type": "text"}]}, ["words"], {"content": None}]
+)
+async def test_a_result_that_is_none_is_an_error_for_the_function(result: Any) -> None:
+    speaking, agent = Speaking(result), Agent("Mechanic")
+    speaking.server.start()
+    try:
+        server = McpServer(f"{speaking.server.url}/mcp", legacy=True, timeout=5)
+
+        @agent.skill(replies="task")
+        async def work(turn: Turn) -> str:
+            async with turn.tools(server) as tools:
+                answer = await tools.call("work")
+            return f"{answer.is_error} {answer.text}"
+
+        async with served(agent) as caller:
+            task = await caller.task("go")
+    finally:
+        speaking.server.stop()
+    assert task.state is TaskState.COMPLETED
+    assert task.text.startswith("True work")

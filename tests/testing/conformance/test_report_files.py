@@ -1,0 +1,24 @@
+"""Reports that are written to files have no credentials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parley.cli.conformance.command import _finish
+from parley.cli.output.redaction import Redactor
+from parley.cli.output.streams import Output
+from parley.testing.conformance.report import ConformanceReport
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+@pytest.mark.parametrize("suffix", ["json", "html"])
+def test_a_token_that_a_server_repeats_is_in_no_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, is_json: bool
+) -> None:
+    output = Output(is_json=is_json, redact=Redactor(("secret-token-of-ada",)))
+    file = tmp_path / f"report.{suffix}"
+    made = ConformanceReport(kind="server", subject="secret-token-of-ada", verdicts=())
+    _finish(output, made, str(file), verbose=True, strict=False)
+    assert "secret-token" not in file.read_text() + capsys.readouterr().out
