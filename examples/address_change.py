@@ -1,7 +1,7 @@
 """Changes a customer's address, once a document proves it and a clerk has looked at that.
 
     parley serve examples/address_change.py
-    parley send --data '{"customer": "C-17", "street": "Aleksanterinkatu 1", "city": "Helsinki"}'
+    parley send '{"customer": "C-17", "street": "Aleksanterinkatu 1", "city": "Helsinki"}'
 
 It asks for what is missing, here a phone number, and then for a document, which is sent as a file:
 

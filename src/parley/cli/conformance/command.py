@@ -223,6 +223,11 @@ def _run(running: Coroutine[Any, Any, ConformanceReport]) -> ConformanceReport:
 def _finish(
     output: Output, made: ConformanceReport, file: str, *, verbose: bool, strict: bool
 ) -> int:
+    if not made.verdicts:
+        raise UsageFailure(
+            "nothing was tried: no requirement fits these options",
+            hint="--only and --skip take ids, or how they begin, such as CARD-1 or STREAM",
+        )
     if file:
         path = Path(file)
         try:
