@@ -136,7 +136,8 @@ def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Pa
     if location.lstrip().startswith(("{", "[")) and not Path(location).exists():
         raise UsageFailure(
             "--data names a file of JSON, or - for standard input, and this is the JSON itself",
-            hint="give it without --data, as the text: agents whose skills take data read that",
+            hint="pipe it: echo '{...}' | parley send --data - (a skill with typed input reads "
+            "it as the text too, without --data)",
         )
     content = read_stdin() if location == "-" else _read(Path(location), "--data")
     if len(content) > MAX_FILE:
