@@ -12,7 +12,7 @@ import pytest
 
 import parley
 import parley.llm
-from parley import Agent, Part, TaskState, TaskStatusUpdateEvent, Turn
+from parley import Agent, McpServer, Part, TaskState, TaskStatusUpdateEvent, Turn
 from parley.extensions import Chain, ChainBudget
 from parley.extensions.run_progress import RUN_PROGRESS, run_progress
 from parley.extensions.spent import Spent, spent_on
