@@ -1,16 +1,16 @@
 """Changes a customer's address, once a document proves it and a clerk has looked at that.
 
     parley serve examples/address_change.py
-    parley send --data '{"customer": "C-17", "street": "Aleksanterinkatu 1", "city": "Helsinki"}'
+    parley send '{"customer": "C-17", "street": "Aleksanterinkatu 1", "city": "Helsinki"}'
 
 It asks for what is missing, here a phone number, and then for a document, which is sent as a file:
 
-    parley send --task-id TASK --file bill.pdf "my electricity bill"
+    parley send --task-id TASK "my electricity bill" --file bill.pdf
 
 A passport proves who somebody is, not where: the wrong kind of document is asked for again. A clerk
 then decides, at the address that the log shows and that only the clerk's office gets:
 
-    curl -d '{"verified": true, "clerk": "Maija"}' ADDRESS
+    curl --json '{"verified": true, "clerk": "Maija"}' ADDRESS
 
 Nothing is changed before that. Whoever proves nothing, or is never verified, keeps the old address:
 the task is rejected after 14 days, and cannot end in any other way.

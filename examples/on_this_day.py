@@ -46,7 +46,12 @@ def events_on(month: int, day: int, language: str = "en") -> dict[str, object]:
         language: en or zh
 
     """
-    asked = date(2024, month, day)  # a leap year: it has all days
+    try:
+        asked = date(2024, month, day)  # a leap year: it has all days
+    except ValueError:
+        from mcp.server.mcpserver.exceptions import ToolError
+
+        raise ToolError(f"there is no day {day} in month {month}") from None
     nearest = min(EVENTS, key=lambda each: _distance(date(2024, *each), asked))
     year, english, chinese = EVENTS[nearest]
     event = chinese if language.startswith("zh") else english

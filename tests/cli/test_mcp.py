@@ -176,11 +176,12 @@ def test_the_inspector_of_mcp_uses_agents(
         (("serve",), "name an agent, or a registry"),
         (("serve", "http://127.0.0.1:9/none"), "no agent can be offered"),
         (("serve", "h.example", "--search", "paint"), "--search needs --registry"),
+        (("serve", "h.example", "--port", "9021"), "--port needs --http"),
         (("serve", "h.example", "--http", "--host", "0.0.0.0"), "--allow-anonymous"),
         (("serve", "h.example", "--http", "--tls-key", "key.pem"), "belong together"),
         (("serve", "h.example", "--call-time", "0"), "above 0"),
     ],
-    ids=["nothing", "unreachable", "search", "anonymous", "tls", "time"],
+    ids=["nothing", "unreachable", "search", "stdio", "anonymous", "tls", "time"],
 )
 def test_what_is_wrong_is_said(parley: Any, words: tuple[str, ...], said: str) -> None:
     ran = parley("mcp", *words)

@@ -46,6 +46,7 @@ def test_a_media_type_binds_to_the_part_before_it(tmp_path):
         ([("text", "a"), ("media_type", "pdf")], "not a media type"),
         ([("file", "/no/such/file")], "cannot be read"),
         ([("data", "-")], "standard input is not JSON"),
+        ([("data", '{"day": 1}')], "--data names a file of JSON"),
     ],
 )
 def test_what_cannot_be_sent_is_a_usage_error(flags, word):

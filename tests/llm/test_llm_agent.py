@@ -12,7 +12,7 @@ import pytest
 
 import parley
 import parley.llm
-from parley import Agent, Part, TaskState, TaskStatusUpdateEvent, Turn
+from parley import Agent, McpServer, Part, TaskState, TaskStatusUpdateEvent, Turn
 from parley.extensions import Chain, ChainBudget
 from parley.extensions.run_progress import RUN_PROGRESS, run_progress
 from parley.extensions.spent import Spent, spent_on
@@ -547,3 +547,15 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="turn of a token budget"):
         TokenBudget(turn=0)
     assert issubclass(RunStopped, Exception)
+
+
+async def test_a_package_that_a_tool_needs_is_missed_when_the_server_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.llm.tool_sources.find_spec", lambda name: None)
+    helper = llm_agent(
+        "Helper", model="m", script=lambda request: "Hi", tools=[McpServer.stdio("x", name="lift")]
+    )
+    with pytest.raises(Exception, match=r'lift need the package mcp: pip install "parley-a2a\[mcp'):
+        async with parley.connect(helper) as remote:
+            await remote.send("Hello")

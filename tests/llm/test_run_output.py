@@ -16,6 +16,10 @@ pytestmark = pytest.mark.anyio
 agent = Agent("Runner")
 
 
+class Marked(str):
+    """Text as frameworks have it, such as the text of LangChain's messages."""
+
+
 @agent.skill(replies="task")
 async def run(turn: Turn) -> None:
     """Runs."""
@@ -25,7 +29,7 @@ async def run(turn: Turn) -> None:
         await out.thinking("A city.")
         await out.text("Let me ")
         await out.text("see.")
-        await out.tool_called("weather", {"city": "Oslo"}, call_id="1")
+        await out.tool_called("weather", {"city": Marked("Oslo")}, call_id="1")
         await out.tool_returned("weather", "rain", call_id="1")
         await out.text("It ")
         await out.text("rains.")
@@ -49,6 +53,9 @@ async def test_the_answer_is_what_was_said_last_and_progress_is_not_kept() -> No
     ]
     kinds = [each["kind"] for each in shown if each]
     assert kinds == ["thinking", "thinking", "toolCall", "toolResult"]
+    assert [each["arguments"] for each in shown if each and "arguments" in each] == [
+        {"city": "Oslo"}
+    ]
     assert [message.text for message in task.history] == ["Oslo?"]
     chunks = [event for event in seen if isinstance(event, TaskArtifactUpdateEvent)]
     said = "".join(part.text or "" for e in chunks for part in e.artifact.parts)

@@ -133,6 +133,12 @@ def _file(location: str, media_type: str) -> Part:
 
 
 def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
+    if location.lstrip().startswith(("{", "[")) and not Path(location).exists():
+        raise UsageFailure(
+            "--data names a file of JSON, or - for standard input, and this is the JSON itself",
+            hint="pipe it: echo '{...}' | parley send --data - (a skill with typed input reads "
+            "it as the text too, without --data)",
+        )
     content = read_stdin() if location == "-" else _read(Path(location), "--data")
     if len(content) > MAX_FILE:
         raise UsageFailure(

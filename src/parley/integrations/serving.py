@@ -73,4 +73,6 @@ def framework_agent(
 
 def missing(extra: str, error: ImportError) -> ImportError:
     """Return the error that says how to install a framework."""
-    return ImportError(f"{error.name or extra} is not installed: {install_command(extra)}")
+    return ImportError(
+        f"{extra} is not installed (no module {error.name!r}): {install_command(extra)}"
+    )

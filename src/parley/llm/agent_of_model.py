@@ -15,7 +15,7 @@ from parley.llm.model import Model, ModelFailed
 from parley.llm.model_loop import MAX_ROUNDS, MEMORY_TOKENS, Instructions, ModelLoop
 from parley.llm.scripted import Script
 from parley.llm.token_budget import Price, RunStopped, TokenBudget
-from parley.llm.tool_sources import ToolLike, agents_in
+from parley.llm.tool_sources import ToolLike, agents_in, check_installed
 
 READ_MODES = ("text/plain", "application/json", "text/*")
 """What every model takes: text, data, and text files."""
@@ -81,6 +81,7 @@ def llm_agent(
     @asynccontextmanager
     async def connected(agent: Agent) -> AsyncIterator[Any]:
         """Keep the model's connections open while the agent is served."""
+        check_installed(loop.tools)
         async with loop.opened():
             if lifespan is None:
                 yield None

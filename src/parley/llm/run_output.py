@@ -169,9 +169,12 @@ class RunOutput:
 
 
 def _bounded(value: object) -> Any:
-    """Return a value as JSON, or the beginning of its text if it is long or no JSON."""
+    """Return a value as JSON, or the beginning of its text if it is long or no JSON.
+
+    What is no JSON within it, such as the ``str`` of a subclass, is its text.
+    """
     try:
-        written = msgspec.json.encode(value)
+        written = msgspec.json.encode(value, enc_hook=str)
     except (TypeError, ValueError):
         return str(value)[:MAX_SHOWN]
     if len(written) <= MAX_SHOWN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 from parley.agent.remote.uses import Callee, UsableAgent
@@ -15,6 +16,7 @@ from parley.llm.current_turn import current_turn
 from parley.llm.function_tools import FunctionTool, failed
 from parley.llm.remote_skills import skills_on
 from parley.model.cards import AgentCard
+from parley.model.distribution import install_command
 from parley.model.parts import Part
 
 MAX_QUESTION = 2000
@@ -127,6 +129,15 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
                 f"name, description, parameters and call, not {each!r}"
             )
     return found
+
+
+def check_installed(tools: Iterable[Tool | ToolSource]) -> None:
+    """Raise ``ImportError`` where a tool needs a package that is not there."""
+    for each in tools:
+        if isinstance(each, McpTools) and find_spec("mcp") is None:
+            raise ImportError(
+                f"the tools of {each!r} need the package mcp: {install_command('mcp')}", name="mcp"
+            )
 
 
 def _function(each: Any) -> Callable[..., Any]:

@@ -69,8 +69,9 @@ async def test_what_an_agent_does_not_do_is_skipped_with_what_would_help() -> No
         return "Yes"
 
     async with serving(parley.asgi(quiet, drain=0.0)) as url:
-        report = await run_server(url, bindings=("JSONRPC",), protocol_versions=("1.0",))
+        report = await run_server(url, bindings=("JSONRPC", "GRPC"), protocol_versions=("1.0",))
     assert report.conforms
+    assert "GRPC: 0 passed, 0 failed, 1 skipped\n          the card has no such" in report.brief()
     reasons = {each.requirement.id: each.reason for each in report.verdicts if each.reason}
     assert "--task names a text" in reasons["TASK-1"]
     assert "--ask names a text" in reasons["MSG-14"]

@@ -251,6 +251,11 @@ class McpSession:
                 f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
                 "the server where the agent is made, or allow its address (allow_private_agents)"
             )
+        if self.server.command and isinstance(_leaves(error)[0], FileNotFoundError):
+            program = self.server.command[0]
+            return self._unavailable(
+                f"cannot be started: {program!r} is no program, or its cwd no folder"
+            )
         return self._unavailable(f"cannot be used: {_said(error)}")
 
     def _unavailable(self, text: str) -> McpServerUnavailable:

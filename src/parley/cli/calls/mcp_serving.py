@@ -16,6 +16,7 @@ from parley.client.registry.found import FoundAgent
 from parley.client.registry.remote_registry import RemoteRegistry
 from parley.integrations.mcp.bridge import McpBridge, NoAgents
 from parley.integrations.mcp.http import http_app, is_open, serve_http
+from parley.server.sockets import bind_error
 
 KEY_VARIABLE = "PARLEY_MCP_KEY"
 """Names the variable with the secret that ties names of tasks to callers, for many replicas."""
@@ -93,7 +94,7 @@ class McpServing:
             except OSError as error:
                 raise CommandFailure(
                     "PARLEY_ERR_LISTEN",
-                    f"cannot listen on {host}:{port}: {error.strerror or error}",
+                    bind_error(host, port, error),
                     hint="--port 0 takes a free port",
                 ) from error
 
@@ -118,7 +119,11 @@ class McpServing:
         found: list[FoundAgent] = []
         if self._registry is not None:
             registry = self._registry.opened()
-            found = await self._registry.found(registry, *self._search)
+            try:
+                found = await self._registry.found(registry, *self._search)
+            except BaseException:
+                await registry.aclose()
+                raise
         call, settings = self._call, self._settings
         carries = options.get("carries", False)
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +17,7 @@ from parley.cli.settings.table import CommandSettings
 from parley.model.distribution import install_command
 
 TOKEN_VARIABLE = "PARLEY_MCP_TOKEN"
+HOST = "127.0.0.1"
 PORT = 9020
 
 _HTTP = "Over HTTP"
@@ -110,7 +113,7 @@ def register(app: typer.Typer) -> None:
         ] = False,
         host: Annotated[
             str, typer.Option(metavar="HOST", help="Address to listen on.", rich_help_panel=_HTTP)
-        ] = "127.0.0.1",
+        ] = HOST,
         port: Annotated[
             int,
             typer.Option(
@@ -213,6 +216,21 @@ def register(app: typer.Typer) -> None:
             )
         if search and not registry:
             raise UsageFailure("--search needs --registry", hint="--registry URL")
+        needs_http = {
+            "--host": host != HOST, "--port": port != PORT, "--url": url, "--oidc": oidc,
+            "--allowed-host": allowed_host, "--allowed-origin": allowed_origin,
+            "--audience": audience, "--tls-cert": tls_cert, "--tls-key": tls_key,
+            "--token": token and TOKEN_VARIABLE not in os.environ,
+            "--allow-anonymous": allow_anonymous,
+        }  # fmt: skip
+        for flag, is_given in needs_http.items():
+            if is_given and not http:
+                raise UsageFailure(f"{flag} needs --http", hint="the same command with --http")
+        if not http and sys.stdin.isatty():
+            output.note(
+                "waits for a host that speaks MCP on standard input; Ctrl-C ends. "
+                "--http serves hosts that connect to it"
+            )
         log_to_stderr("debug" if settings.debug else "warning")
         try:
             from parley.cli.calls.mcp_serving import McpServing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from parley.testing.conformance.client_scenarios import ClientScenario
     from parley.testing.conformance.client_server import Visit
     from parley.testing.conformance.report import ConformanceReport
+    from parley.testing.conformance.verdicts import Verdict
 
 SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html"}
 BINDINGS = {"JSONRPC": "JSONRPC", "HTTP+JSON": "HTTP+JSON", "REST": "HTTP+JSON", "GRPC": "GRPC"}
@@ -125,6 +127,13 @@ def _register_server(group: typer.Typer) -> None:
         from parley.testing.conformance.probe import ProbedTexts
         from parley.testing.conformance.server_run import CardNotRead, run_server
 
+        shown: set[str] = set()
+
+        def tried(verdict: Verdict) -> None:
+            if verdict.where not in shown and sys.stderr.isatty():  # it may take minutes
+                output.note(f"trying {verdict.where}")
+            shown.add(verdict.where)
+
         async def run() -> ConformanceReport:
             return await run_server(
                 url,
@@ -135,6 +144,7 @@ def _register_server(group: typer.Typer) -> None:
                 bindings=_known_bindings(binding),
                 protocol_versions=_known_versions(protocol_version),
                 patience=patience,
+                on_verdict=tried,
             )
 
         try:
@@ -223,6 +233,11 @@ def _run(running: Coroutine[Any, Any, ConformanceReport]) -> ConformanceReport:
 def _finish(
     output: Output, made: ConformanceReport, file: str, *, verbose: bool, strict: bool
 ) -> int:
+    if not made.verdicts:
+        raise UsageFailure(
+            "nothing was tried: no requirement fits these options",
+            hint="--only and --skip take ids, or how they begin, such as CARD-1 or STREAM",
+        )
     if file:
         path = Path(file)
         try:

@@ -114,6 +114,9 @@ def log_to_stderr(level: str) -> None:
         LogFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
     )
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level != "debug":
+        for name in ("httpx", "httpx2"):  # they log each request at level info
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def prepare_streams() -> None:

@@ -62,7 +62,9 @@ def agent(
         raise ValueError("deps are a value, deps_of returns them: give one of them")
     runs = AgentRuns(thing, deps, deps_of, usage_limits, tuple(toolsets), max_messages)
     about = description if description is not None else str(thing.description or "")
-    settings: dict[str, Any] = {"tags": ("pydantic-ai", *_tool_names(thing, toolsets)), **options}
+    tools = _tool_names(thing, toolsets)
+    about = about or (f"An agent that can use: {', '.join(tools[:30])}." if tools else "")
+    settings: dict[str, Any] = {"tags": ("pydantic-ai", *tools), **options}
     if runs.schema is not None:
         settings.setdefault("output_schema", runs.schema)
     return framework_agent(

@@ -34,13 +34,12 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def conforms(self) -> bool:
         """Whether every MUST that was tried is met, and something was tried."""
-        tried = any(each.outcome != "skipped" for each in self.verdicts)
-        return tried and not any(each.breaks for each in self.verdicts)
+        return self._tried and not any(each.breaks for each in self.verdicts)
 
     @property
     def summary(self) -> str:
         """One line: how many passed, failed and were skipped."""
-        if not any(each.outcome != "skipped" for each in self.verdicts):
+        if not self._tried:
             return "nothing was tried"
         counts = Counter(each.outcome for each in self.verdicts)
         musts = sum(each.breaks for each in self.verdicts)
@@ -66,12 +65,19 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
         """Return the text with what is not met alone, and a line for each place."""
         return "\n".join(self._text(whole=False))
 
+    @property
+    def _tried(self) -> bool:
+        return any(each.outcome != "skipped" for each in self.verdicts)
+
     def _text(self, *, whole: bool) -> Iterator[str]:
         yield f"{self.kind} {self.subject}"
         for where in self._places():
             yield ""
             counts: Counter[str] = Counter(each.outcome for each in self._at(where))
             yield f"{where}: " + ", ".join(f"{counts[each]} {each}" for each in _MARKS)
+            if not whole and counts["skipped"] == counts.total():
+                reasons = Counter(each.reason for each in self._at(where))
+                yield f"          {reasons.most_common(1)[0][0]}"
             for each in self._at(where):
                 if not whole and each.outcome != "failed":
                     continue

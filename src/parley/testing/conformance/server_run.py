@@ -95,6 +95,7 @@ async def run_server(
         card = _read(probe.members)
         if card is None:
             return ConformanceReport(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
+        found: set[str] = set()
         for interface in card.supported_interfaces:
             binding = canonical(interface.protocol_binding)
             version = versions.supported_for(interface.protocol_version)
@@ -104,6 +105,7 @@ async def run_server(
                 continue
             if protocol_versions and version not in protocol_versions:
                 continue
+            found |= {binding, version}
             is_there = _is_of(url, interface.url, binding)
             await _interface(
                 *(http, card, interface, binding, version, add),
@@ -112,6 +114,10 @@ async def run_server(
                 patience=patience,
                 choose=lambda id: chosen(id, only, skip),
             )
+        for asked in (*bindings, *protocol_versions):
+            if asked not in found:
+                reason = "the card has no such interface"
+                add(Verdict(requirement=_REACHED, where=asked, outcome="skipped", reason=reason))
     return ConformanceReport(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
 
 
