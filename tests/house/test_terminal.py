@@ -20,6 +20,7 @@ MAY_NAME_A_STREAM = {
     "cli/calls/report.py": "flushes",
     "cli/commands/auth.py": "asks, in words of its own, for what it is not to read from arguments",
     "cli/commands/demo.py": "asks whether it is a terminal",
+    "cli/conformance/command.py": "asks whether it is a terminal",
     "cli/commands/push.py": "flushes",
     "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/store/audit.py": "writes the lines of an export, which it refuses to a terminal",
