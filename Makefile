@@ -40,7 +40,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench docs conformance interop fuzz simulation clean
+.PHONY: help demo test lint bench docs conformance interop frameworks fuzz simulation clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -48,6 +48,7 @@ help:
 	@echo "make lint    style, types, floors, file sizes"
 	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
 	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"
+	@echo "make frameworks  ask every adapter of a framework (ARGS='-k strands' for one of them)"
 	@echo "make interop  run other people's clients and servers (ARGS=js-1.3 for one of them)"
 	@echo "make fuzz    search for inputs that break a decoder (SECONDS=60 for each)"
 	@echo "make simulation  a fleet under a seeded scheduler, with faults (SEEDS=10000 for more)"
@@ -81,6 +82,9 @@ simulation: $(VENV)/for-tests
 
 conformance: $(VENV)/for-tests
 	@$(BIN)/python -m conformance $(ARGS)
+
+frameworks: $(VENV)/for-tests
+	@PARLEY_FRAMEWORKS=all $(BIN)/python -m pytest -rs tests/integrations $(ARGS)
 
 interop: $(VENV)/for-tests
 	@$(BIN)/python -m tests.peers $(ARGS)

@@ -20,7 +20,7 @@ from tests.polling import let_time_pass, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-KILLS = int(os.environ.get("PARLEY_KILLS", "6"))
+KILLS = int(os.environ.get("PARLEY_KILLS", "4"))
 CALLING = Path(__file__).with_name("calling.py")
 
 

@@ -23,7 +23,7 @@ from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-KILLS = int(os.environ.get("PARLEY_KILLS", "12"))
+KILLS = int(os.environ.get("PARLEY_KILLS", "8"))
 WHOLE = "".join(f"{n} " for n in range(CHUNKS))
 
 

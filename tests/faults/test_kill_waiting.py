@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ROUNDS = int(os.environ.get("PARLEY_KILLS", "1"))
 TASKS = 6
-KILLS = int(os.environ.get("PARLEY_KILLS_A_ROUND", "8"))
+KILLS = int(os.environ.get("PARLEY_KILLS_A_ROUND", "6"))
 PAUSE = 7.2 / KILLS
 WAITING = Path(__file__).with_name("waiting.py")
 SECONDS = 200.0

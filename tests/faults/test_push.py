@@ -25,7 +25,7 @@ from tests.webhooks import Told, Webhook, is_over, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-KILLS = max(1, int(os.environ.get("PARLEY_KILLS", "20")) // 5)
+KILLS = max(1, int(os.environ.get("PARLEY_KILLS", "15")) // 5)
 
 
 async def events_of(served: Served, task_id: str) -> list[bytes]:

@@ -16,13 +16,14 @@ import parley
 from parley import Agent, Turn
 from parley.testing.background_server import BackgroundServer
 from parley.testing.model_endpoint import ModelEndpoint
-from tests.integrations.frameworks import FRAMEWORKS, Framework
+from tests.integrations.frameworks import FRAMEWORKS, Framework, asked
 from tests.integrations.script import Script, said_in
 from tests.peers.environments import NotMade, python_of
 from tests.polling import SECONDS, wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+collect_ignore = [f"test_{name}.py" for name in FRAMEWORKS if name not in asked()]
 
 
 @dataclass
@@ -155,13 +156,11 @@ def remote_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="session", params=sorted(FRAMEWORKS) or [None])
+@pytest.fixture(scope="session", params=asked())
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, remote_url: str
 ) -> Iterator[FrameworkServer]:
     """A framework's agents; tests with it run once for each framework."""
-    if request.param is None:
-        pytest.skip("no framework is listed")
     server = FrameworkServer(
         FRAMEWORKS[request.param], tmp_path_factory.mktemp(request.param), remote_url
     )

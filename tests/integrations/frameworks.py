@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from tests.peers.environments import (
@@ -59,3 +60,12 @@ framework("llama_index", LLAMA_INDEX, checkpoints=True)
 framework("agent_framework", AGENT_FRAMEWORK, checkpoints=True)
 framework("crewai", CREWAI, checkpoints=True)
 framework("beeai", BEEAI_ALONE, checkpoints=True)
+
+USUAL = ("langgraph", "openai_agents", "pydantic_ai")
+"""Those that every run asks; ``make frameworks`` asks all (``PARLEY_FRAMEWORKS=all``)."""
+
+
+def asked() -> list[str]:
+    """Return the names of the frameworks that this run asks."""
+    everyone = os.environ.get("PARLEY_FRAMEWORKS") == "all"
+    return sorted(name for name in FRAMEWORKS if everyone or name in USUAL)
