@@ -202,7 +202,7 @@ async def test_a_crawl_that_is_killed_is_continued_by_another_process(index_url:
         await index.add_sources([Source(url=url, kind=SourceKind.CATALOG)])
         await index.close()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.registry.ingest.crawl_process", index_url, "12"
+            sys.executable, "-m", "tests.registry.ingest.crawl_process", index_url, "20"
         )
         try:
             await until(lambda: f"/{held_at}.json" in web.asked, 60)
@@ -224,6 +224,11 @@ async def test_a_crawl_that_is_killed_is_continued_by_another_process(index_url:
                 return source.state is SourceState.OK
 
             await until(is_ended, 60)
+
+            async def is_listed() -> bool:
+                return await listed(index) == count
+
+            await until(is_listed, 60)
         [source] = await index.sources()
-        assert await listed(index) == source.entries == count
+        assert source.entries == count
         await index.close()
