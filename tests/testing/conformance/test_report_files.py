@@ -10,6 +10,7 @@ from parley.cli.conformance.command import _finish
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
 from parley.testing.conformance.report import ConformanceReport
+from parley.testing.conformance.verdicts import ConformanceRequirement, Verdict
 
 
 @pytest.mark.parametrize("is_json", [False, True])
@@ -19,6 +20,14 @@ def test_a_token_that_a_server_repeats_is_in_no_report(
 ) -> None:
     output = Output(is_json=is_json, redact=Redactor(("secret-token-of-ada",)))
     file = tmp_path / f"report.{suffix}"
-    made = ConformanceReport(kind="server", subject="secret-token-of-ada", verdicts=())
+    requirement = ConformanceRequirement(id="CARD-1", level="MUST", section="8.2", title="A card")
+    verdict = Verdict(
+        requirement=requirement,
+        where="the card",
+        outcome="failed",
+        reason="it says secret-token-of-ada",
+        evidence="< secret-token-of-ada",
+    )
+    made = ConformanceReport(kind="server", subject="secret-token-of-ada", verdicts=(verdict,))
     _finish(output, made, str(file), verbose=True, strict=False)
     assert "secret-token" not in file.read_text() + capsys.readouterr().out
