@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any
 
 import pytest
 
@@ -193,6 +192,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "served" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.peer)
-            callspec: Any = getattr(item, "callspec", None)
-            if callspec is not None:  # one process of a framework, in one worker
-                item.add_marker(pytest.mark.xdist_group(str(callspec.params.get("served"))))

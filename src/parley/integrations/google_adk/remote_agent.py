@@ -33,7 +33,7 @@ QUESTION = "parley:question:{}"
 
 async def sub_agent(
     agent: Callee, *, name: str | None = None, description: str | None = None, **options: Any
-) -> RemoteSubAgent:
+) -> AdkRemoteAgent:
     """Return another agent as an agent of ADK, for ``sub_agents=`` or as a root.
 
     Name and description are those of its card. ``options`` are those of ``parley.connect``, and it
@@ -41,10 +41,10 @@ async def sub_agent(
     """
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         card = remote.card
-    return RemoteSubAgent(agent, card, options, name=name, description=description)
+    return AdkRemoteAgent(agent, card, options, name=name, description=description)
 
 
-class RemoteSubAgent(BaseAgent):
+class AdkRemoteAgent(BaseAgent):
     """Another agent, called with what was said since it last spoke.
 
     Its answer is streamed as partial events, its progress are thoughts, its questions ADK's
