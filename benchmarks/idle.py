@@ -68,13 +68,13 @@ async def bare_app(scope, receive, send):
 
 
 def serve(kind: str) -> None:
-    from parley.server.run import Server
+    from parley.server.run import server_of
     from parley.server.sockets import address_of, listen
 
     sockets = listen("127.0.0.1", 0)
     app = parley_app() if kind == "parley" else bare_app
     address = address_of("127.0.0.1", sockets)
-    server = Server(app, grace=1, kinds=1, started=lambda: print(address, flush=True))
+    server = server_of(app, grace=1, kinds=1, started=lambda: print(address, flush=True))
 
     async def main():
         if kind == "parley":

@@ -1,8 +1,4 @@
-"""Runs an app on uvicorn: listens, serves HTTP and gRPC, drains, stops.
-
-``Server`` overrides internals of uvicorn, which pyproject.toml therefore pins;
-``tests/server/http/test_uvicorn_internals.py`` names each of them.
-"""
+"""Runs an app: listens, serves HTTP and gRPC, drains, stops."""
 
 from __future__ import annotations
 
@@ -10,21 +6,21 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
+import os
 import socket
-import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from types import FrameType
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
 
-import uvicorn
 from starlette.types import ASGIApp, Scope
 
 from parley.server.access_log import log_access
 from parley.server.app import App, Settings
 from parley.server.exposure import check_exposure, warn_of_plain_text
 from parley.server.grpc.options import GrpcOptions
-from parley.server.http.connection import ConnectionLimits, protocol_with
+from parley.server.http1.lifespan import lifespan_of
+from parley.server.http1.proxies import KnownProxies
+from parley.server.http1.server import HttpServer
+from parley.server.http1.serving import HttpServing
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.sockets import ListenError as ListenError
@@ -39,9 +35,8 @@ from parley.server.websocket.upgrade import Upgrades
 # sends requests should be the one that closes.
 _IDLE_CONNECTION = 75
 
-_SIGNALS = [signal.SIGINT, signal.SIGTERM]
-if sys.platform == "win32":
-    _SIGNALS.append(signal.SIGBREAK)
+_CONNECTIONS = "PARLEY_CONNECTIONS"
+"""The variable that, as ``uvicorn``, has uvicorn's connections serve: to compare, in tests."""
 
 _CANCEL_SECONDS = 1.0
 """How long to wait at the very end for tasks that were cancelled."""
@@ -81,7 +76,7 @@ def run(
     address = address_of(host, sockets, _scheme(tls))
     warn_of_plain_text(app, host, sockets, grpc, encryption)
     _set_listener(app, host, sockets)
-    server = Server(
+    server = server_of(
         app,
         grace=grace,
         kinds=1 if grpc is None else 2,
@@ -103,7 +98,7 @@ def run(
             if not server.force_exit:
                 await app.lifecycle.stop()
 
-    runner = asyncio.Runner(loop_factory=server.config.get_loop_factory())
+    runner = asyncio.Runner(loop_factory=_loop_factory())
     try:
         runner.run(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -217,7 +212,7 @@ async def serving(
                 over = over_grpc(app, grpc, host, address, grace, encryption)
                 await stack.enter_async_context(over)
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            server = Server(
+            server = server_of(
                 app,
                 grace=grace,
                 kinds=1 if grpc is None else 2,
@@ -229,6 +224,7 @@ async def serving(
             try:
                 await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
                 if not ready.done():
+                    await task
                     raise ListenError("the server ended before it took a request")
                 yield address
             finally:
@@ -238,154 +234,106 @@ async def serving(
         _close(sockets)
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, which drains the app before the grace period begins.
+class AnyServer(Protocol):
+    """Serves on sockets until ``end`` is called or a signal comes."""
 
-    uvicorn only waits for responses and then cancels them, which cuts streams off. ``kinds`` is
-    the number of protocols whose connections share the process's file descriptors.
-    """
+    should_exit: bool
+    force_exit: bool
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        grace: int,
-        kinds: int,
-        started: Callable[[], None],
-        access_log: bool = False,
-        signals: bool = True,
-        tls: ReloadingTls | None = None,
-    ) -> None:
-        ours = app if isinstance(app, App) else None
-        settings = ours.settings if ours else Settings()
-        request_bytes = ours.request_bytes if ours else ByteReservation(settings)
-        unsent_bytes = ours.unsent_bytes if ours else UnsentBytes(settings)
-        sockets = SocketServing(
-            settings,
-            request_bytes=request_bytes,
-            unsent_bytes=unsent_bytes,
-            unread_timeout=_IDLE_CONNECTION,
-            closes=ours is None,
-        )
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=protocol_with(
-                    ConnectionLimits(
-                        connections=min(settings.max_connections, most_connections(kinds)),
-                        head_timeout=settings.head_timeout,
-                        body_timeout=settings.body_timeout,
-                        request_bytes=request_bytes,
-                        unsent_bytes=unsent_bytes,
-                        keeps_address=settings.trust_proxy,
-                        upgrades=Upgrades(sockets, ours.takes_socket if ours else _takes_all),
-                    )
-                ),
-                # The caller starts an app of ours itself, and gets its errors.
-                lifespan="off" if ours else "auto",
-                ws="none",
-                # Otherwise uvicorn believes the proxy headers of any peer on this machine.
-                proxy_headers=settings.trust_proxy,
-                log_config=None,
-                log_level="warning",
-                access_log=access_log,
-                server_header=False,
-                timeout_keep_alive=_IDLE_CONNECTION,
-                timeout_graceful_shutdown=grace,
-            )
-        )
-        if access_log:
-            log_access()
-        self._drain = ours.lifecycle.drain if ours else None
-        self._tls = tls
-        self._handshake_timeout = settings.head_timeout
-        self._started = started
-        self._signals = signals
-        self._over = asyncio.Event()
-        self._interrupted = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until ``end`` is called or a signal comes."""
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self.servers = []
-        try:
-            await super().serve(sockets)
-        finally:
-            # uvloop cannot be closed while a server listens.
-            for server in self.servers:
-                server.close()
+    async def serve(self, sockets: list[socket.socket]) -> None:
+        """Serve until the end."""
+        ...
 
     def end(self) -> None:
-        """Drain the app, then let uvicorn wait for responses under way."""
-        self.should_exit = True
-        if self._drain is not None:
-            self._drain()
-        self._over.set()
+        """Drain the app, then wait for the answers under way."""
+        ...
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first drains, the second exits at once."""
-        if self._loop is None:
-            return
-        if not self._interrupted:
-            self._interrupted = True
-            self._loop.call_soon_threadsafe(self.end)
-        elif self._task is not None:
-            self.force_exit = True
-            self._loop.call_soon_threadsafe(self._task.cancel)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle termination signals while the server runs."""
-        # Unlike uvicorn's, this does not raise the signals again at the end, which would kill the
-        # process: the caller still has to clean up.
-        if not self._signals or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def server_of(
+    app: ASGIApp,
+    *,
+    grace: int,
+    kinds: int,
+    started: Callable[[], None],
+    access_log: bool = False,
+    signals: bool = True,
+    tls: ReloadingTls | None = None,
+) -> AnyServer:
+    """Return a server that drains the app before the grace period begins.
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept requests, and report it."""
-        if self._tls is None:
-            await super().startup(sockets)
-        else:
-            await super().startup([])
-            await self._listen_with_tls(self._tls, sockets or [])
-        self._started()
+    ``kinds`` is the number of protocols whose connections share the process's file descriptors.
+    ``started`` is called once it accepts requests. The caller starts an ``App`` itself, and gets
+    its errors; the lifespan of another app is the server's.
+    """
+    ours = app if isinstance(app, App) else None
+    settings = ours.settings if ours else Settings()
+    request_bytes = ours.request_bytes if ours else ByteReservation(settings)
+    unsent_bytes = ours.unsent_bytes if ours else UnsentBytes(settings)
+    sockets = SocketServing(
+        settings,
+        request_bytes=request_bytes,
+        unsent_bytes=unsent_bytes,
+        unread_timeout=_IDLE_CONNECTION,
+        closes=ours is None,
+    )
+    if access_log:
+        log_access()
+    max_connections = min(settings.max_connections, most_connections(kinds))
+    upgrades = Upgrades(sockets, ours.takes_socket if ours else _takes_all)
+    drain = ours.lifecycle.drain if ours else None
+    if os.environ.get(_CONNECTIONS) == "uvicorn":
+        from parley.server.uvicorn_server import ConnectionLimits, UvicornServer
 
-    async def _listen_with_tls(self, tls: ReloadingTls, sockets: list[socket.socket]) -> None:
-        """Accept HTTPS: uvicorn bounds no handshake."""
+        return UvicornServer(
+            app,
+            ConnectionLimits(
+                connections=max_connections,
+                head_timeout=settings.head_timeout,
+                body_timeout=settings.body_timeout,
+                request_bytes=request_bytes,
+                unsent_bytes=unsent_bytes,
+                keeps_address=settings.trust_proxy,
+                upgrades=upgrades,
+            ),
+            idle_timeout=_IDLE_CONNECTION,
+            grace=grace,
+            started=started,
+            access_log=access_log,
+            signals=signals,
+            tls=tls,
+            drain=drain,
+            has_lifespan=ours is None,
+        )
+    serving = HttpServing(
+        app,
+        max_connections=max_connections,
+        head_timeout=settings.head_timeout,
+        body_timeout=settings.body_timeout,
+        idle_timeout=_IDLE_CONNECTION,
+        request_bytes=request_bytes,
+        unsent_bytes=unsent_bytes,
+        proxies=KnownProxies() if settings.trust_proxy else None,
+        upgrades=upgrades,
+        logs_access=access_log,
+    )
+    return HttpServer(
+        serving,
+        grace=grace,
+        started=started,
+        drain=drain,
+        lifespan=None if ours else lifespan_of(app, serving.state),
+        tls=None if tls is None else tls.context,
+        signals=signals,
+    )
 
-        def connection() -> asyncio.Protocol:
-            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return made
 
-        loop = asyncio.get_running_loop()
-        for sock in sockets:
-            server = await loop.create_server(
-                connection,
-                sock=sock,
-                ssl=tls.context,
-                ssl_handshake_timeout=self._handshake_timeout,
-                backlog=self.config.backlog,
-            )
-            self.servers.append(server)
-
-    async def main_loop(self) -> None:
-        """Wait for the end without polling ten times a second, as uvicorn does."""
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await self._over.wait()
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the event loop: uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _takes_all(scope: Scope) -> bool:

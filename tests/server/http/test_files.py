@@ -25,7 +25,7 @@ import parley
 from parley import Agent, Caller, Settings, Turn
 from parley.model.errors import UnauthenticatedError
 from parley.server.app import App
-from parley.server.run import Server, serving
+from parley.server.run import server_of, serving
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
 from tests.server.raw_http import ask, connection
@@ -768,7 +768,7 @@ async def test_the_log_of_requests_has_no_signature(
 ) -> None:
     app = parley.asgi(agent_of(), files=tmp_path)
     sock = socket.create_server(("127.0.0.1", 0))
-    server = Server(app, grace=1, kinds=1, started=lambda: None, access_log=True, signals=False)
+    server = server_of(app, grace=1, kinds=1, started=lambda: None, access_log=True, signals=False)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     async with app.lifespan():
         task = asyncio.create_task(server.serve([sock]))

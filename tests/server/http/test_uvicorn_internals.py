@@ -1,8 +1,8 @@
 """The internals of uvicorn that the server overrides and reads, each by its name.
 
-``server/http/connection.py`` and ``server/run.py`` rely on them. A new minor of uvicorn may change
-them without notice, so pyproject.toml bounds it: run these tests and those of the server with the
-new one, adapt the two files, then raise the bound.
+``server/http/connection.py`` and ``server/uvicorn_server.py`` rely on them. A new minor of uvicorn
+may change them without notice, so pyproject.toml bounds it: run these tests and those of the server
+with the new one, adapt the two files, then raise the bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from parley.server.http.connection import BoundedProtocol, _Flow
-from parley.server.run import Server
+from parley.server.uvicorn_server import UvicornServer as Server
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,7 +52,7 @@ READ = {
     "cycle": "body keep_alive response_started response_complete disconnected message_event",
     "flow": "_transport read_paused write_paused pause_reading",
     "server": "should_exit force_exit config serve on_tick server_state",
-    "config": "get_loop_factory http_protocol_class backlog",
+    "config": "http_protocol_class backlog",
     "parser": "should_upgrade get_method get_http_version feed_data set_dangerous_leniencies",
 }
 """Attributes and methods that the server reads, sets or calls."""
@@ -100,7 +100,8 @@ def names_in(code: CodeType) -> set[str]:
 def changed(what: str) -> str:
     return (
         f"uvicorn {uvicorn.__version__} {what}; parley/server/http/connection.py or "
-        "parley/server/run.py relies on it: adapt them, then raise the bound in pyproject.toml"
+        "parley/server/uvicorn_server.py relies on it: adapt them, then raise the bound in "
+        "pyproject.toml"
     )
 
 

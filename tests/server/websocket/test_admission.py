@@ -11,7 +11,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 
 from parley.server.app import Settings, create_app
-from parley.server.run import Server, serving
+from parley.server.run import server_of, serving
 from parley.server.sockets import address_of, listen
 from parley.server.websocket.socket import SocketClosed
 from tests.polling import until
@@ -356,7 +356,7 @@ async def test_a_line_of_the_access_log_is_written_for_each_handshake(caplog):
     app = socket_app()
     caplog.set_level(logging.INFO, "uvicorn.access")
     sockets = listen("127.0.0.1", 0)
-    server = Server(app, grace=1, kinds=1, started=ready.set, access_log=True, signals=False)
+    server = server_of(app, grace=1, kinds=1, started=ready.set, access_log=True, signals=False)
     async with app.lifespan():
         running = asyncio.create_task(server.serve(sockets))
         await ready.wait()

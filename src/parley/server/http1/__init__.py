@@ -1,0 +1,1 @@
+"""The server's own HTTP/1.1."""

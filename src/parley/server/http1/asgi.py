@@ -1,0 +1,296 @@
+"""One request of an ASGI app, on a connection of the server: ``receive``, ``send``, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Scope
+
+from parley.server.http1.head import RequestHead
+from parley.server.http1.response import Field, field_name, response_head
+
+_LARGE = 64 * 1024
+_WITHOUT_BODY = (204, 304)
+
+_FAILED = (b"content-type", b"text/plain; charset=utf-8")
+
+_log = logging.getLogger("parley.server")
+_access_log = logging.getLogger("uvicorn.access")
+
+
+class AnsweredOn(Protocol):
+    """The connection that a request came on."""
+
+    client: tuple[str, int] | None
+    keeps_alive: bool
+
+    @property
+    def is_write_paused(self) -> bool:
+        """Whether the client has much to read yet."""
+        ...
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether the client was not told to send the body that it announced."""
+        ...
+
+    @property
+    def logs_access(self) -> bool:
+        """Whether requests are logged."""
+        ...
+
+    def wants_body(self) -> None:
+        """Read on: the app waits for the body."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the answer."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the client has read enough, or has gone."""
+        ...
+
+    def answered(self) -> None:
+        """Go on after an answer that is complete."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection, where an answer cannot be completed."""
+        ...
+
+
+class AsgiExchange:
+    """One request and its answer.
+
+    The head of the answer is written together with the first part of its body. ``held`` is how many
+    bytes of the request's body the app has not read; ``has_started``: the answer has begun.
+    """
+
+    __slots__ = (
+        "_body", "_connection", "_head", "_in_chunks", "_is_body_complete", "_is_complete",
+        "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body", "has_started",
+        "held",
+    )  # fmt: skip
+
+    def __init__(self, connection: AnsweredOn, head: RequestHead, scope: Scope) -> None:
+        self._connection = connection
+        self._head = head
+        self._scope = scope
+        self._body: list[bytes] = []
+        self.held = 0
+        self._is_body_complete = False
+        self._receivers: list[asyncio.Future[None]] = []
+        self._is_gone = self._is_complete = False
+        # The answer: its head until the body comes, and how its length is known.
+        self._start: tuple[int, list[Field]] | None = None
+        self.has_started = False
+        self._in_chunks = self._without_body = False
+        self._unsent: int | None = None  # of a declared length
+
+    # -- what the connection calls ---------------------------------------------------------------
+
+    def feed(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+        if self._is_complete:
+            return
+        self._body.append(piece)
+        self.held += len(piece)
+        self._wake()
+
+    def end_body(self) -> None:
+        """Note that the body is complete."""
+        self._is_body_complete = True
+        self._wake()
+
+    def disconnect(self) -> None:
+        """Note that the client has gone."""
+        self._is_gone = True
+        self._body, self.held = [], 0
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._receivers:
+            receivers, self._receivers = self._receivers, []
+            for receiver in receivers:
+                if not receiver.done():
+                    receiver.set_result(None)
+
+    # -- the app ---------------------------------------------------------------------------------
+
+    async def run(self, app: ASGIApp) -> None:
+        """Call the app, and end what it left open."""
+        try:
+            await app(self._scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            # The grace period of the server is over.
+            self._give_up(503)
+            raise
+        except BaseException as error:
+            _log.error("the app failed at a request", exc_info=error)
+            self._give_up(500)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if not (self._is_complete or self._is_gone):
+                _log.error("the app did not complete its answer")
+                self._give_up(500)
+
+    def _give_up(self, status: int) -> None:
+        if self._is_complete or self._is_gone:
+            return
+        connection = self._connection
+        if self.has_started:
+            connection.close()
+            return
+        self._start = None
+        body = b"Internal Server Error" if status == 500 else b"Service Unavailable"
+        length = (b"content-length", b"%d" % len(body))
+        self._begin(status, [_FAILED, length, (b"connection", b"close")])
+        self._write_first(body, has_more=False)
+
+    # -- ASGI ------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """Return the next piece of the body, or that the client has gone (ASGI)."""
+        connection = self._connection
+        while not (self._body or self._is_body_complete or self._is_gone or self._is_complete):
+            connection.wants_body()
+            await self._changed()
+        if self._is_body_complete and self._body is _TAKEN:
+            # The app waits for the client to go.
+            while not (self._is_gone or self._is_complete):
+                await self._changed()
+        if self._is_gone or self._is_complete:
+            return {"type": "http.disconnect"}
+        body = self._body
+        piece = body[0] if len(body) == 1 else b"".join(body)
+        has_more = not self._is_body_complete
+        self._body, self.held = [] if has_more else _TAKEN, 0
+        if has_more:
+            connection.wants_body()
+        return {"type": "http.request", "body": piece, "more_body": has_more}
+
+    async def _changed(self) -> None:
+        receiver = asyncio.get_running_loop().create_future()
+        self._receivers.append(receiver)
+        await receiver
+
+    async def send(self, message: Message) -> None:
+        """Take a message of the app (ASGI). Raises ``RuntimeError`` for one out of place."""
+        connection = self._connection
+        if connection.is_write_paused:
+            await connection.writable()
+        if self._is_gone:
+            return
+        kind = message["type"]
+        if self._is_complete:
+            raise RuntimeError(f"{kind} came after the answer was complete")
+        if not self.has_started and self._start is None:
+            if kind != "http.response.start":
+                raise RuntimeError(f"{kind} came before http.response.start")
+            self._begin(message["status"], list(message.get("headers") or ()))
+            return
+        if kind != "http.response.body":
+            raise RuntimeError(f"{kind} came where http.response.body should")
+        body, has_more = message.get("body", b""), message.get("more_body", False)
+        if not self.has_started:
+            self._write_first(body, has_more=has_more)
+        else:
+            self._write_more(body, has_more=has_more)
+
+    # -- the answer ------------------------------------------------------------------------------
+
+    def _begin(self, status: int, headers: list[Field]) -> None:
+        """Decide how the length of the answer is told, and keep the head until the body comes."""
+        fields: list[Field] = []
+        self._without_body = self._head.method == "HEAD" or status in _WITHOUT_BODY or status < 200
+        self._unsent = None
+        has_close = False
+        for name, value in headers:
+            name = field_name(name)
+            if name == b"content-length":
+                if self._unsent is not None or not value.isdigit():
+                    raise RuntimeError("the answer has no single Content-Length")
+                self._unsent = int(value)
+                if status in _WITHOUT_BODY[:1] or status < 200:
+                    continue
+            elif name == b"transfer-encoding":
+                continue  # the server's own decision
+            elif name == b"connection" and b"close" in value.lower():
+                has_close = True
+                self._connection.keeps_alive = False
+            fields.append((name, value))
+        if self._connection.is_expecting:
+            # The client may send the body all the same, or the next request.
+            self._connection.keeps_alive = False
+        if not (self._connection.keeps_alive or has_close):
+            fields.append((b"connection", b"close"))
+        self._start = status, fields
+
+    def _write_first(self, body: bytes, *, has_more: bool) -> None:
+        """Write the head with the first part of the body."""
+        assert self._start is not None
+        status, fields = self._start
+        if self._unsent is None and not self._without_body:
+            if not has_more:
+                self._unsent = len(body)
+                fields.append((b"content-length", b"%d" % len(body)))
+            elif self._head.http_version == "1.1":
+                self._in_chunks = True
+                fields.append((b"transfer-encoding", b"chunked"))
+        head = response_head(status, fields)
+        self._start = None
+        self.has_started = True
+        if self._connection.logs_access:
+            self._log_access(status)
+        self._write_more(body, has_more=has_more, head=head)
+
+    def _write_more(self, body: bytes, *, has_more: bool, head: bytes = b"") -> None:
+        """Write a part of the body, after the head if that is new."""
+        connection = self._connection
+        if self._without_body:
+            body = b""
+        elif self._in_chunks:
+            if body:
+                body = b"%x\r\n%b\r\n" % (len(body), body)
+            if not has_more:
+                body += b"0\r\n\r\n"
+        elif self._unsent is not None:
+            if len(body) > self._unsent or (not has_more and len(body) < self._unsent):
+                if head:
+                    self.has_started = False
+                raise RuntimeError("the answer is not as long as its Content-Length")
+            self._unsent -= len(body)
+        if len(body) > _LARGE and head:
+            connection.write(head)
+            connection.write(body)
+        elif head or body:
+            connection.write(head + body if head else body)
+        if not has_more:
+            self._is_complete = True
+            self._body, self.held = [], 0
+            self._wake()
+            connection.answered()
+
+    def _log_access(self, status: int) -> None:
+        scope = self._scope
+        client = scope["client"]
+        path = quote(scope["path"])
+        if scope["query_string"]:
+            path = f"{path}?{scope['query_string'].decode('latin-1')}"
+        _access_log.info(
+            '%s - "%s %s HTTP/%s" %d',
+            f"{client[0]}:{client[1]}" if client else "",
+            scope["method"],
+            path,
+            scope["http_version"],
+            status,
+        )
+
+
+_TAKEN: list[bytes] = []
+"""In place of a body that the app has taken whole."""

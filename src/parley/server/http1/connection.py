@@ -1,0 +1,622 @@
+"""One HTTP/1.1 connection: bytes in, requests in order, answers out; bounded in time and memory.
+
+The way of data: ``data_received`` collects it, ``_read_on`` takes heads and bodies from it, an
+``AsgiExchange`` answers. There is at most one request at a time. What comes behind it stays bytes
+until its answer was sent and read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from parley.model.errors import OverloadedError
+from parley.security.credentials.client_address import CONNECTION
+from parley.server.http1.asgi import AsgiExchange
+from parley.server.http1.chunked import ChunkedBody
+from parley.server.http1.head import Refused, RequestHead, check_beginning, read_head
+from parley.server.http1.response import date_line
+from parley.server.http1.serving import HttpServing
+from parley.server.tls.extension import tls_extension
+from parley.server.websocket.serving import Handed
+
+MIN_BODY_RATE = 4096
+"""Bytes per second at which the body of a request never times out."""
+
+# Beyond so many bytes behind a request, or of its body that the app has not read, nothing is read.
+_MAX_HELD = 64 * 1024
+# The body of a complete request that is not accounted for.
+_SMALL = 4096
+# How long a client that was refused may go on sending, so that it can read why.
+_LINGER = 2.0
+_MAX_LINGER = 256 * 1024
+# Beyond this many unsent bytes the app's writes pause.
+_WRITE_BUFFER = 16 * 1024
+
+_END_OF_HEAD = b"\r\n\r\n"
+_TIMEOUT = b"408 Request Timeout"
+_OVERLOADED = b"503 Service Unavailable"
+_RETRY = b"retry-after: 1\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_log = logging.getLogger("parley.server")
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection.
+
+    A request has a deadline only while the server waits for its client: not during an answer,
+    however long (streams), nor while the app does not read. There is one timer. It is set for the
+    first deadline and looks at the current one when it fires, so that a request moves a number and
+    no timer.
+    """
+
+    __slots__ = (
+        "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions",
+        "_ignores_input", "_is_ending", "_is_expecting", "_is_handed_over", "_is_reading_paused",
+        "_is_reserve_scheduled", "_is_write_paused", "_last_data_at", "_last_unsent", "_loop",
+        "_received", "_reserved", "_rest", "_scheme", "_server", "_serving", "_started_at",
+        "_timer", "_transport", "_writers", "client", "keeps_alive",
+    )  # fmt: skip
+
+    _transport: asyncio.Transport
+
+    def __init__(self, serving: HttpServing, loop: asyncio.AbstractEventLoop) -> None:
+        self._serving = serving
+        self._loop = loop
+        self.client: tuple[str, int] | None = None
+        self._server: tuple[str, int | None] | None = None
+        self._scheme = "http"
+        self._extensions: dict[str, Any] | None = None
+        # Input that is neither of a complete head nor of a body yet, and how much of it was looked
+        # through for the end of a head.
+        self._buffer = bytearray()
+        self._checked = 0
+        # The request under way: what answers it, and what is missing of its body (a number of
+        # bytes, or chunks).
+        self._exchange: AsgiExchange | None = None
+        self._rest = 0
+        self._body: ChunkedBody | None = None
+        self.keeps_alive = True
+        self._is_expecting = False
+        # When the head or body under way began, when data came last, and how much since then.
+        self._started_at = self._last_data_at = 0.0
+        self._received = 0
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reserved = self._last_unsent = 0
+        self._is_reserve_scheduled = self._is_reading_paused = self._is_write_paused = False
+        self._ignores_input = self._is_ending = self._is_handed_over = False
+        self._writers: list[asyncio.Future[None]] = []
+
+    # -- the beginning and the end of a connection -----------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a connection, unless there are too many (transport callback)."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(_WRITE_BUFFER)
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if isinstance(peer, tuple):
+            self.client = (str(peer[0]), int(peer[1]))
+        if isinstance(own, tuple):
+            self._server = (str(own[0]), int(own[1]))
+        elif isinstance(own, str):
+            self._server = (own, None)
+        encryption = transport.get_extra_info("ssl_object")
+        serving = self._serving
+        if encryption is not None:
+            self._scheme = "https"
+            self._extensions = {"tls": tls_extension(encryption)}
+        if serving.proxies is not None and self.client is not None:
+            # What proxies say replaces the address in a scope, so it is kept beside it.
+            self._extensions = {**(self._extensions or {}), CONNECTION: {"client": self.client}}
+        serving.connections.add(self)
+        if len(serving.connections) > serving.max_connections:
+            _log.debug("%s connections are all that this server accepts", serving.max_connections)
+            self._refuse(_OVERLOADED, _RETRY)
+            return
+        self._set_deadline(self._loop.time() + serving.idle_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the app, and release everything (transport callback)."""
+        self._is_ending = True
+        self._forget_timer()
+        exchange, self._exchange = self._exchange, None
+        self._buffer.clear()
+        self._body = None
+        self._is_write_paused = False
+        self._wake_writers()
+        self._serving.unsent_bytes.discard(self)
+        if exchange is not None:
+            exchange.disconnect()
+        self._reserve(0)
+        self._serving.connections.discard(self)
+
+    def eof_received(self) -> None:
+        """Let the transport close: the client has ended the connection (transport callback)."""
+
+    def shutdown(self) -> None:
+        """Close after the answer under way: the server ends."""
+        if self._exchange is None:
+            self._close()
+        else:
+            self.keeps_alive = False
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Take data (transport callback)."""
+        self._received += len(data)
+        if self._ignores_input or self._is_ending or self._transport.is_closing():
+            if self._is_ending and self._received > _MAX_LINGER:
+                self._transport.close()
+            return
+        if (
+            self._exchange is None
+            and not (self._buffer or self._rest or self._is_write_paused)
+            and self._body is None
+        ):
+            # Most requests come in one piece, which need not be collected.
+            end = data.find(_END_OF_HEAD) + 4
+            if end > 4:
+                self._begin(data[:end], data[end:])
+                return
+        self._buffer += data
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Take what can be taken from the buffer."""
+        buffer = self._buffer
+        while buffer and not (self._ignores_input or self._is_ending):
+            if self._rest or self._body is not None:
+                try:
+                    self._take_body()
+                except Refused as refused:
+                    self._fail(refused)
+                    return
+                if self._rest or self._body is not None:
+                    break
+                continue
+            if self._exchange is not None or self._is_write_paused:
+                break  # it waits for the answer
+            head = self._take_head()
+            if head is None or not self._begin(head, b""):
+                break
+        self._after_input()
+
+    def _take_head(self) -> bytes | None:
+        """Take a head from the buffer, if it is complete."""
+        buffer = self._buffer
+        while buffer.startswith(b"\r\n"):  # which may be between two requests
+            del buffer[:2]
+        if not buffer:
+            self._checked = 0
+            return None
+        end = buffer.find(_END_OF_HEAD, max(0, self._checked - 3))
+        if end < 0:
+            if buffer != b"\r":
+                try:
+                    check_beginning(buffer, self._checked)
+                except Refused as refused:
+                    self._fail(refused)
+                    return None
+            self._checked = len(buffer)
+            return None
+        head = bytes(buffer[: end + 4])
+        del buffer[: end + 4]
+        self._checked = 0
+        return head
+
+    def _begin(self, data: bytes, rest: bytes) -> bool:
+        """Begin the request of a head; ``rest`` came behind it. Return whether to read on."""
+        if data.startswith(b"\r\n"):
+            self._buffer[:0] = data + rest
+            self._read_on()
+            return True
+        try:
+            head = read_head(data)
+        except Refused as refused:
+            self._fail(refused)
+            return False
+        self._deadline = None
+        if head.is_upgrade and self._becomes_socket(head, rest):
+            return False
+        self.keeps_alive = head.keeps_alive
+        exchange = self._exchange = AsgiExchange(self, head, self._scope(head))
+        tasks = self._serving.tasks
+        task = self._loop.create_task(exchange.run(self._serving.app))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        length = head.length
+        if length is not None and length <= len(rest):
+            if length:
+                exchange.feed(rest[:length])
+                rest = rest[length:]
+            exchange.end_body()
+            if length <= _SMALL and not rest:
+                return True
+        else:
+            self._is_expecting = head.is_expecting
+            self._started_at = self._last_data_at = self._loop.time()
+            self._received = 0
+            if length is None:
+                self._body = ChunkedBody()
+            else:
+                self._rest = length
+        if rest:
+            self._buffer[:0] = rest
+            self._read_on()
+        else:
+            self._after_input()
+        return True
+
+    def _take_body(self) -> None:
+        """Hand on what the buffer has of the body. Raises ``Refused``."""
+        buffer, exchange = self._buffer, self._exchange
+        self._is_expecting = False
+        if self._body is None:
+            piece = bytes(buffer[: self._rest])
+            del buffer[: len(piece)]
+            self._rest -= len(piece)
+            is_complete = not self._rest
+        else:
+            piece = self._body.decode(buffer)
+            is_complete = self._body.is_complete
+            if is_complete:
+                self._body = None
+        if exchange is not None:  # else it was answered before, and the rest is dropped
+            if piece:
+                exchange.feed(piece)
+            if is_complete:
+                exchange.end_body()
+        elif is_complete:
+            self._become_idle()
+
+    def _after_input(self) -> None:
+        """Set the deadline of what is incomplete, bound what is held, and account for it."""
+        exchange = self._exchange
+        if self._is_ending or self._ignores_input:
+            return
+        if self._rest or self._body is not None:
+            self._last_data_at = self._loop.time()
+            self._set_deadline(self._body_deadline())
+        elif exchange is None and self._buffer and not (self._is_write_paused or self._started_at):
+            self._started_at = self._loop.time()
+            self._set_deadline(self._started_at + self._serving.head_timeout)
+        held = len(self._buffer) if exchange is None else len(self._buffer) + exchange.held
+        if held > _MAX_HELD and (exchange is not None or self._is_write_paused):
+            self._pause_reading()
+        if (held or self._reserved) and not self._is_reserve_scheduled:
+            # Once the app had a chance to read it.
+            self._is_reserve_scheduled = True
+            self._loop.call_soon(self._reserve_held)
+
+    # -- what exchanges call ---------------------------------------------------------------------
+
+    def wants_body(self) -> None:
+        """Read again: the app has taken what there was of the body, or waits for it."""
+        if self._is_expecting:
+            self._is_expecting = False
+            if not self._is_ending:
+                self._transport.write(_CONTINUE)
+        if self._is_reading_paused and len(self._buffer) <= _MAX_HELD:
+            self._resume_reading()
+        if self._reserved:
+            self._reserve_held()
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the answer."""
+        if not self._is_ending:
+            self._transport.write(data)
+
+    @property
+    def is_write_paused(self) -> bool:
+        """Whether the client has much to read yet."""
+        return self._is_write_paused
+
+    @property
+    def logs_access(self) -> bool:
+        """Whether requests are logged."""
+        return self._serving.logs_access
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether the client was not told to send the body that it announced."""
+        return self._is_expecting
+
+    async def writable(self) -> None:
+        """Wait until the client has read enough, or has gone."""
+        while self._is_write_paused:
+            writer = self._loop.create_future()
+            self._writers.append(writer)
+            await writer
+
+    def answered(self) -> None:
+        """Go on after an answer that is complete."""
+        self._exchange = None
+        if self._is_ending:
+            return
+        if not self.keeps_alive:
+            self._close()
+            return
+        if self._is_reading_paused:
+            self._resume_reading()
+        if self._rest or self._body is not None:
+            # The app did not read all of the body; the rest is dropped.
+            self._is_expecting = False
+            self._started_at = self._last_data_at = self._loop.time()
+            self._received = 0
+            self._set_deadline(self._body_deadline())
+        else:
+            self._become_idle()
+        if self._buffer:
+            # Not from within the app, which may have more to do.
+            self._loop.call_soon(self._read_on_later)
+
+    def _read_on_later(self) -> None:
+        if not self._transport.is_closing():
+            self._read_on()
+
+    def abort(self) -> None:
+        """Abort the connection: of a client that does not read, or of an app that failed."""
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Close the connection, where an answer cannot be completed."""
+        self._close()
+
+    # -- budgets and backpressure ----------------------------------------------------------------
+
+    def unsent(self) -> int:
+        """Return how many bytes the client has not read."""
+        return self._transport.get_write_buffer_size()
+
+    def pause_writing(self) -> None:
+        """Watch an answer whose reader is slow (transport callback)."""
+        self._is_write_paused = True
+        self._serving.unsent_bytes.add(self, self._serving.idle_timeout)
+
+    def resume_writing(self) -> None:
+        """Continue after the reader caught up (transport callback)."""
+        self._is_write_paused = False
+        self._serving.unsent_bytes.discard(self)
+        self._wake_writers()
+        if self._exchange is None and self._buffer and not self._is_ending:
+            if self._is_reading_paused:
+                self._resume_reading()
+            self._read_on()
+
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            if not writer.done():
+                writer.set_result(None)
+
+    def _pause_reading(self) -> None:
+        if self._is_reading_paused or self._transport.is_closing():
+            return
+        self._is_reading_paused = True
+        self._transport.pause_reading()
+        if len(self._buffer) > _MAX_HELD and not (self._rest or self._body is not None):
+            # The answer under way may take hours; what is behind it is not held for so long.
+            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+
+    def _resume_reading(self) -> None:
+        self._is_reading_paused = False
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _reserve_held(self) -> None:
+        """Reserve room for what is held; refuse it if there is none."""
+        self._is_reserve_scheduled = False
+        if self._is_ending or self._transport.is_closing():
+            return
+        exchange = self._exchange
+        try:
+            self._reserve(len(self._buffer) + (0 if exchange is None else exchange.held))
+        except OverloadedError as error:
+            _log.debug("%s: %s", self.client, error.message)
+            if self._rest or self._body is not None or exchange is None:
+                self._reject(_OVERLOADED, _RETRY)
+            else:
+                self._close_after_answer()
+
+    def _reserve(self, size: int) -> None:
+        """Set the bytes reserved for this connection. Raises ``OverloadedError``."""
+        address = self.client[0] if self.client else ""
+        if size > self._reserved:
+            self._serving.request_bytes.reserve(address, size - self._reserved)
+        elif size < self._reserved:
+            self._serving.request_bytes.release(address, self._reserved - size)
+        self._reserved = size
+
+    # -- deadlines -------------------------------------------------------------------------------
+
+    def _become_idle(self) -> None:
+        """Wait for the next request."""
+        self._started_at = 0.0
+        if not self._buffer:
+            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+
+    def _body_deadline(self) -> float:
+        bought = self._started_at + self._received / MIN_BODY_RATE
+        return min(bought, self._last_data_at) + self._serving.body_timeout
+
+    def _set_deadline(self, deadline: float) -> None:
+        self._deadline = deadline
+        timer = self._timer
+        if timer is None or timer.when() > deadline:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _forget_timer(self) -> None:
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        """Set the timer again if the deadline was moved, else act on it."""
+        self._timer = None
+        deadline = self._deadline
+        if deadline is None:
+            return
+        if self._loop.time() < deadline:
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+            return
+        self._deadline = None
+        self._expire()
+
+    def _expire(self) -> None:
+        """Act on a deadline that has passed."""
+        exchange = self._exchange
+        if self._is_ending:
+            self._expect_reader()
+        elif self._rest or self._body is not None:
+            if exchange is not None and (self._is_reading_paused or exchange.has_started):
+                # It is not the client's turn.
+                self._started_at = self._last_data_at = self._loop.time()
+                self._received = 0
+                self._set_deadline(self._body_deadline())
+            else:
+                self._reject(_TIMEOUT)
+        elif exchange is not None:
+            if len(self._buffer) > _MAX_HELD and not self._is_write_paused:
+                self._close_after_answer()
+        elif self._buffer:
+            self._reject(_TIMEOUT)
+        else:
+            self._expect_reader()
+
+    def _expect_reader(self) -> None:
+        """Close an idle connection; wait for its last answer while the client reads that."""
+        unsent, before = self._transport.get_write_buffer_size(), self._last_unsent
+        self._last_unsent = unsent
+        if not unsent:
+            self._transport.close()
+        elif before and unsent >= before:
+            self._transport.abort()
+        else:
+            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+
+    # -- refusing and closing --------------------------------------------------------------------
+
+    def _fail(self, refused: Refused) -> None:
+        """Refuse what is malformed: where it ends is unknown, so nothing further is read."""
+        _log.debug("%s: %s", self.client, refused)
+        if not (self._rest or self._body is not None) and self._exchange is not None:
+            self._close_after_answer()
+        else:
+            self._reject(refused.status)
+
+    def _reject(self, status: bytes, headers: bytes = b"") -> None:
+        """Refuse the request being received with a status, or abort where none can be sent."""
+        if self._transport.is_closing():
+            return
+        exchange = self._exchange
+        is_dropped = exchange is None and (self._rest or self._body is not None)
+        _log.debug("%s: %s", self.client, status.decode())
+        if is_dropped or (exchange is not None and exchange.has_started):
+            self._transport.abort()
+        else:
+            self._refuse(status, headers)
+
+    def _refuse(self, status: bytes, headers: bytes = b"") -> None:
+        """Refuse with a status, and let the client read it before the connection ends."""
+        transport = self._transport
+        transport.write(
+            b"HTTP/1.1 %b\r\n%b%bcontent-length: 0\r\nconnection: close\r\n\r\n"
+            % (status, date_line(), headers)
+        )
+        if (self._exchange is None and self._received == 0) or not transport.can_write_eof():
+            self._close()
+            return
+        # To close at once could reset the connection, and the client would not see why.
+        self._end_input()
+        self._received = 0
+        transport.write_eof()
+        self._set_deadline(self._loop.time() + _LINGER)
+
+    def _close_after_answer(self) -> None:
+        """Close after the answer under way, and ignore all further input."""
+        if self._exchange is None:
+            self._close()
+            return
+        self.keeps_alive = False
+        self._ignores_input = True
+        self._buffer.clear()
+        self._checked = 0
+        if self._is_reading_paused:
+            self._resume_reading()  # else nothing would tell that the client has gone
+        self._reserve_held()
+
+    def _close(self) -> None:
+        """Close, once the client has read what was written."""
+        self._end_input()
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+
+    def _end_input(self) -> None:
+        """Take no further input, and no further answer."""
+        self._is_ending = True
+        self._buffer.clear()
+        self._rest, self._body = 0, None
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.disconnect()
+        self._reserve(0)
+        if self._is_reading_paused:
+            self._resume_reading()
+
+    # -- scopes and upgrades ---------------------------------------------------------------------
+
+    def _scope(self, head: RequestHead) -> dict[str, Any]:
+        """Return the ASGI scope of a request."""
+        client, scheme, serving = self.client, self._scheme, self._serving
+        if serving.proxies is not None:
+            client, scheme = serving.proxies.sender(head.headers, client, scheme)
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": head.http_version,
+            "server": self._server,
+            "client": client,
+            "scheme": scheme,
+            "method": head.method,
+            "root_path": "",
+            "path": head.path,
+            "raw_path": head.raw_path,
+            "query_string": head.query,
+            "headers": head.headers,
+            "state": serving.state.copy(),
+        }
+        if self._extensions is not None:
+            scope["extensions"] = dict(self._extensions)
+        return scope
+
+    def _becomes_socket(self, head: RequestHead, rest: bytes) -> bool:
+        """Give the transport away if a request asks for a WebSocket that is taken."""
+        serving = self._serving
+        if serving.upgrades is None:
+            return False
+        scope = self._scope(head)
+        if not serving.upgrades.takes(scope):
+            return False
+        rest += bytes(self._buffer)
+        self._is_ending = self._is_handed_over = True
+        self._forget_timer()
+        self._buffer.clear()
+        self._reserve(0)
+        serving.unsent_bytes.discard(self)
+        if self._is_reading_paused:
+            self._resume_reading()
+        handed = Handed(
+            scope, rest, serving.app, serving.connections, serving.tasks, serving.logs_access
+        )
+        serving.upgrades.hand_over(self._transport, handed)
+        serving.connections.discard(self)
+        return True

@@ -1,0 +1,200 @@
+"""Reads the head of a request, and decides where its body ends (RFC 9112).
+
+httptools reads the lines. What could be read in two ways is refused here, because a proxy in front
+of the server may have read it in the other one (request smuggling).
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+import httptools
+
+MAX_HEAD = 64 * 1024
+"""The most bytes of a request before its body."""
+
+MAX_HEADERS = 256
+"""The most header fields of a request."""
+
+BAD_REQUEST = b"400 Bad Request"
+
+_MAX_LENGTH_DIGITS = 18
+# What decides about framing, about the connection, or about what a request is for.
+_DECIDING = frozenset(
+    (b"connection", b"content-length", b"expect", b"host", b"transfer-encoding", b"upgrade")
+)
+_AUTHORITY = re.compile(
+    rb"[A-Za-z0-9._~!$&'()*+,;=%-]*(?::\d{0,5})?|\[[0-9A-Fa-f:.]+\](?::\d{0,5})?"
+)
+_BEGINNING = re.compile(rb"[A-Z-]{1,20}(?: |\Z)")
+_BARE_LF = re.compile(rb"(?:\A|[^\r])\n")
+
+
+class Refused(Exception):
+    """The request is refused with a status; the connection ends. The message is for the log."""
+
+    def __init__(self, message: str, status: bytes = BAD_REQUEST) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RequestHead:
+    """The head of one request. ``read_head`` makes one; httptools calls the methods.
+
+    ``headers`` are in the order of the request, with names in lower case. ``target`` is as sent,
+    ``raw_path`` its path, ``path`` that without quoting. ``length`` is that of the body: ``None``
+    for one in chunks. ``keeps_alive``: the connection goes on after the answer. ``is_expecting``:
+    the client waits for "100 Continue". ``is_upgrade``: it asks for another protocol.
+    """
+
+    __slots__ = (
+        "_hosts", "_is_complete", "headers", "http_version", "is_expecting", "is_upgrade",
+        "keeps_alive", "length", "method", "path", "query", "raw_path", "target",
+    )  # fmt: skip
+
+    method: str
+    path: str
+    raw_path: bytes
+    http_version: str
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.target = b""
+        self.query = b""
+        self.length: int | None = -1
+        self.keeps_alive = True
+        self.is_expecting = self.is_upgrade = False
+        self._hosts = 0
+        self._is_complete = False
+
+    # -- what httptools calls ------------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        """Take the request target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field."""
+        name = name.lower()
+        self.headers.append((name, value))
+        if name in _DECIDING:
+            self._decide(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Note the end of the head."""
+        self._is_complete = True
+
+    def _decide(self, name: bytes, value: bytes) -> None:
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"content-length":
+            if self.length != -1 or not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
+                raise Refused("Content-Length is not one number, or not the only length")
+            self.length = int(value)
+        elif name == b"transfer-encoding":
+            if self.length != -1:
+                raise Refused("Transfer-Encoding is not the only length")
+            if value.lower() != b"chunked":
+                raise Refused("the only transfer coding here is chunked", b"501 Not Implemented")
+            self.length = None
+        elif name == b"connection":
+            options = {option.strip() for option in value.lower().split(b",")}
+            if b"close" in options:
+                self.keeps_alive = False
+            if b"upgrade" in options:
+                self.is_upgrade = True
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.is_expecting = True
+
+    # -- the end of the head -------------------------------------------------------------------
+
+    def finish(self, parser: httptools.HttpRequestParser) -> None:
+        """Decide about the whole head. Raises ``Refused``."""
+        if not self._is_complete:
+            raise Refused("this is no HTTP request")
+        version = self.http_version = parser.get_http_version()
+        self.method = parser.get_method().decode("ascii")
+        if version == "1.1":
+            if self._hosts != 1:
+                raise Refused("a request of HTTP/1.1 has one Host")
+        elif version == "1.0":
+            self.keeps_alive = False
+            if self.length is None or self._hosts > 1:
+                raise Refused("chunks, or two hosts, in a request of HTTP/1.0")
+        else:
+            raise Refused(f"HTTP/{version}", b"505 HTTP Version Not Supported")
+        if self.length == -1:
+            self.length = 0
+        target = self.target
+        if target[:1] != b"/":
+            target = self._other_form(target)
+        if b"#" in target:
+            raise Refused("a fragment in the request target")
+        raw_path, _, self.query = target.partition(b"?")
+        self.raw_path = raw_path
+        path = raw_path.decode("ascii")
+        self.path = unquote(path) if "%" in path else path
+
+    def _other_form(self, target: bytes) -> bytes:
+        """Return the path and query of a target that is no path (RFC 9112 §3.2)."""
+        if target == b"*" and self.method == "OPTIONS":
+            return target
+        scheme, separator, rest = target.partition(b"://")
+        if separator and scheme.lower() in (b"http", b"https"):
+            end = min((at for at in map(rest.find, (b"/", b"?")) if at >= 0), default=len(rest))
+            authority = rest[:end]
+            if authority and _AUTHORITY.fullmatch(authority):
+                # The Host header does not count beside it.
+                self.headers[:] = [
+                    (name, authority if name == b"host" else value) for name, value in self.headers
+                ]
+                return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
+        raise Refused("the request target is no path")
+
+
+def read_head(data: bytes) -> RequestHead:
+    """Return a head, given with the empty line at its end.
+
+    Raises ``Refused`` for a malformed one, or one that could be read in two ways.
+    """
+    if len(data) > MAX_HEAD:
+        raise Refused("a long head", b"431 Request Header Fields Too Large")
+    line = data.find(b"\r\n")
+    if data.count(b" ", 0, line) != 2:
+        raise Refused("the request line is not three words")
+    head = RequestHead()
+    parser = httptools.HttpRequestParser(head)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade as stopped:
+        if stopped.args[0] != len(data):
+            raise Refused("the head ends before its empty line") from None
+    except httptools.HttpParserCallbackError as error:
+        if isinstance(error.__context__, Refused):
+            raise error.__context__ from None
+        raise Refused(str(error)) from None
+    except httptools.HttpParserError as error:
+        raise Refused(str(error)) from None
+    if len(head.headers) > MAX_HEADERS:
+        raise Refused("many headers", b"431 Request Header Fields Too Large")
+    try:
+        head.finish(parser)
+    except UnicodeDecodeError:
+        raise Refused("the request target is not ASCII") from None
+    return head
+
+
+def check_beginning(data: bytes | bytearray, since: int) -> None:
+    """Refuse what cannot become a head: it is not the beginning of one.
+
+    ``since`` is how much of it was checked before. Raises ``Refused``.
+    """
+    if len(data) > MAX_HEAD:
+        raise Refused("a long head", b"431 Request Header Fields Too Large")
+    if not since and not _BEGINNING.match(data, 0, 21):
+        raise Refused("this is no HTTP request")
+    if _BARE_LF.search(data, max(0, since - 1)):
+        raise Refused("a line that ends without CR")
+    if data.count(b"\n") > MAX_HEADERS + 1:
+        raise Refused("many headers", b"431 Request Header Fields Too Large")

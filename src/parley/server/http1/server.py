@@ -1,0 +1,141 @@
+"""Listens for HTTP connections, and ends: drains the app, waits for answers, gives up the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import FrameType
+
+from parley.server.http1.connection import HttpConnection
+from parley.server.http1.serving import HttpServing
+
+_BACKLOG = 2048
+_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if sys.platform == "win32":
+    _SIGNALS.append(signal.SIGBREAK)
+
+_CANCEL_SECONDS = 1.0
+"""How long requests that were cancelled at the end have to say so to their callers."""
+
+_log = logging.getLogger("parley.server")
+
+
+class HttpServer:
+    """Serves connections on given sockets until ``end`` is called or a signal comes.
+
+    ``drain`` is called first at the end; then requests under way have ``grace`` seconds.
+    ``lifespan`` is around it all. ``started`` is called once connections are accepted. With
+    ``signals`` the first one ends the server, and the second one cancels ``serve``.
+    """
+
+    def __init__(
+        self,
+        serving: HttpServing,
+        *,
+        grace: float,
+        started: Callable[[], None],
+        drain: Callable[[], None] | None = None,
+        lifespan: AbstractAsyncContextManager[None] | None = None,
+        tls: ssl.SSLContext | None = None,
+        signals: bool = True,
+    ) -> None:
+        self._serving = serving
+        self._grace = grace
+        self._started = started
+        self._drain = drain
+        self._lifespan = lifespan or contextlib.nullcontext()
+        self._tls = tls
+        self._signals = signals
+        self._over = asyncio.Event()
+        self._interrupted = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._listening: list[asyncio.Server] = []
+        self.should_exit = False
+        self.force_exit = False
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until the end. Raises what the lifespan raises."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        with self._handling_signals():
+            async with self._lifespan:
+                try:
+                    await self._listen(loop, sockets)
+                    self._started()
+                    await self._over.wait()
+                finally:
+                    # uvloop cannot be closed while a server listens.
+                    for listening in self._listening:
+                        listening.close()
+                await self._finish()
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, sockets: Sequence[socket.socket]
+    ) -> None:
+        serving, tls = self._serving, self._tls
+        for sock in sockets:
+            listening = await loop.create_server(
+                lambda: HttpConnection(serving, loop),
+                sock=sock,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else serving.head_timeout,
+                backlog=_BACKLOG,
+            )
+            self._listening.append(listening)
+
+    def end(self) -> None:
+        """Drain the app, and then wait for the answers under way."""
+        self.should_exit = True
+        if self._drain is not None:
+            self._drain()
+        self._over.set()
+
+    async def _finish(self) -> None:
+        """Wait until the answers under way are sent; after the grace period, cancel them."""
+        serving = self._serving
+        for connection in list(serving.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace):
+                await serving.wait_ended()
+        if serving.tasks:
+            _log.warning("%d request(s) outlast the grace period", len(serving.tasks))
+            for task in list(serving.tasks):
+                task.cancel()
+            await asyncio.wait(set(serving.tasks), timeout=_CANCEL_SECONDS)
+        for connection in list(serving.connections):
+            connection.abort()
+
+    # -- signals ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        if not self._signals or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: the first drains, the second exits at once."""
+        if self._loop is None:
+            return
+        if not self._interrupted:
+            self._interrupted = True
+            self._loop.call_soon_threadsafe(self.end)
+        elif self._task is not None:
+            self.force_exit = True
+            self._loop.call_soon_threadsafe(self._task.cancel)
