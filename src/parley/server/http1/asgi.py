@@ -236,10 +236,7 @@ class AsgiExchange:
         assert self._start is not None
         status, fields = self._start
         if self._unsent is None and not self._without_body:
-            if not has_more:
-                self._unsent = len(body)
-                fields.append((b"content-length", b"%d" % len(body)))
-            elif self._head.http_version == "1.1":
+            if self._head.http_version == "1.1":
                 self._in_chunks = True
                 fields.append((b"transfer-encoding", b"chunked"))
         head = response_head(status, fields)

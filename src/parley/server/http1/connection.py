@@ -92,9 +92,8 @@ class HttpConnection(asyncio.Protocol):
 
     # -- the beginning and the end of a connection -----------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many (transport callback)."""
-        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(_WRITE_BUFFER)
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
@@ -153,10 +152,8 @@ class HttpConnection(asyncio.Protocol):
             if self._is_ending and self._received > _MAX_LINGER:
                 self._transport.close()
             return
-        if (
-            self._exchange is None
-            and not (self._buffer or self._rest or self._is_write_paused)
-            and self._body is None
+        if self._exchange is None and not (
+            self._buffer or self._is_write_paused or self._is_in_body
         ):
             # Most requests come in one piece, which need not be collected.
             end = data.find(_END_OF_HEAD) + 4
@@ -170,13 +167,13 @@ class HttpConnection(asyncio.Protocol):
         """Take what can be taken from the buffer."""
         buffer = self._buffer
         while buffer and not (self._ignores_input or self._is_ending):
-            if self._rest or self._body is not None:
+            if self._is_in_body:
                 try:
                     self._take_body()
                 except Refused as refused:
                     self._fail(refused)
                     return
-                if self._rest or self._body is not None:
+                if self._is_in_body:
                     break
                 continue
             if self._exchange is not None or self._is_write_paused:
@@ -279,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._exchange
         if self._is_ending or self._ignores_input:
             return
-        if self._rest or self._body is not None:
+        if self._is_in_body:
             self._last_data_at = self._loop.time()
             self._set_deadline(self._body_deadline())
         elif exchange is None and self._buffer and not (self._is_write_paused or self._started_at):
@@ -343,7 +340,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._is_reading_paused:
             self._resume_reading()
-        if self._rest or self._body is not None:
+        if self._is_in_body:
             # The app did not read all of the body; the rest is dropped.
             self._is_expecting = False
             self._started_at = self._last_data_at = self._loop.time()
@@ -399,7 +396,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._is_reading_paused = True
         self._transport.pause_reading()
-        if len(self._buffer) > _MAX_HELD and not (self._rest or self._body is not None):
+        if len(self._buffer) > _MAX_HELD and not self._is_in_body:
             # The answer under way may take hours; what is behind it is not held for so long.
             self._set_deadline(self._loop.time() + self._serving.idle_timeout)
 
@@ -418,10 +415,10 @@ class HttpConnection(asyncio.Protocol):
             self._reserve(len(self._buffer) + (0 if exchange is None else exchange.held))
         except OverloadedError as error:
             _log.debug("%s: %s", self.client, error.message)
-            if self._rest or self._body is not None or exchange is None:
-                self._reject(_OVERLOADED, _RETRY)
-            else:
+            if exchange is not None and self._buffer and not self._is_in_body:
                 self._close_after_answer()
+            else:
+                self._reject(_OVERLOADED, _RETRY)
 
     def _reserve(self, size: int) -> None:
         """Set the bytes reserved for this connection. Raises ``OverloadedError``."""
@@ -431,6 +428,10 @@ class HttpConnection(asyncio.Protocol):
         elif size < self._reserved:
             self._serving.request_bytes.release(address, self._reserved - size)
         self._reserved = size
+
+    @property
+    def _is_in_body(self) -> bool:
+        return self._rest > 0 or self._body is not None
 
     # -- deadlines -------------------------------------------------------------------------------
 
@@ -475,7 +476,7 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._exchange
         if self._is_ending:
             self._expect_reader()
-        elif self._rest or self._body is not None:
+        elif self._is_in_body:
             if exchange is not None and (self._is_reading_paused or exchange.has_started):
                 # It is not the client's turn.
                 self._started_at = self._last_data_at = self._loop.time()
@@ -507,7 +508,7 @@ class HttpConnection(asyncio.Protocol):
     def _fail(self, refused: Refused) -> None:
         """Refuse what is malformed: where it ends is unknown, so nothing further is read."""
         _log.debug("%s: %s", self.client, refused)
-        if not (self._rest or self._body is not None) and self._exchange is not None:
+        if not self._is_in_body and self._exchange is not None:
             self._close_after_answer()
         else:
             self._reject(refused.status)
@@ -517,7 +518,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         exchange = self._exchange
-        is_dropped = exchange is None and (self._rest or self._body is not None)
+        is_dropped = exchange is None and self._is_in_body
         _log.debug("%s: %s", self.client, status.decode())
         if is_dropped or (exchange is not None and exchange.has_started):
             self._transport.abort()
