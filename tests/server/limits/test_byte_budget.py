@@ -433,7 +433,7 @@ async def test_much_that_waits_behind_a_long_request_is_not_kept_for_ever() -> N
     async with serving(app) as url, connected(url) as gone, connected(url) as stays:
         for http in (gone, stays):
             http.writer.write(posted(call()) * 2000)
-        await until(lambda: app.request_bytes.total > 300_000)
+        await until(lambda: app.request_bytes.total > 200_000)
         gone.writer.transport.abort()
         await until(lambda: is_back_to_nothing(app))
         gate.set()
