@@ -66,9 +66,11 @@ ONE = streams(1, 20_000, 3)
 TEN = streams(10, 2_000, 3)
 DISK = "{store}"
 
-BARE, PARLEY, OFFICIAL = "bare ASGI", "Parley", "official SDK"
+BARE, TYPED, PARLEY = "bare ASGI", "typed ASGI", "Parley"
+OFFICIAL = "official SDK"
 CASES = (
     Case("direct replies", BARE, "bare.py", (), requests('"ROLE_AGENT"')),
+    Case("direct replies", TYPED, "typed.py", (), requests('"ROLE_AGENT"')),
     Case("direct replies", PARLEY, "parley_agents.py", ("reply", MEMORY), REPLY),
     Case("direct replies", OFFICIAL, "official.py", ("reply", MEMORY), REPLY),
     Case("tasks in memory", PARLEY, "parley_agents.py", ("task", MEMORY), TASK),

@@ -1,0 +1,192 @@
+"""Where a request ends: what could be read in two ways is refused, and nothing behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+
+from parley.server.run import serving
+from tests.polling import until
+from tests.server.connection.corpus import BEHIND, CHUNKED, RIGHT, SMUGGLED, STRICTER, get, post
+from tests.server.connection.wire import WAIT, answers, echo, said, undated
+
+pytestmark = pytest.mark.anyio
+
+SIZES = (1, 2, 3, 7, 64)
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("name", RIGHT | SMUGGLED | STRICTER)
+async def test_in_whatever_pieces_a_request_comes_it_is_the_same(name: str) -> None:
+    data = (RIGHT | SMUGGLED | STRICTER)[name] + BEHIND
+    whole = answers((await said([data]))[0])
+    for size in SIZES:
+        assert answers((await said(pieces(data, size)))[0]) == whole, size
+
+
+@pytest.mark.parametrize("name", SMUGGLED | STRICTER)
+async def test_what_could_be_read_in_two_ways_ends_the_connection(name: str) -> None:
+    """The app may have begun with a body whose chunks are wrong, but never sees all of it."""
+    answered, has_ended = await said([(SMUGGLED | STRICTER)[name] + BEHIND])
+    (only,) = answers(answered)
+    assert only[0] in (400, 501, 505)
+    assert has_ended
+    assert b"connection: close" in answered
+
+
+async def test_what_is_refused_behind_a_request_does_not_cost_its_answer() -> None:
+    for data in SMUGGLED.values():
+        statuses = [status for status, _ in answers((await said([get() + data + BEHIND]))[0])]
+        assert statuses in ([200], [200, 400], [200, 501]), data
+
+
+async def test_an_absolute_target_names_the_host() -> None:
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope["path"], scope["query_string"], dict(scope["headers"])[b"host"]))
+        await echo(scope, receive, send)
+
+    for target, path, query in (
+        (b"http://evil.example/a?b", "/a", b"b"),
+        (b"http://evil.example:80", "/", b""),
+        (b"HTTPS://evil.example?b", "/", b"b"),
+    ):
+        await said([get(b"GET " + target + b" HTTP/1.1")], app)
+        name = b"evil.example:80" if b":80" in target else b"evil.example"
+        assert seen.pop() == (path, query, name)
+
+
+async def test_a_body_that_is_not_read_is_not_the_next_request() -> None:
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    for body in (
+        post(b"Content-Length: %d\r\n" % len(BEHIND), BEHIND),
+        post(CHUNKED, b"%x\r\n%b\r\n0\r\n\r\n" % (len(BEHIND), BEHIND)),
+    ):
+        for size in (5, 60, 10**6):
+            answered, _ = await said(pieces(body + get(), size), app)
+            assert answered.count(b"HTTP/1.1 200") == 2
+
+
+async def test_who_expects_to_be_told_and_is_refused_is_not_read_on() -> None:
+    """Its body may come all the same, or the next request."""
+
+    async def app(scope, receive, send):
+        headers = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    head = post(b"Content-Length: 50\r\nExpect: 100-continue\r\n", b"")
+    answered, has_ended = await said([head, BEHIND], app)
+    assert (answered.count(b"HTTP/1.1"), has_ended) == (1, True)
+    assert b"connection: close" in answered
+
+
+async def test_who_expects_to_be_told_is_told_once_the_app_reads() -> None:
+    head = post(b"Content-Length: 5\r\nExpect: 100-continue\r\n", b"")
+    answered, _ = await said([head, b"hello"])
+    assert answered.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+    assert not (await said([head + b"hello"]))[0].startswith(b"HTTP/1.1 100")
+
+
+LONG = {
+    "a target": b"GET /" + b"y" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a field": get(more=b"A: " + b"y" * 70_000 + b"\r\n"),
+    "many fields": get(more=b"A: b\r\n" * 300),
+    "trailers": post(CHUNKED, b"0\r\n" + (b"A: " + b"y" * 4000 + b"\r\n") * 20 + b"\r\n"),
+    "an extension": post(CHUNKED, b"1;" + b"y" * 5000 + b"\r\nx\r\n0\r\n\r\n"),
+    "extensions": post(CHUNKED, (b"1;" + b"y" * 4000 + b"\r\nx\r\n") * 20 + b"0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+async def test_what_is_beside_a_body_is_bounded(name: str) -> None:
+    for size in (1000, 10**6):
+        answered, has_ended = await said(pieces(LONG[name], size))
+        assert answers(answered)[-1][0] in (400, 431)
+        assert has_ended
+
+
+# -- beside uvicorn ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+async def both() -> AsyncIterator[tuple[str, str]]:
+    """The same app on our connections, and on those of uvicorn."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        echo,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        server_header=False,
+    )
+    theirs = uvicorn.Server(config)
+    task = asyncio.create_task(theirs._serve([sock]))
+    async with serving(echo) as url:
+        await until(lambda: theirs.started)
+        yield url, f"http://127.0.0.1:{sock.getsockname()[1]}"
+        theirs.should_exit = True
+        await task
+
+
+async def told(url: str, data: bytes) -> bytes:
+    """All that a server answers to data, until it ends or falls silent."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    received = b""
+    try:
+        writer.write(data + get(b"GET /last HTTP/1.1", b"Connection: close\r\n"))
+        async with asyncio.timeout(WAIT):
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(65536):
+                    received += piece
+    finally:
+        writer.close()
+    return undated(received)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+async def test_a_right_request_is_read_as_uvicorn_reads_it(both, name: str) -> None:
+    if name == "an upgrade":
+        pytest.skip("uvicorn reads nothing behind one: tests/server/http/test_upgrades.py")
+    ours, theirs = [await told(url, RIGHT[name]) for url in both]
+    assert answers(ours) == answers(theirs)
+
+
+async def test_an_answer_to_head_has_the_length_and_no_body(both) -> None:
+    ours, theirs = [await told(url, get(b"HEAD / HTTP/1.1")) for url in both]
+    assert ours == theirs
+    head, _, rest = ours.partition(b"\r\n\r\n")
+    assert b"content-length: 1" in head
+    assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+async def test_what_uvicorn_refuses_is_refused(both, name: str) -> None:
+    ours, theirs = [answers(await told(url, SMUGGLED[name])) for url in both]
+    assert ours[-1][0] in (400, 501, 505)
+    assert len(ours) == 1
+    assert not theirs or theirs[-1][0] == 400
+
+
+@pytest.mark.parametrize("name", STRICTER)
+async def test_more_is_refused_than_uvicorn_does(both, name: str) -> None:
+    """Where uvicorn begins to refuse one of them, it belongs among the others."""
+    ours, theirs = [answers(await told(url, STRICTER[name])) for url in both]
+    assert [status for status, _ in ours] in ([400], [501], [505])
+    assert theirs[0][0] == 200
