@@ -27,8 +27,9 @@ from parley.server.cards.publication import Publication
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
-from parley.server.http.exchange import Identify
+from parley.server.http.exchange import Exchange, Identify
 from parley.server.http.hsts import with_hsts
+from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.misdirected import refusing_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
@@ -246,6 +247,24 @@ class App:
     def handler_at(self, path: str) -> ASGIApp:
         """Return what answers at a path."""
         return self._routes.find(path)
+
+    def direct(self, scope: Scope, length: int) -> Exchange | None:
+        """Return the exchange of a request whose body of so many bytes is here.
+
+        ``None`` wherever anything but the agent's binding has a say in its answer: middleware,
+        CORS, HSTS, a restriction, another handler, a host that is refused, who calls. The request
+        then takes its way through ``__call__``.
+        """
+        if type(self) is not App or self._with_middleware is not None or self._cors is not None:
+            return None
+        if scope["type"] != "http" or scope["scheme"] != "http":
+            return None
+        try:
+            self.hosts.check(scope)
+        except HostNotAllowed:
+            return None
+        handler = self._handler(scope)
+        return handler.direct(scope, length) if type(handler) is JsonRpcBinding else None
 
     def takes_socket(self, scope: Scope) -> bool:
         """Return whether what answers the path of a scope takes WebSockets."""

@@ -6,6 +6,7 @@ makes the ``CallContext``. It knows no transport.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cached_property
@@ -23,9 +24,11 @@ from parley.model.errors import (
 )
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
+from parley.model.parts import Message
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.model.struct import Timestamp
+from parley.model.tasks import Task
 from parley.security.authorization import Authorization, access_of
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces
@@ -49,6 +52,34 @@ class SeenAddresses(Protocol):
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is; empty if nothing shows it."""
+
+
+class BegunReply(Protocol):
+    """The reply to a message whose turn has begun."""
+
+    done: bool
+
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change."""
+        ...
+
+
+class BeginsMessages(Protocol):
+    """A service that can begin to answer a message without waiting, and says where it cannot."""
+
+    def begin_message(self, request: SendMessageRequest, context: CallContext) -> BegunReply | None:
+        """Begin to answer; return ``None`` where something is to be waited for."""
+        ...
+
+    def begun_reply(self, begun: Any, request: SendMessageRequest) -> Task | Message:
+        """Return a reply that is there. Raises ``A2AError``."""
+        ...
+
+    async def reply_to(
+        self, begun: Any, request: SendMessageRequest, context: CallContext
+    ) -> Task | Message:
+        """Wait for a reply. Raises ``A2AError``."""
+        ...
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +156,53 @@ class ServiceCall(msgspec.Struct, frozen=True):
             self.request, self.context
         )
         return answer
+
+    def begin(self) -> BegunReply | None:
+        """Begin to answer, where nothing has to be waited for; else return ``None``.
+
+        Nothing was done then, and ``answer`` does it all. What was begun is ended with ``end``.
+        Raises ``A2AError``.
+        """
+        operation, authorization = self.operation, self.endpoint.authorization
+        if (
+            operation.request is not SendMessageRequest
+            or operation.streaming
+            or operation.extension
+            or self.limiter is None
+            or self.grant is not None
+            or authorization is not None
+        ):
+            return None
+        begin = getattr(self.endpoint.service, "begin_message", None)
+        if begin is None:
+            return None
+        caller = (self.context.tenant, self.context.caller.owner)
+        self.limiter.acquire(caller)
+        begun: BegunReply | None = None
+        try:
+            begun = begin(self.request, self.context)
+            return begun
+        finally:
+            if begun is None:
+                self.limiter.release(caller)
+
+    def end(self) -> None:
+        """End what ``begin`` began."""
+        assert self.limiter is not None
+        self.limiter.release((self.context.tenant, self.context.caller.owner))
+
+    def begun_reply(self, begun: BegunReply) -> Any:
+        """Return the reply of what ``begin`` began, once it is there. Raises ``A2AError``."""
+        service = cast("BeginsMessages", self.endpoint.service)
+        return service.begun_reply(begun, self.request)
+
+    async def later_reply(self, begun: BegunReply) -> Any:
+        """Wait for the reply of what ``begin`` began, and end it. Raises ``A2AError``."""
+        service = cast("BeginsMessages", self.endpoint.service)
+        try:
+            return await service.reply_to(begun, self.request, self.context)
+        finally:
+            self.end()
 
     async def _blocking_answer(self, limiter: ConcurrencyLimiter) -> Any:
         caller = (self.context.tenant, self.context.caller.owner)

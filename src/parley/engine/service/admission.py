@@ -29,7 +29,7 @@ from parley.engine.service.skill_slots import SkillSlots
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
-from parley.extensions.call_chain import with_deadline
+from parley.extensions.call_chain import Chain, with_deadline
 from parley.extensions.push_delivery import PushDelivery
 from parley.files.errors import FilesUnavailable
 from parley.files.turn_files import TurnFiles
@@ -133,20 +133,79 @@ class Admission:
         if self._limits is not None:
             await self._limits.admit(request, context, skill.id, begins=True)
         inputs = None if elsewhere or skill.inputs is None else read_inputs(message, skill)
-        configuration = request.configuration
         task_id = ""
         if self._has_files(message):
             task_id = new_id(self._store.now())
             await self._attach(message, scope, task_id)
         if self._slots is not None:
             self._slots.check(skill.id)
-        handle = self._executor.submit(
+        handle = self._submit(
+            request, context, scope, skill,
+            inputs=inputs, chain=chain, receipts=receipts, push=push, logged=logged,
+            task_id=task_id,
+        )  # fmt: skip
+        if self._slots is not None:
+            self._slots.hold(skill.id, handle)
+        return handle
+
+    def begin_at_once(
+        self, request: SendMessageRequest, context: CallContext, scope: Scope
+    ) -> ReplyHandle | None:
+        """Begin the task of a message, where nothing has to be waited for; else return ``None``.
+
+        Nothing was done then. It has no check of its own: wherever ``begin_or_join`` asks more than
+        which skill is meant, and whether the message fits it, this returns ``None``.
+        Raises ``A2AError`` for a message that is refused.
+        """
+        agent, message, configuration = self._agent, request.message, request.configuration
+        if (
+            message.task_id
+            or context.extensions
+            or agent.authorization is not None
+            or self._limits is not None
+            or self._slots is not None
+            or self._windows is not None
+            or (agent.handoffs is not None and message.context_id)
+            or (
+                configuration is not None
+                and (
+                    configuration.return_immediately
+                    or configuration.task_push_notification_config is not None
+                )
+            )
+            or self._has_files(message)
+        ):
+            return None
+        skill = skill_of(agent, message, request.metadata, self._hidden, context.caller)
+        if skill is None:
+            return None  # a router chooses it
+        check_modes(request, skill, agent)
+        inputs = None if skill.inputs is None else read_inputs(message, skill)
+        return self._submit(request, context, scope, skill, inputs=inputs)
+
+    def _submit(
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        skill: Skill,
+        *,
+        inputs: dict[str, Any] | None,
+        chain: Chain | None = None,
+        receipts: Sequence[Receipt] = (),
+        push: PushRecord | None = None,
+        logged: bool = False,
+        task_id: str = "",
+    ) -> ReplyHandle:
+        """Hand a message to the executor, as the first of its task."""
+        message, configuration = request.message, request.configuration
+        return self._executor.submit(
             Request(
                 message=message,
                 skill=skill,
                 caller=ANONYMOUS
                 if context.caller is ANONYMOUS
-                else kept(context.caller, agent.options.keep_claims),
+                else kept(context.caller, self._agent.options.keep_claims),
                 tenant=context.tenant,
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
@@ -163,9 +222,6 @@ class Admission:
             push=push,
             task_id=task_id,
         )
-        if self._slots is not None:
-            self._slots.hold(skill.id, handle)
-        return handle
 
     async def _routed(self, request: SendMessageRequest, context: CallContext) -> Skill:
         """Return the skill that the agent's router chooses for a message that names none."""

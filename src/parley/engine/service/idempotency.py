@@ -122,6 +122,16 @@ class IdempotentAdmission:
         authorize = partial(self._admission.authorize_repeat, request, context)
         return await self._admit_once(scope, _Sent.of(request, context.sender), admit, authorize)
 
+    def begin_at_once(
+        self, request: SendMessageRequest, context: CallContext, scope: Scope
+    ) -> ReplyHandle | None:
+        """Begin the task of a message, where nothing has to be waited for; else return ``None``.
+
+        Raises ``A2AError`` for a message that is refused.
+        """
+        check_request(request)
+        return self._admission.begin_at_once(request, context, scope)
+
     async def _admit_once(
         self, scope: Scope, sent: _Sent, admit: Admit, authorize: Callable[[str], Awaitable[None]]
     ) -> Admitted | Repeated:

@@ -138,6 +138,35 @@ class AgentService:
             await handle.logged()
             if not handle.done:
                 return _with_history(await self._present(handle.task_id), length)
+        return await self.reply_to(handle, request, context)
+
+    def begin_message(
+        self, request: SendMessageRequest, context: CallContext
+    ) -> ReplyHandle | None:
+        """Begin to answer a message, where nothing has to be waited for before its function runs.
+
+        Returns ``None`` elsewhere, and has done nothing then; ``send_message`` does it all. Raises
+        ``A2AError`` for a message that is refused.
+        """
+        if type(self) is not AgentService:
+            return None  # what overrides ``send_message`` is to be called
+        try:
+            return self._admission.begin_at_once(request, context, self._scope(context))
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+
+    def begun_reply(self, handle: ReplyHandle, request: SendMessageRequest) -> Task | Message:
+        """Return the reply of a message that ``begin_message`` began, once it is there.
+
+        Raises ``A2AError``.
+        """
+        return _with_history(handle.reply, _history_length(request))
+
+    async def reply_to(
+        self, handle: ReplyHandle, request: SendMessageRequest, context: CallContext
+    ) -> Task | Message:
+        """Wait for the reply of a message that was admitted, as long as callers may wait."""
+        length = _history_length(request)
         if not handle.is_settled:
             await handle.changed()  # all that most replies need
         timeout = self._executor.options.blocking_timeout

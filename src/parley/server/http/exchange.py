@@ -159,8 +159,14 @@ class Exchange(ABC):
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answer the request."""
+        await self.conclude(self._handle(receive), receive, send)
+
+    async def conclude(
+        self, answering: Awaitable[bytes | AsyncIterator[StreamItem]], receive: Receive, send: Send
+    ) -> None:
+        """Send what ``answering`` returns, or the error that it raises."""
         try:
-            answer = await self._handle(receive)
+            answer = await answering
         except ClientGone:
             return
         except BodyTooLarge:
@@ -215,14 +221,26 @@ class Exchange(ABC):
             )
             if not body and b"upgrade" in request_headers:
                 _check_body_arrived(request_headers)
+        call = self.read(body, caller)
+        del body, request_headers  # an answer may take minutes, and a body be large
+        return await self.answered(call)
+
+    def read(self, body: bytes, caller: Caller) -> ServiceCall:
+        """Return the call that the request asks for, and keep no more of it than that.
+
+        Raises ``A2AError``.
+        """
         call = self.parse(body, caller)
         self.doing = call.operation.name
-        del body, request_headers  # an answer may take minutes, and a body be large
         self.request_headers = {}
         if call.context.extensions:
             active = ", ".join(sorted(call.context.extensions)).encode()
             name = versions.dialect(call.context.version).extensions_header
             self.response_headers.append((name.encode(), active))
+        return call
+
+    async def answered(self, call: ServiceCall) -> bytes | AsyncIterator[StreamItem]:
+        """Call the service. Return the body of its answer, or its stream."""
         if call.operation.streaming:
             self.context = call.context
             self.answers_message = call.operation.request is SendMessageRequest

@@ -58,6 +58,21 @@ class JsonRpcBinding:
             return refuse_method(scope, send, "POST", message)
         return JsonRpcExchange(self._served, scope, self._tenant).run(receive, send)
 
+    def direct(self, scope: Scope, length: int) -> JsonRpcExchange | None:
+        """Return the exchange of a request whose body of so many bytes is here.
+
+        ``None`` where something is to be waited for before the body is read: who calls, the start.
+        """
+        served = self._served
+        if (
+            scope["method"] != "POST"
+            or served.identify is not None
+            or not served.lifecycle.started
+            or length > served.settings.max_body_bytes
+        ):
+            return None
+        return JsonRpcExchange(served, scope, self._tenant)
+
 
 class JsonRpcExchange(Exchange):
     """One request with a JSON-RPC envelope."""

@@ -106,6 +106,13 @@ class AsgiExchange:
         self._is_body_complete = True
         self._wake()
 
+    def take_body(self) -> None:
+        """Note that the app has the body already."""
+        self._is_body_complete, self._body = True, _TAKEN
+
+    def give_up(self) -> None:
+        """Wait for the app, whose task is cancelled at the end of the server."""
+
     def disconnect(self) -> None:
         """Note that the client has gone."""
         self._is_gone = True
@@ -235,15 +242,15 @@ class AsgiExchange:
         """Write the head with the first part of the body."""
         assert self._start is not None
         status, fields = self._start
-        if self._unsent is None and not self._without_body:
-            if self._head.http_version == "1.1":
-                self._in_chunks = True
-                fields.append((b"transfer-encoding", b"chunked"))
+        is_unknown = self._unsent is None and not self._without_body
+        if is_unknown and self._head.http_version == "1.1":  # else the end of the connection is it
+            self._in_chunks = True
+            fields.append((b"transfer-encoding", b"chunked"))
         head = response_head(status, fields)
         self._start = None
         self.has_started = True
         if self._connection.logs_access:
-            self._log_access(status)
+            log_access(self._scope, status)
         self._write_more(body, has_more=has_more, head=head)
 
     def _write_more(self, body: bytes, *, has_more: bool, head: bytes = b"") -> None:
@@ -273,20 +280,21 @@ class AsgiExchange:
             self._wake()
             connection.answered()
 
-    def _log_access(self, status: int) -> None:
-        scope = self._scope
-        client = scope["client"]
-        path = quote(scope["path"])
-        if scope["query_string"]:
-            path = f"{path}?{scope['query_string'].decode('latin-1')}"
-        _access_log.info(
-            '%s - "%s %s HTTP/%s" %d',
-            f"{client[0]}:{client[1]}" if client else "",
-            scope["method"],
-            path,
-            scope["http_version"],
-            status,
-        )
+
+def log_access(scope: Scope, status: int) -> None:
+    """Log a request with the status of its answer."""
+    client = scope["client"]
+    path = quote(scope["path"])
+    if scope["query_string"]:
+        path = f"{path}?{scope['query_string'].decode('latin-1')}"
+    _access_log.info(
+        '%s - "%s %s HTTP/%s" %d',
+        f"{client[0]}:{client[1]}" if client else "",
+        scope["method"],
+        path,
+        scope["http_version"],
+        status,
+    )
 
 
 _TAKEN: list[bytes] = []

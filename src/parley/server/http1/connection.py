@@ -11,10 +11,13 @@ import asyncio
 import logging
 from typing import Any
 
+from starlette.types import ASGIApp
+
 from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.chunked import ChunkedBody
+from parley.server.http1.direct import DirectExchange
 from parley.server.http1.head import Refused, RequestHead, check_beginning, read_head
 from parley.server.http1.response import date_line
 from parley.server.http1.serving import HttpServing
@@ -53,7 +56,7 @@ class HttpConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions",
+        "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions", "_head",
         "_ignores_input", "_is_ending", "_is_expecting", "_is_handed_over", "_is_reading_paused",
         "_is_reserve_scheduled", "_is_write_paused", "_last_data_at", "_last_unsent", "_loop",
         "_received", "_reserved", "_rest", "_scheme", "_server", "_serving", "_started_at",
@@ -75,7 +78,8 @@ class HttpConnection(asyncio.Protocol):
         self._checked = 0
         # The request under way: what answers it, and what is missing of its body (a number of
         # bytes, or chunks).
-        self._exchange: AsgiExchange | None = None
+        self._exchange: AsgiExchange | DirectExchange | None = None
+        self._head: RequestHead | None = None
         self._rest = 0
         self._body: ChunkedBody | None = None
         self.keeps_alive = True
@@ -221,12 +225,21 @@ class HttpConnection(asyncio.Protocol):
         if head.is_upgrade and self._becomes_socket(head, rest):
             return False
         self.keeps_alive = head.keeps_alive
-        exchange = self._exchange = AsgiExchange(self, head, self._scope(head))
-        tasks = self._serving.tasks
-        task = self._loop.create_task(exchange.run(self._serving.app))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        length = head.length
+        self._head, scope, length = head, self._scope(head), head.length
+        direct = self._serving.direct
+        if direct is not None and length and length <= len(rest) and not head.is_expecting:
+            found = direct(scope, length)
+            if found is not None:
+                asked = self._exchange = DirectExchange(self, found, scope)
+                if length == len(rest):
+                    asked.begin(rest)
+                else:
+                    self._buffer[:0] = rest[length:]
+                    asked.begin(rest[:length])
+                    self._after_input()
+                return True
+        exchange = AsgiExchange(self, head, scope)
+        self._run(exchange, self._serving.app)
         if length is not None and length <= len(rest):
             if length:
                 exchange.feed(rest[:length])
@@ -248,6 +261,14 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._after_input()
         return True
+
+    def _run(self, exchange: AsgiExchange, app: ASGIApp) -> None:
+        """Answer a request with an ASGI app, in a task."""
+        self._exchange = exchange
+        tasks = self._serving.tasks
+        task = self._loop.create_task(exchange.run(app))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _take_body(self) -> None:
         """Hand on what the buffer has of the body. Raises ``Refused``."""
@@ -292,6 +313,16 @@ class HttpConnection(asyncio.Protocol):
 
     # -- what exchanges call ---------------------------------------------------------------------
 
+    def go_on(self, app: ASGIApp) -> None:
+        """Go on with the request under way as one of an ASGI app, whose body was read."""
+        assert self._head is not None
+        exchange = AsgiExchange(self, self._head, self._scope(self._head))
+        exchange.take_body()
+        self._run(exchange, app)
+        if self._is_ending:
+            exchange.disconnect()
+            self._exchange = None
+
     def wants_body(self) -> None:
         """Read again: the app has taken what there was of the body, or waits for it."""
         if self._is_expecting:
@@ -332,7 +363,7 @@ class HttpConnection(asyncio.Protocol):
 
     def answered(self) -> None:
         """Go on after an answer that is complete."""
-        self._exchange = None
+        self._exchange = self._head = None
         if self._is_ending:
             return
         if not self.keeps_alive:
@@ -355,6 +386,12 @@ class HttpConnection(asyncio.Protocol):
     def _read_on_later(self) -> None:
         if not self._transport.is_closing():
             self._read_on()
+
+    def give_up(self) -> None:
+        """Answer what has no answer yet: the server ends now."""
+        if self._exchange is not None and not self._is_ending:
+            self.keeps_alive = False
+            self._exchange.give_up()
 
     def abort(self) -> None:
         """Abort the connection: of a client that does not read, or of an app that failed."""

@@ -113,6 +113,8 @@ class HttpServer:
                 task.cancel()
             await asyncio.wait(set(serving.tasks), timeout=_CANCEL_SECONDS)
         for connection in list(serving.connections):
+            if isinstance(connection, HttpConnection):
+                connection.give_up()
             connection.abort()
 
     # -- signals ---------------------------------------------------------------------------------

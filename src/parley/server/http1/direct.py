@@ -1,0 +1,153 @@
+"""A request that its exchange answers itself: without a task, and without ASGI messages.
+
+It is the exchange of the ASGI app, which parses, checks, asks the service and writes as always.
+Where something has to be waited for, the same exchange goes on as an ASGI request whose body was
+read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parley.model.errors import A2AError, OverloadedError
+from parley.model.service import ANONYMOUS, StreamItem
+from parley.server.dispatch import BegunReply, ServiceCall
+from parley.server.failures import log_unforeseen
+from parley.server.http.exchange import Exchange
+from parley.server.http1.asgi import AnsweredOn, log_access
+from parley.server.http1.response import Field, response_head
+
+FindDirect = Callable[[Scope, int], Exchange | None]
+"""Returns the exchange of a request whose body is here, if nothing else has a say in its answer."""
+
+
+class DirectlyAnsweredOn(AnsweredOn, Protocol):
+    """The connection that a request came on."""
+
+    def go_on(self, app: ASGIApp) -> None:
+        """Go on with the request as one of an ASGI app, whose body was read."""
+        ...
+
+
+class DirectExchange:
+    """One request with its body, on a connection. ``begin`` answers it, now or later."""
+
+    __slots__ = ("_begun", "_call", "_connection", "_exchange", "_is_gone", "_scope")
+
+    held = 0
+    has_started = False
+
+    def __init__(self, connection: DirectlyAnsweredOn, exchange: Exchange, scope: Scope) -> None:
+        self._connection = connection
+        self._exchange = exchange
+        self._scope = scope
+        self._call: ServiceCall | None = None
+        self._begun: BegunReply | None = None
+        self._is_gone = False
+
+    def begin(self, body: bytes) -> None:
+        """Ask the service, and answer once it has."""
+        exchange = self._exchange
+        try:
+            call = self._call = exchange.read(body, ANONYMOUS)
+            begun = None if exchange.is_notification else call.begin()
+        except A2AError as error:
+            self._refuse(error)
+            return
+        except Exception:
+            self._refuse(log_unforeseen(exchange.doing))
+            return
+        if begun is None:
+            self._go_on(exchange.answered(call))
+        elif begun.done:
+            self._reply(call, begun)
+        else:
+            self._begun = begun
+            begun.changed().add_done_callback(self._on_change)
+
+    def _on_change(self, _: asyncio.Future[None]) -> None:
+        call, begun = self._call, self._begun
+        assert call is not None
+        assert begun is not None
+        if begun.done:
+            self._reply(call, begun)
+        elif self._is_gone:
+            call.end()
+        else:
+            self._go_on(self._later(call, begun))
+
+    def _reply(self, call: ServiceCall, begun: BegunReply) -> None:
+        exchange = self._exchange
+        call.end()
+        try:
+            reply = call.begun_reply(begun)
+            body = exchange.wrap(exchange.codec.write_result(call.operation, reply))
+        except A2AError as error:
+            self._refuse(error)
+        except Exception:
+            self._refuse(log_unforeseen(exchange.doing))
+        else:
+            self._write(200, body, exchange.response_headers)
+
+    async def _later(self, call: ServiceCall, begun: BegunReply) -> bytes:
+        """Wait for a reply that is a task, or that another process gives."""
+        reply = await call.later_reply(begun)
+        return self._exchange.wrap(self._exchange.codec.write_result(call.operation, reply))
+
+    def _go_on(self, answering: Awaitable[bytes | AsyncIterator[StreamItem]]) -> None:
+        exchange = self._exchange
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await exchange.conclude(answering, receive, send)
+
+        self._connection.go_on(app)
+
+    def _refuse(self, error: A2AError) -> None:
+        exchange = self._exchange
+        status, body = exchange.error_response(error)
+        headers = [*exchange.response_headers, *exchange.served.error_headers(error, self._scope)]
+        if exchange.is_notification:
+            self._write(204 if status == 200 else status, None, headers)
+        else:
+            self._write(status, body, headers)
+
+    def _write(self, status: int, body: bytes | None, headers: list[Field]) -> None:
+        """Write an answer, its head and body at once."""
+        connection = self._connection
+        if self._is_gone:
+            return
+        if body is None:
+            fields = headers if status == 204 else [(b"content-length", b"0"), *headers]
+            body = b""
+        else:
+            length = b"%d" % len(body)
+            fields = [
+                (b"content-type", self._exchange.media_type), (b"content-length", length), *headers
+            ]  # fmt: skip
+        if not connection.keeps_alive:
+            fields = [*fields, (b"connection", b"close")]
+        if connection.logs_access:
+            log_access(self._scope, status)
+        connection.write(response_head(status, fields) + body)
+        connection.answered()
+
+    # -- what the connection calls ---------------------------------------------------------------
+
+    def feed(self, piece: bytes) -> None:
+        """Take nothing: the body is here."""
+
+    def end_body(self) -> None:
+        """Take nothing: the body is here."""
+
+    def disconnect(self) -> None:
+        """Note that the client has gone; the turn goes on."""
+        self._is_gone = True
+
+    def give_up(self) -> None:
+        """Say that the server ended before the answer was there."""
+        self._refuse(OverloadedError("the server shut down before the answer was there"))
+        self._is_gone = True
