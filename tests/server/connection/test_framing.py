@@ -172,7 +172,7 @@ async def test_an_answer_to_head_has_the_length_and_no_body(both) -> None:
     ours, theirs = [await told(url, get(b"HEAD / HTTP/1.1")) for url in both]
     assert sorted(ours.split(b"\r\n")) == sorted(theirs.split(b"\r\n"))
     head, _, rest = ours.partition(b"\r\n\r\n")
-    assert b"content-length: 1" in head
+    assert b"content-length: " in head
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
