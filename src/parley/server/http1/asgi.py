@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Scope
@@ -279,6 +279,30 @@ class AsgiExchange:
             self._body, self.held = [], 0
             self._wake()
             connection.answered()
+
+
+def scope_of(
+    head: RequestHead,
+    *,
+    server: tuple[str, int | None] | None,
+    client: tuple[str, int] | None,
+    scheme: str,
+) -> dict[str, Any]:
+    """Return the scope of a request."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": head.http_version,
+        "server": server,
+        "client": client,
+        "scheme": scheme,
+        "method": head.method,
+        "root_path": "",
+        "path": head.path,
+        "raw_path": head.raw_path,
+        "query_string": head.query,
+        "headers": head.headers,
+    }
 
 
 def log_access(scope: Scope, status: int) -> None:

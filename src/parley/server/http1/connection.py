@@ -15,8 +15,9 @@ from starlette.types import ASGIApp
 
 from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION
-from parley.server.http1.asgi import AsgiExchange
+from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.chunked import ChunkedBody
+from parley.server.http1.deadline import Deadline
 from parley.server.http1.direct import DirectExchange
 from parley.server.http1.head import Refused, RequestHead, check_beginning, read_head
 from parley.server.http1.response import date_line
@@ -50,9 +51,7 @@ class HttpConnection(asyncio.Protocol):
     """One connection.
 
     A request has a deadline only while the server waits for its client: not during an answer,
-    however long (streams), nor while the app does not read. There is one timer. It is set for the
-    first deadline and looks at the current one when it fires, so that a request moves a number and
-    no timer.
+    however long (streams), nor while the app does not read.
     """
 
     __slots__ = (
@@ -60,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
         "_ignores_input", "_is_ending", "_is_expecting", "_is_handed_over", "_is_reading_paused",
         "_is_reserve_scheduled", "_is_write_paused", "_last_data_at", "_last_unsent", "_loop",
         "_received", "_reserved", "_rest", "_scheme", "_server", "_serving", "_started_at",
-        "_timer", "_transport", "_writers", "client", "keeps_alive",
+        "_transport", "_writers", "client", "keeps_alive",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -87,8 +86,7 @@ class HttpConnection(asyncio.Protocol):
         # When the head or body under way began, when data came last, and how much since then.
         self._started_at = self._last_data_at = 0.0
         self._received = 0
-        self._deadline: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(loop, self._expire)
         self._reserved = self._last_unsent = 0
         self._is_reserve_scheduled = self._is_reading_paused = self._is_write_paused = False
         self._ignores_input = self._is_ending = self._is_handed_over = False
@@ -120,12 +118,12 @@ class HttpConnection(asyncio.Protocol):
             _log.debug("%s connections are all that this server accepts", serving.max_connections)
             self._refuse(_OVERLOADED, _RETRY)
             return
-        self._set_deadline(self._loop.time() + serving.idle_timeout)
+        self._deadline.set(self._loop.time() + serving.idle_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the app, and release everything (transport callback)."""
         self._is_ending = True
-        self._forget_timer()
+        self._deadline.close()
         exchange, self._exchange = self._exchange, None
         self._buffer.clear()
         self._body = None
@@ -221,7 +219,7 @@ class HttpConnection(asyncio.Protocol):
         except Refused as refused:
             self._fail(refused)
             return False
-        self._deadline = None
+        self._deadline.forget()
         if head.is_upgrade and self._becomes_socket(head, rest):
             return False
         self.keeps_alive = head.keeps_alive
@@ -299,10 +297,10 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._is_in_body:
             self._last_data_at = self._loop.time()
-            self._set_deadline(self._body_deadline())
+            self._deadline.set(self._body_deadline())
         elif exchange is None and self._buffer and not (self._is_write_paused or self._started_at):
             self._started_at = self._loop.time()
-            self._set_deadline(self._started_at + self._serving.head_timeout)
+            self._deadline.set(self._started_at + self._serving.head_timeout)
         held = len(self._buffer) if exchange is None else len(self._buffer) + exchange.held
         if held > _MAX_HELD and (exchange is not None or self._is_write_paused):
             self._pause_reading()
@@ -376,7 +374,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_expecting = False
             self._started_at = self._last_data_at = self._loop.time()
             self._received = 0
-            self._set_deadline(self._body_deadline())
+            self._deadline.set(self._body_deadline())
         else:
             self._become_idle()
         if self._buffer:
@@ -435,7 +433,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.pause_reading()
         if len(self._buffer) > _MAX_HELD and not self._is_in_body:
             # The answer under way may take hours; what is behind it is not held for so long.
-            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+            self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _resume_reading(self) -> None:
         self._is_reading_paused = False
@@ -476,37 +474,11 @@ class HttpConnection(asyncio.Protocol):
         """Wait for the next request."""
         self._started_at = 0.0
         if not self._buffer:
-            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+            self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _body_deadline(self) -> float:
         bought = self._started_at + self._received / MIN_BODY_RATE
         return min(bought, self._last_data_at) + self._serving.body_timeout
-
-    def _set_deadline(self, deadline: float) -> None:
-        self._deadline = deadline
-        timer = self._timer
-        if timer is None or timer.when() > deadline:
-            if timer is not None:
-                timer.cancel()
-            self._timer = self._loop.call_at(deadline, self._on_timer)
-
-    def _forget_timer(self) -> None:
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self) -> None:
-        """Set the timer again if the deadline was moved, else act on it."""
-        self._timer = None
-        deadline = self._deadline
-        if deadline is None:
-            return
-        if self._loop.time() < deadline:
-            self._timer = self._loop.call_at(deadline, self._on_timer)
-            return
-        self._deadline = None
-        self._expire()
 
     def _expire(self) -> None:
         """Act on a deadline that has passed."""
@@ -518,7 +490,7 @@ class HttpConnection(asyncio.Protocol):
                 # It is not the client's turn.
                 self._started_at = self._last_data_at = self._loop.time()
                 self._received = 0
-                self._set_deadline(self._body_deadline())
+                self._deadline.set(self._body_deadline())
             else:
                 self._reject(_TIMEOUT)
         elif exchange is not None:
@@ -538,7 +510,7 @@ class HttpConnection(asyncio.Protocol):
         elif before and unsent >= before:
             self._transport.abort()
         else:
-            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+            self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     # -- refusing and closing --------------------------------------------------------------------
 
@@ -576,7 +548,7 @@ class HttpConnection(asyncio.Protocol):
         self._end_input()
         self._received = 0
         transport.write_eof()
-        self._set_deadline(self._loop.time() + _LINGER)
+        self._deadline.set(self._loop.time() + _LINGER)
 
     def _close_after_answer(self) -> None:
         """Close after the answer under way, and ignore all further input."""
@@ -596,7 +568,7 @@ class HttpConnection(asyncio.Protocol):
         self._end_input()
         self._transport.close()
         if self._transport.get_write_buffer_size():
-            self._set_deadline(self._loop.time() + self._serving.idle_timeout)
+            self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _end_input(self) -> None:
         """Take no further input, and no further answer."""
@@ -617,21 +589,8 @@ class HttpConnection(asyncio.Protocol):
         client, scheme, serving = self.client, self._scheme, self._serving
         if serving.proxies is not None:
             client, scheme = serving.proxies.sender(head.headers, client, scheme)
-        scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": head.http_version,
-            "server": self._server,
-            "client": client,
-            "scheme": scheme,
-            "method": head.method,
-            "root_path": "",
-            "path": head.path,
-            "raw_path": head.raw_path,
-            "query_string": head.query,
-            "headers": head.headers,
-            "state": serving.state.copy(),
-        }
+        scope = scope_of(head, server=self._server, client=client, scheme=scheme)
+        scope["state"] = serving.state.copy()
         if self._extensions is not None:
             scope["extensions"] = dict(self._extensions)
         return scope
@@ -646,7 +605,7 @@ class HttpConnection(asyncio.Protocol):
             return False
         rest += bytes(self._buffer)
         self._is_ending = self._is_handed_over = True
-        self._forget_timer()
+        self._deadline.close()
         self._buffer.clear()
         self._reserve(0)
         serving.unsent_bytes.discard(self)
