@@ -19,7 +19,7 @@ from parley.server.exposure import check_exposure, warn_of_plain_text
 from parley.server.grpc.options import GrpcOptions
 from parley.server.http1.lifespan import lifespan_of
 from parley.server.http1.proxies import KnownProxies
-from parley.server.http1.server import HttpServer
+from parley.server.http1.server import OwnServer
 from parley.server.http1.serving import HttpServing
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
@@ -282,7 +282,7 @@ def server_of(
     upgrades = Upgrades(sockets, ours.takes_socket if ours else _takes_all)
     drain = ours.lifecycle.drain if ours else None
     if os.environ.get(_CONNECTIONS) == "uvicorn":
-        from parley.server.uvicorn_server import ConnectionLimits, UvicornServer
+        from parley.server.http1.uvicorn_server import ConnectionLimits, UvicornServer
 
         return UvicornServer(
             app,
@@ -317,7 +317,7 @@ def server_of(
         logs_access=access_log,
         direct=ours.direct if ours else None,
     )
-    return HttpServer(
+    return OwnServer(
         serving,
         grace=grace,
         started=started,

@@ -1,8 +1,8 @@
 """The internals of uvicorn that the server overrides and reads, each by its name.
 
-``server/http/connection.py`` and ``server/uvicorn_server.py`` rely on them. A new minor of uvicorn
-may change them without notice, so pyproject.toml bounds it: run these tests and those of the server
-with the new one, adapt the two files, then raise the bound.
+``server/http/connection.py`` and ``server/http1/uvicorn_server.py`` rely on them. A new minor of
+uvicorn may change them without notice, so pyproject.toml bounds it: run these tests and those of
+the server with the new one, adapt the two files, then raise the bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from parley.server.http.connection import BoundedProtocol, _Flow
-from parley.server.uvicorn_server import UvicornServer as Server
+from parley.server.http1.uvicorn_server import UvicornServer as Server
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,7 +100,7 @@ def names_in(code: CodeType) -> set[str]:
 def changed(what: str) -> str:
     return (
         f"uvicorn {uvicorn.__version__} {what}; parley/server/http/connection.py or "
-        "parley/server/uvicorn_server.py relies on it: adapt them, then raise the bound in "
+        "parley/server/http1/uvicorn_server.py relies on it: adapt them, then raise the bound in "
         "pyproject.toml"
     )
 

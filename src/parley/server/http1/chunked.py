@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from parley.server.http1.head import MAX_HEAD, Refused
+from parley.server.http1.head import MAX_HEAD, RequestRefused
 
 _MAX_SIZE_DIGITS = 16
 # What is beside the data: extensions of chunks and trailers, whose content is ignored.
@@ -27,7 +27,7 @@ class ChunkedBody:
     def decode(self, buffer: bytearray) -> bytes:
         """Take from the buffer what belongs to the body, and return the data in it.
 
-        Raises ``Refused`` for what is malformed.
+        Raises ``RequestRefused`` for what is malformed.
         """
         pieces = []
         at, end = 0, len(buffer)
@@ -41,7 +41,7 @@ class ChunkedBody:
                 continue
             if self._is_after_data:
                 if buffer[at] != 13 or (at + 1 < end and buffer[at + 1] != 10):
-                    raise Refused("a chunk is longer than its size")
+                    raise RequestRefused("a chunk is longer than its size")
                 if at + 1 == end:
                     break
                 self._is_after_data = False
@@ -50,10 +50,10 @@ class ChunkedBody:
             line_end = buffer.find(b"\n", at, at + _MAX_LINE)
             if line_end < 0:
                 if end - at >= _MAX_LINE:
-                    raise Refused("a long line beside the chunks")
+                    raise RequestRefused("a long line beside the chunks")
                 break
             if line_end == at or buffer[line_end - 1] != 13:
-                raise Refused("a line beside the chunks ends without CR")
+                raise RequestRefused("a line beside the chunks ends without CR")
             self._take_line(bytes(buffer[at : line_end - 1]))
             at = line_end + 1
         del buffer[:at]
@@ -65,14 +65,14 @@ class ChunkedBody:
                 self.is_complete = True
                 return
             if not _TRAILER.fullmatch(line):
-                raise Refused("a malformed trailer")
+                raise RequestRefused("a malformed trailer")
             self._overhead += len(line)
         else:
             match = _SIZE.fullmatch(line)
             if match is None:
-                raise Refused("a malformed size of a chunk")
+                raise RequestRefused("a malformed size of a chunk")
             self._rest = int(match[1], 16)
             self._in_trailers = not self._rest
             self._overhead += len(line) - len(match[1])
         if self._overhead > MAX_HEAD:
-            raise Refused("much beside the chunks", b"431 Request Header Fields Too Large")
+            raise RequestRefused("much beside the chunks", b"431 Request Header Fields Too Large")

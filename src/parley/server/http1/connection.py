@@ -17,9 +17,9 @@ from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.chunked import ChunkedBody
-from parley.server.http1.deadline import Deadline
+from parley.server.http1.deadline import MovingDeadline
 from parley.server.http1.direct import DirectExchange
-from parley.server.http1.head import Refused, RequestHead, check_beginning, read_head
+from parley.server.http1.head import RequestHead, RequestRefused, check_beginning, read_head
 from parley.server.http1.response import date_line
 from parley.server.http1.serving import HttpServing
 from parley.server.tls.extension import tls_extension
@@ -86,7 +86,7 @@ class HttpConnection(asyncio.Protocol):
         # When the head or body under way began, when data came last, and how much since then.
         self._started_at = self._last_data_at = 0.0
         self._received = 0
-        self._deadline = Deadline(loop, self._expire)
+        self._deadline = MovingDeadline(loop, self._expire)
         self._reserved = self._last_unsent = 0
         self._is_reserve_scheduled = self._is_reading_paused = self._is_write_paused = False
         self._ignores_input = self._is_ending = self._is_handed_over = False
@@ -172,7 +172,7 @@ class HttpConnection(asyncio.Protocol):
             if self._is_in_body:
                 try:
                     self._take_body()
-                except Refused as refused:
+                except RequestRefused as refused:
                     self._fail(refused)
                     return
                 if self._is_in_body:
@@ -198,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
             if buffer != b"\r":
                 try:
                     check_beginning(buffer, self._checked)
-                except Refused as refused:
+                except RequestRefused as refused:
                     self._fail(refused)
                     return None
             self._checked = len(buffer)
@@ -216,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
             return True
         try:
             head = read_head(data)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._fail(refused)
             return False
         self._deadline.forget()
@@ -269,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
         task.add_done_callback(tasks.discard)
 
     def _take_body(self) -> None:
-        """Hand on what the buffer has of the body. Raises ``Refused``."""
+        """Hand on what the buffer has of the body. Raises ``RequestRefused``."""
         buffer, exchange = self._buffer, self._exchange
         self._is_expecting = False
         if self._body is None:
@@ -514,7 +514,7 @@ class HttpConnection(asyncio.Protocol):
 
     # -- refusing and closing --------------------------------------------------------------------
 
-    def _fail(self, refused: Refused) -> None:
+    def _fail(self, refused: RequestRefused) -> None:
         """Refuse what is malformed: where it ends is unknown, so nothing further is read."""
         _log.debug("%s: %s", self.client, refused)
         if not self._is_in_body and self._exchange is not None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Deadline:
+class MovingDeadline:
     """Calls a function once a deadline has passed.
 
     The timer is set for the first deadline, and looks at the current one when it fires: to move it

@@ -31,7 +31,7 @@ _BEGINNING = re.compile(rb"[A-Z-]{1,20}(?: |\Z)")
 _BARE_LF = re.compile(rb"(?:\A|[^\r])\n")
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is refused with a status; the connection ends. The message is for the log."""
 
     def __init__(self, message: str, status: bytes = BAD_REQUEST) -> None:
@@ -90,13 +90,15 @@ class RequestHead:
             self._hosts += 1
         elif name == b"content-length":
             if self.length != -1 or not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
-                raise Refused("Content-Length is not one number, or not the only length")
+                raise RequestRefused("Content-Length is not one number, or not the only length")
             self.length = int(value)
         elif name == b"transfer-encoding":
             if self.length != -1:
-                raise Refused("Transfer-Encoding is not the only length")
+                raise RequestRefused("Transfer-Encoding is not the only length")
             if value.lower() != b"chunked":
-                raise Refused("the only transfer coding here is chunked", b"501 Not Implemented")
+                raise RequestRefused(
+                    "the only transfer coding here is chunked", b"501 Not Implemented"
+                )
             self.length = None
         elif name == b"connection":
             options = {option.strip() for option in value.lower().split(b",")}
@@ -110,27 +112,27 @@ class RequestHead:
     # -- the end of the head -------------------------------------------------------------------
 
     def finish(self, parser: httptools.HttpRequestParser) -> None:
-        """Decide about the whole head. Raises ``Refused``."""
+        """Decide about the whole head. Raises ``RequestRefused``."""
         if not self._is_complete:
-            raise Refused("this is no HTTP request")
+            raise RequestRefused("this is no HTTP request")
         version = self.http_version = parser.get_http_version()
         self.method = parser.get_method().decode("ascii")
         if version == "1.1":
             if self._hosts != 1:
-                raise Refused("a request of HTTP/1.1 has one Host")
+                raise RequestRefused("a request of HTTP/1.1 has one Host")
         elif version == "1.0":
             self.keeps_alive = False
             if self.length is None or self._hosts > 1:
-                raise Refused("chunks, or two hosts, in a request of HTTP/1.0")
+                raise RequestRefused("chunks, or two hosts, in a request of HTTP/1.0")
         else:
-            raise Refused(f"HTTP/{version}", b"505 HTTP Version Not Supported")
+            raise RequestRefused(f"HTTP/{version}", b"505 HTTP Version Not Supported")
         if self.length == -1:
             self.length = 0
         target = self.target
         if target[:1] != b"/":
             target = self._other_form(target)
         if b"#" in target:
-            raise Refused("a fragment in the request target")
+            raise RequestRefused("a fragment in the request target")
         raw_path, _, self.query = target.partition(b"?")
         self.raw_path = raw_path
         path = raw_path.decode("ascii")
@@ -150,51 +152,51 @@ class RequestHead:
                     (name, authority if name == b"host" else value) for name, value in self.headers
                 ]
                 return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
-        raise Refused("the request target is no path")
+        raise RequestRefused("the request target is no path")
 
 
 def read_head(data: bytes) -> RequestHead:
     """Return a head, given with the empty line at its end.
 
-    Raises ``Refused`` for a malformed one, or one that could be read in two ways.
+    Raises ``RequestRefused`` for a malformed one, or one that could be read in two ways.
     """
     if len(data) > MAX_HEAD:
-        raise Refused("a long head", b"431 Request Header Fields Too Large")
+        raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
     line = data.find(b"\r\n")
     if data.count(b" ", 0, line) != 2:
-        raise Refused("the request line is not three words")
+        raise RequestRefused("the request line is not three words")
     head = RequestHead()
     parser = httptools.HttpRequestParser(head)
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade as stopped:
         if stopped.args[0] != len(data):
-            raise Refused("the head ends before its empty line") from None
+            raise RequestRefused("the head ends before its empty line") from None
     except httptools.HttpParserCallbackError as error:
-        if isinstance(error.__context__, Refused):
+        if isinstance(error.__context__, RequestRefused):
             raise error.__context__ from None
-        raise Refused(str(error)) from None
+        raise RequestRefused(str(error)) from None
     except httptools.HttpParserError as error:
-        raise Refused(str(error)) from None
+        raise RequestRefused(str(error)) from None
     if len(head.headers) > MAX_HEADERS:
-        raise Refused("many headers", b"431 Request Header Fields Too Large")
+        raise RequestRefused("many headers", b"431 Request Header Fields Too Large")
     try:
         head.finish(parser)
     except UnicodeDecodeError:
-        raise Refused("the request target is not ASCII") from None
+        raise RequestRefused("the request target is not ASCII") from None
     return head
 
 
 def check_beginning(data: bytes | bytearray, since: int) -> None:
     """Refuse what cannot become a head: it is not the beginning of one.
 
-    ``since`` is how much of it was checked before. Raises ``Refused``.
+    ``since`` is how much of it was checked before. Raises ``RequestRefused``.
     """
     if len(data) > MAX_HEAD:
-        raise Refused("a long head", b"431 Request Header Fields Too Large")
+        raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
     if not since and not _BEGINNING.match(data, 0, 21):
-        raise Refused("this is no HTTP request")
+        raise RequestRefused("this is no HTTP request")
     if _BARE_LF.search(data, max(0, since - 1)):
-        raise Refused("a line that ends without CR")
+        raise RequestRefused("a line that ends without CR")
     if data.count(b"\n") > MAX_HEADERS + 1:
-        raise Refused("many headers", b"431 Request Header Fields Too Large")
+        raise RequestRefused("many headers", b"431 Request Header Fields Too Large")

@@ -1,4 +1,4 @@
-"""uvicorn's server on extended connections: what ``HttpServer`` is compared with.
+"""uvicorn's server on extended connections: what ``OwnServer`` is compared with.
 
 ``UvicornServer`` overrides internals of uvicorn, which pyproject.toml therefore pins;
 ``tests/server/http/test_uvicorn_internals.py`` names each of them.
