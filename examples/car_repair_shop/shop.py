@@ -78,6 +78,8 @@ def start(name: str, port: int, folder: Path) -> BaseProcess:
 def run(name: str, port: int, folder: Path, environment: dict[str, str]) -> None:
     """Be a program: serve an agent, or the tools of the workshop. What it says goes into a log."""
     os.environ.update(environment)
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C is for the shop, which then ends its programs
     log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
