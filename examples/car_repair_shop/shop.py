@@ -61,10 +61,14 @@ def main(ports: dict[str, int], folder: Path) -> None:
             wait([each.sentinel for each in running.values()])
             keep_running(running, ports, folder)
     finally:
+        tools = running.pop("workshop", None)  # it stays until the mechanic has lowered the lift
         for process in running.values():
             process.terminate()
         for process in running.values():
             process.join()
+        if tools is not None:
+            tools.terminate()
+            tools.join()
 
 
 def start(name: str, port: int, folder: Path) -> BaseProcess:
@@ -94,13 +98,15 @@ def run(name: str, port: int, folder: Path, environment: dict[str, str]) -> None
 
 
 ended_early: dict[str, int] = {}
+"""How often a program ended before it listened, or right after."""
 
 
 def keep_running(running: dict[str, BaseProcess], ports: dict[str, int], folder: Path) -> None:
     """Start the programs again that have ended. Raises ``SystemExit`` for one that cannot stay."""
     for name, process in list(running.items()):
         if process.exitcode is None:
-            ended_early.pop(name, None) if listens(ports[name]) else None
+            if listens(ports[name]):
+                ended_early.pop(name, None)
             continue
         ended_early[name] = ended_early.get(name, 0) + 1
         if ended_early[name] > TRIES:

@@ -106,7 +106,7 @@ async def go_down(job: str) -> Platform:
 
 
 async def move(to: Platform, metres: float) -> Platform:
-    """Move the platform: what it does is noted first, as it may be seen doing it."""
+    """Move the platform. Where it goes is written before it moves."""
     with (FOLDER / "lift.txt").open("a", encoding="utf-8") as journal:
         journal.write(f"{'up' if to['height_meters'] else 'down'} {metres:g} m\n")
     new = FOLDER / "lift.new"

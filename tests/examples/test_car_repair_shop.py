@@ -40,7 +40,7 @@ class Shop:
         words = ["--folder", str(folder), "--ports", *map(str, self.ports)]
         self.process = subprocess.Popen(
             [sys.executable, str(PLACE / "shop.py"), *words],
-            env={**os.environ, "PACE": "0.2"},
+            env={**os.environ, "PACE": "0.5"},
             stdout=self.printed,
             stderr=self.printed,
         )
@@ -89,7 +89,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture
 async def shop(open_shop: Shop) -> Shop:
-    await until(lambda: "The shop is open" in open_shop.said or open_shop.process.poll(), 60, 0.1)
+    await until(lambda: "The shop is open" in open_shop.said or open_shop.process.poll(), 120, 0.1)
     assert open_shop.process.poll() is None, open_shop.said
     open_shop.forget()
     return open_shop
@@ -116,10 +116,10 @@ async def test_the_customer_s_car_is_repaired_although_the_mechanic_is_killed_be
     customer = load("customer")
     monkeypatch.setattr(customer, "SHOP", shop.urls[0])
     talk = asyncio.create_task(customer.main())
-    await until(lambda: len(shop.moves) == 3 or talk.done(), 60, 0.02)
+    await until(lambda: len(shop.moves) == 3 or talk.done(), 120, 0.02)
     assert shop.is_up
     os.kill(shop.mechanics[-1], signal.SIGKILL)
-    await asyncio.wait_for(talk, 60)
+    await asyncio.wait_for(talk, 120)
     assert len(shop.mechanics) == 2
     assert shop.moves == ["up 2 m", "down 2 m", "up 2 m", "down 2 m"]
     printed = capsys.readouterr().out
@@ -138,9 +138,9 @@ async def test_the_lift_comes_down_when_the_customer_cancels(shop: Shop, load) -
         task = await manager.send(["My Toyota Camry 2018, XYZ123, rattles", video])
         assert "is in stock" in task.status.message.text
         task = await manager.send("standard", task=task, return_immediately=True)
-        await until(lambda: len(shop.moves) == 3, 30, 0.02)
+        await until(lambda: len(shop.moves) == 3, 60, 0.02)
         assert (await manager.cancel(task.id)).state is TaskState.CANCELED
-    await until(lambda: len(shop.moves) == 4 and not shop.is_up, 30, 0.02)
+    await until(lambda: len(shop.moves) == 4 and not shop.is_up, 60, 0.02)
     assert shop.moves[-1] == "down 2 m"
 
 
@@ -202,7 +202,7 @@ async def test_the_lift_comes_down_after_a_failure_and_when_it_was_forgotten(
     async with listening(app, port) as url, parley.connect(url) as remote:
         task = await remote.send("forget")
         assert task.state is TaskState.COMPLETED
-        await until(lambda: shop.moves == ["up 2 m", "down 2 m"] * 2, 30)
+        await until(lambda: shop.moves == ["up 2 m", "down 2 m"] * 2, 60)
 
 
 async def test_a_model_reads_what_customers_write(load, monkeypatch) -> None:
