@@ -66,6 +66,12 @@ class Script:
                 return f"You are {found[1]}."
         return "I do not know you."
 
+    def _recalls(self, request: ModelRequest, results: list[str]) -> str:
+        """Say which of the known sentences are in the conversation."""
+        known = r"my name is \w+|book a \w+"
+        said = " ".join(text_of(message) for message in request.messages)
+        return "; ".join(dict.fromkeys(re.findall(known, said))) or "nothing"
+
     def _reacts(self, request: ModelRequest, results: list[str]) -> str:
         return "Thought: I know it.\nFinal Answer: It is done."
 
@@ -173,6 +179,7 @@ class Script:
         r"^add": _adds,
         r"^book": _books,
         r"^who am i": _remembers,
+        r"^recall": _recalls,
         r"^wait": _waits,
         r"^react": _reacts,
         r"^weather": _weather,

@@ -82,6 +82,22 @@ async def test_a_context_is_the_frameworks_thread(served):
     assert completed(other).text == "I do not know you."
 
 
+@pytest.mark.feature("two at once")
+async def test_tasks_at_once_in_one_context_lose_nothing_that_another_said(served):
+    async with agent_of(served) as remote:
+        room = await remote.send("book a room")
+        context = {"context_id": room.context_id}
+        hut = await remote.send("book a hut", **context)
+        assert (room.state, hut.state) == (TaskState.INPUT_REQUIRED, TaskState.INPUT_REQUIRED)
+        completed(await remote.send("Hello, my name is Ada", **context))
+        # Both began before the other ended, and before Ada said her name.
+        for task in (hut, room):
+            assert "booked Oslo" in completed(await remote.send("yes", task_id=task.id)).text
+        recalled = completed(await remote.send("recall what was said", **context)).text
+    assert {"my name is Ada", "book a hut", "book a room"} <= set(recalled.split("; "))
+    assert served.notes("book") == ["Oslo", "Oslo"]
+
+
 @pytest.mark.feature("cancel")
 async def test_cancel_stops_the_run(served):
     async with agent_of(served) as remote:
