@@ -71,7 +71,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
     server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
-    they were not read yet.
+    they were not read yet. ``metadata`` came with the message that began the task,
+    ``latest_metadata`` with the one that a later turn took.
     """
 
     message: Message
@@ -80,6 +81,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
+    latest_metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
     base_url: str = ""
     trace: TraceContext = NO_TRACE
