@@ -78,6 +78,13 @@ async def test_what_a_memory_has_forgotten_stays_forgotten():
     assert await in_one_context("a b", "memory", "found") == [["b", "memory"]]
 
 
+async def test_messages_that_each_conversation_begins_with_are_there_once():
+    said = await in_one_context("a ?", "b", "a ?", "found", first=["x", "y"])
+    assert said == [["x", "y", "b", "a", "?"]]
+    said = await in_one_context("memory", "b", "found", first=["x", "y"])
+    assert said == [["y", "memory", "b"]]
+
+
 async def test_a_run_that_goes_on_from_a_checkpoint_adds_only_its_own():
     agent, found = Agent("Resumes"), []
 

@@ -19,6 +19,9 @@ MAX_BYTES = 1_000_000
 MAX_WRITERS = 20
 """How many of the newest tasks that changed a state are known, so that none does twice."""
 
+HEAD = "before:"
+"""Begins the name of an entry that is what a memory made of tasks before."""
+
 Messages = list[Any]
 """Messages of a framework, as JSON."""
 
@@ -28,7 +31,8 @@ class ContextConversation:
 
     It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks go first. If the
     newest alone is larger, ``shorten`` returns its messages without what is large in them, such as
-    files; if that is not enough, only that task is not kept, and the log says so.
+    files; if that is not enough, only that task is not kept, and the log says so. ``first`` are
+    messages that every conversation begins with; they are not kept.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class ContextConversation:
         max_messages: int | None = None,
         max_bytes: int = MAX_BYTES,
         shorten: Callable[[Messages], Messages] | None = None,
+        first: Messages | None = None,
     ) -> None:
         self._found: list[str] = []
         self._earlier: Messages = []
@@ -48,6 +53,7 @@ class ContextConversation:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._shorten = shorten
+        self._first = first or []
 
     async def earlier(self, *, step: str = "") -> Messages:
         """Return the messages of the tasks that have ended, the oldest first.
@@ -60,7 +66,8 @@ class ContextConversation:
             entries = await self._turn.recall(self._key, [])
         others = [each for each in entries if each["task"] != self._turn.task_id]
         self._found = [each["task"] for each in others]
-        self._earlier = [message for each in others for message in each["messages"]]
+        self._earlier = [] if _has_head(others) else list(self._first)
+        self._earlier += [message for each in others for message in each["messages"]]
         return list(self._earlier)
 
     # -- for a framework whose memory has all messages -----------------------------------------
@@ -102,8 +109,9 @@ class ContextConversation:
         def added(entries: list[Any]) -> list[Any]:
             others = [each for each in entries if each["task"] != task_id]
             meanwhile = [each for each in others if each["task"] not in self._found]
-            if head is not None and len(meanwhile) < len(others):
-                others = [{"task": f"before:{task_id}", "messages": head}, *meanwhile]
+            is_new = bool(self._first) and not _has_head(others)
+            if head is not None and (is_new or len(meanwhile) < len(others)):
+                others = [{"task": f"{HEAD}{task_id}", "messages": head}, *meanwhile]
             return self._bounded([*others, entry])
 
         await self._turn.update(self._key, added, [])
@@ -131,6 +139,10 @@ class ContextConversation:
         ):
             del kept[0], sizes[0]
         return kept
+
+
+def _has_head(entries: Messages) -> bool:
+    return any(each["task"].startswith(HEAD) for each in entries)
 
 
 def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Messages]:
