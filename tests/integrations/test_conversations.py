@@ -14,6 +14,7 @@ from parley.integrations.conversations import (
     added_to,
     merged_value,
 )
+from parley.integrations.task_values import TaskValue
 from parley.store.memory import MemoryTaskStore
 from tests.engine.talk import Talk
 
@@ -35,6 +36,8 @@ async def in_one_context(*messages: str, **bounds: Any) -> list[list[str]]:
             found.append(earlier)
         elif said.startswith("sum up"):
             await conversation.add([said], instead=["a summary"])
+        elif said.startswith("memory"):
+            await conversation.finish([*earlier[1:], said])
         else:
             await conversation.add([*said.split()])
         return "done"
@@ -69,6 +72,55 @@ async def test_a_second_summary_of_the_same_takes_nothing_from_the_first():
     first, second = "sum up 1?", "sum up 2?"
     said = await in_one_context("zero", first, second, first, "two", second, "found")
     assert said == [["a summary", first, "two", second]]
+
+
+async def test_what_a_memory_has_forgotten_stays_forgotten():
+    assert await in_one_context("a b", "memory", "found") == [["b", "memory"]]
+
+
+async def test_messages_that_each_conversation_begins_with_are_there_once():
+    said = await in_one_context("a ?", "b", "a ?", "found", first=["x", "y"])
+    assert said == [["x", "y", "b", "a", "?"]]
+    said = await in_one_context("memory", "b", "found", first=["x", "y"])
+    assert said == [["y", "memory", "b"]]
+
+
+async def test_a_run_that_goes_on_from_a_checkpoint_adds_only_its_own():
+    agent, found = Agent("Resumes"), []
+
+    @agent.skill(replies="task")
+    async def speak(turn: Turn) -> str:
+        conversation = ContextConversation(turn, "said")
+        memory, kept = await conversation.earlier(), TaskValue(turn, "run")
+        found.append(list(memory))
+        if (checkpoint := await kept.read()) is not None:
+            memory = checkpoint["memory"]
+            conversation.resume(checkpoint["mark"], memory)
+        elif turn.message.text == "trim":
+            memory = memory[1:]
+        memory = [*memory, turn.message.text]
+        await kept.write({"memory": memory, "mark": conversation.mark(memory)})
+        if turn.message.text != "quick":
+            await turn.ask("Go on?")
+        await conversation.finish([*memory, "end"])
+        return "done"
+
+    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    await host.start()
+    try:
+        caller = Talk(host.services[""], host)
+        await caller.task("quick", context_id="c")
+        for said in ("grow", "trim"):
+            task = await caller.task(said, context_id="c")
+            await caller.task("quick", context_id="c")
+            await caller.task("yes", task_id=task.id)
+        await caller.task("quick", context_id="c")
+    finally:
+        await host.stop()
+    quick, grown = ["quick", "end"], ["grow", "grow", "end"]
+    before = [*quick, *quick, *grown]
+    assert before in found
+    assert found[-1] == [*before[1:], *quick, "trim", "trim", "end"]
 
 
 async def test_the_oldest_tasks_go_first_when_there_are_too_many_messages_or_bytes():
@@ -113,6 +165,12 @@ def test_what_a_run_added_is_told_from_what_a_memory_made_of_the_rest(
         ({"l": [1, 2]}, {"l": [1]}, {"l": [1, 3]}, {"l": [1, 2, 3]}),
         ({"l": [1, 2]}, {"l": [1]}, {"l": [4]}, {"l": [4]}),
         ({"o": {"x": 1, "y": 2}}, {"o": {"x": 1}}, {"o": {"x": 5}}, {"o": {"x": 5, "y": 2}}),
+        (
+            {"l": [1], "o": {"x": 1}},
+            {},
+            {"l": [2], "o": {"y": 2}},
+            {"l": [1, 2], "o": {"x": 1, "y": 2}},
+        ),
         ({"a": 2}, {"a": 1}, {}, {}),
     ],
 )

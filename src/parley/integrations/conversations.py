@@ -19,6 +19,9 @@ MAX_BYTES = 1_000_000
 MAX_WRITERS = 20
 """How many of the newest tasks that changed a state are known, so that none does twice."""
 
+HEAD = "before:"
+"""Begins the name of an entry that is what a memory made of tasks before."""
+
 Messages = list[Any]
 """Messages of a framework, as JSON."""
 
@@ -28,7 +31,8 @@ class ContextConversation:
 
     It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks go first. If the
     newest alone is larger, ``shorten`` returns its messages without what is large in them, such as
-    files; if that is not enough, only that task is not kept, and the log says so.
+    files; if that is not enough, only that task is not kept, and the log says so. ``first`` are
+    messages that every conversation begins with; they are not kept.
     """
 
     def __init__(
@@ -39,14 +43,17 @@ class ContextConversation:
         max_messages: int | None = None,
         max_bytes: int = MAX_BYTES,
         shorten: Callable[[Messages], Messages] | None = None,
+        first: Messages | None = None,
     ) -> None:
-        self.found: list[str] = []
-        """What of the conversation this task has found; a run that goes on sets it again."""
+        self._found: list[str] = []
+        self._earlier: Messages = []
+        self._is_whole = True
         self._turn = turn
         self._key = key
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._shorten = shorten
+        self._first = first or []
 
     async def earlier(self, *, step: str = "") -> Messages:
         """Return the messages of the tasks that have ended, the oldest first.
@@ -58,14 +65,39 @@ class ContextConversation:
         else:
             entries = await self._turn.recall(self._key, [])
         others = [each for each in entries if each["task"] != self._turn.task_id]
-        self.found = [each["task"] for each in others]
-        return [message for each in others for message in each["messages"]]
+        self._found = [each["task"] for each in others]
+        self._earlier = [] if _has_head(others) else list(self._first)
+        self._earlier += [message for each in others for message in each["messages"]]
+        return list(self._earlier)
+
+    # -- for a framework whose memory has all messages -----------------------------------------
+
+    def mark(self, messages: Messages) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside the messages of a memory, for ``resume``."""
+        instead, own = self._split(messages)
+        return {"own": len(own), "whole": instead is None, "found": self._found}
+
+    def resume(self, mark: Mapping[str, Any], messages: Messages) -> None:
+        """Go on from a checkpoint, whose memory has these messages."""
+        self._found, self._is_whole = mark["found"], mark["whole"]
+        self._earlier = messages[: len(messages) - mark["own"]]
+
+    async def finish(self, messages: Messages) -> None:
+        """Add what a run has added to a memory, which has these messages now."""
+        instead, own = self._split(messages)
+        await self.add(own, instead=instead)
+
+    def _split(self, messages: Messages) -> tuple[Messages | None, Messages]:
+        instead, own = added_to(self._earlier, messages)
+        return self._earlier if instead is None and not self._is_whole else instead, own
+
+    # -- adding --------------------------------------------------------------------------------
 
     async def add(self, messages: Iterable[Any], *, instead: Messages | None = None) -> None:
         """Add what this task said; a further attempt at the task replaces it.
 
-        ``instead`` is for a framework that has forgotten or summed up what was said before: it is
-        kept in place of what ``earlier`` returned.
+        ``instead`` is for a memory that has forgotten or summed up what was said before: it is kept
+        in place of what ``earlier`` returned.
 
         Raises ``TypeError`` for messages that are no JSON.
         """
@@ -76,9 +108,10 @@ class ContextConversation:
 
         def added(entries: list[Any]) -> list[Any]:
             others = [each for each in entries if each["task"] != task_id]
-            meanwhile = [each for each in others if each["task"] not in self.found]
-            if head is not None and len(meanwhile) < len(others):
-                others = [{"task": f"before:{task_id}", "messages": head}, *meanwhile]
+            meanwhile = [each for each in others if each["task"] not in self._found]
+            is_new = bool(self._first) and not _has_head(others)
+            if head is not None and (is_new or len(meanwhile) < len(others)):
+                others = [{"task": f"{HEAD}{task_id}", "messages": head}, *meanwhile]
             return self._bounded([*others, entry])
 
         await self._turn.update(self._key, added, [])
@@ -108,6 +141,10 @@ class ContextConversation:
         return kept
 
 
+def _has_head(entries: Messages) -> bool:
+    return any(each["task"].startswith(HEAD) for each in entries)
+
+
 def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Messages]:
     """Return what a run made of the messages that it had found, and those that it added.
 
@@ -118,11 +155,23 @@ def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Me
     for begin in range(len(earlier) + 1):
         left = earlier[begin:]  # a memory forgets, or sums up, the oldest first
         for at in range(len(messages) - len(left) + 1 if left else 0):
-            if messages[at : at + len(left)] == left:
+            if messages[at] == left[0] and messages[at : at + len(left)] == left:
                 own = at + len(left)
                 is_whole = begin == 0 and at == 0
                 return None if is_whole else messages[:own], messages[own:]
     return ([] if earlier else None), messages
+
+
+def replaced(value: Any, replace: Callable[[dict[str, Any]], Any | None]) -> Any:
+    """Return JSON in which ``replace`` may give other values for objects; ``None`` keeps one."""
+    if isinstance(value, list):
+        return [replaced(each, replace) for each in value]
+    if isinstance(value, dict):
+        found = replace(value)
+        if found is not None:
+            return found
+        return {name: replaced(each, replace) for name, each in value.items()}
+    return value
 
 
 class ContextState:
@@ -172,10 +221,12 @@ def merged_value(now: Any, before: Any, after: Any) -> Any:
     """Return a value with the changes from ``before`` to ``after``.
 
     Members of objects are changed one by one; to a list that has grown, what it has more is added.
-    Of other values the newest counts.
+    What there was not before counts as empty. Of other values the newest counts.
     """
     if after == before:
         return now
+    if before is None and isinstance(after, dict | list):
+        before = type(after)()
     if now == before:
         return after
     if isinstance(now, dict) and isinstance(before, dict) and isinstance(after, dict):
