@@ -197,6 +197,28 @@ async def test_a_session_forgets_its_oldest_messages(served):
     assert "Ada" not in known
 
 
+async def test_a_session_keeps_a_bounded_number_of_bytes(served):
+    async with agent_of(served, "small") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        same = {"context_id": first.context_id}
+        assert completed(await remote.send("who am I?", **same)).text == "You are Ada."
+        for letter in "ab":
+            completed(await remote.send(letter * 6_000, **same))
+        assert completed(await remote.send("who am I?", **same)).text == "I do not know you."
+
+
+async def test_a_call_that_waits_is_none_of_other_tasks_and_goes_when_it_is_canceled(served):
+    async with agent_of(served) as remote:
+        waiting = await remote.send("book a room")
+        same = {"context_id": waiting.context_id}
+        for cancels in (True, False):
+            completed(await remote.send("Hello, my name is Ada", **same))
+            assert "book" not in str(served.model.requests[-1].messages)
+            if cancels:
+                await remote.cancel(waiting.id)
+        assert completed(await remote.send("who am I?", **same)).text == "You are Ada."
+
+
 async def test_a_login_is_asked_for_without_the_secret_of_the_client(served):
     async with agent_of(served) as remote:
         task = await remote.send("call read_files {}")

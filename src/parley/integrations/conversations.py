@@ -178,9 +178,18 @@ class ContextState:
     """A JSON object that the tasks of a context share: each changes what it changed, no more.
 
     It keeps at most ``max_bytes`` of JSON; a larger state is not kept, and the log says so.
+    ``shorten`` takes what is old or large out of each state before it is kept.
     """
 
-    def __init__(self, turn: Turn, key: str, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        key: str,
+        *,
+        max_bytes: int = MAX_BYTES,
+        shorten: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        self._shorten = shorten
         self._turn = turn
         self._key = key
         self._max_bytes = max_bytes
@@ -206,6 +215,8 @@ class ContextState:
             if task_id in by:
                 return kept
             merged = merged_value(now, first, last)
+            if self._shorten is not None:
+                merged = self._shorten(merged)
             if len(msgspec.json.encode(merged)) > self._max_bytes:
                 self._turn.log.warning(
                     "the state has more than the %s bytes that a context keeps: it stays as it was",
@@ -234,7 +245,8 @@ def merged_value(now: Any, before: Any, after: Any) -> Any:
         for name, value in after.items():
             if name not in before or value != before[name]:
                 known = name in kept
-                kept[name] = merged_value(kept[name], before.get(name), value) if known else value
+                first = before.get(name, type(value)() if isinstance(value, dict | list) else None)
+                kept[name] = merged_value(kept[name], first, value) if known else value
         return kept
     if isinstance(now, list) and isinstance(before, list) and isinstance(after, list):
         return [*now, *after[len(before) :]] if after[: len(before)] == before else after

@@ -14,13 +14,15 @@ from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.replay import RememberReplies, RememberResults, Steps
 from parley.integrations.agent_framework.requests import answers_to
 from parley.integrations.agent_framework.running import guarded, plain, schema_of
+from parley.integrations.agent_framework.sessions import shortened
 from parley.integrations.agent_framework.shown import ShownUpdates
 from parley.integrations.agent_framework.workflows import run_workflow
+from parley.integrations.conversations import ContextState
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 
-SESSION = "agent_framework.session"
+SESSION = "agent_framework.context"
 """The key of the session in a context."""
 
 MAX_MESSAGES = 200
@@ -121,7 +123,12 @@ class _Runs:
         return await guarded(turn, self._run(turn, output))
 
     async def _run(self, turn: Turn, output: RunOutput) -> None:
-        session = await self._session(turn)
+        kept = ContextState(turn, SESSION, shorten=self._shortened)
+        before = await kept.read(step="session")
+        if before:
+            session = AgentSession.from_dict(before)
+        else:
+            session = self._agent.create_session(session_id=thread_id(turn))
         options: dict[str, Any] = {}
         if self._remembers:
             steps = Steps(turn)
@@ -139,8 +146,7 @@ class _Runs:
             asked += len(requests)
         if self._format is not None:
             await output.data(plain(response.value), schema=schema_of(self._format))
-        trim(session, self._max_messages)
-        await turn.remember(SESSION, session.to_dict())
+        await kept.write(before, session.to_dict())
 
     async def _once(
         self, message: Any, session: Any, shown: ShownUpdates, options: Mapping[str, Any]
@@ -157,23 +163,8 @@ class _Runs:
             return await stream.get_final_response()
         return AgentResponse.from_updates(updates)
 
-    async def _session(self, turn: Turn) -> Any:
-        """Return the session of the context as it was when the task began."""
-        kept = await turn.step("session", turn.recall, SESSION)
-        if kept is not None:
-            return AgentSession.from_dict(kept)
-        return self._agent.create_session(session_id=thread_id(turn))
-
-
-def trim(session: Any, most: int) -> None:
-    """Keep the newest messages of a session's history, from one of the user on."""
-    for state in session.state.values():
-        messages = state.get("messages") if isinstance(state, dict) else None
-        if isinstance(messages, list) and len(messages) > most:
-            kept = messages[len(messages) - most :]
-            while kept and str(getattr(kept[0], "role", "user")) != "user":
-                kept.pop(0)
-            state["messages"] = kept
+    def _shortened(self, session: dict[str, Any]) -> dict[str, Any]:
+        return shortened(session, self._max_messages)
 
 
 def _described(thing: Any, description: str | None) -> str:
