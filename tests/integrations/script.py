@@ -143,7 +143,8 @@ class Script:
         if not results:
             return ScriptedReply(tool_calls=[(names[0], {"message": "the weather"})])
         if len(results) == 1 and (task := re.search(r"task (\S+) waits", results[0])):
-            return ScriptedReply(tool_calls=[(names[-1], {"task": task[1], "answer": "Rome"})])
+            answer = next(each for each in names if each.startswith("answer_"))
+            return ScriptedReply(tool_calls=[(answer, {"task": task[1], "answer": "Rome"})])
         return f"{results[-1]} ({len(names)} tool)"
 
     def _holds(self, request: ModelRequest, results: list[str]) -> ScriptedReply:

@@ -162,6 +162,14 @@ async def test_what_was_said_while_a_question_waited_stays_in_the_session(served
     assert roles == ["user", "assistant", "tool", *spoken, "user"]  # a result follows its call
 
 
+async def test_a_long_turn_keeps_what_was_said_alone(served):
+    async with agent_of(served, "long") as remote:
+        first = completed(await remote.send("draw, my name is Ada"))
+        same = completed(await remote.send("who am I?", context_id=first.context_id))
+    assert same.text == "You are Ada."
+    assert len(str(served.model.requests[-1].messages)) < 10_000
+
+
 async def test_the_example_of_the_page_runs(served):
     async with agent_of(served, "page") as remote:
         assert completed(await remote.send("add 2 and 3")).text == "The sum is 5."

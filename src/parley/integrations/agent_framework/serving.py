@@ -14,10 +14,10 @@ from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.replay import RememberReplies, RememberResults, Steps
 from parley.integrations.agent_framework.requests import answers_to
 from parley.integrations.agent_framework.running import guarded, plain, schema_of
-from parley.integrations.agent_framework.sessions import shortened
+from parley.integrations.agent_framework.sessions import Bounds
 from parley.integrations.agent_framework.shown import ShownUpdates
 from parley.integrations.agent_framework.workflows import run_workflow
-from parley.integrations.conversations import ContextState
+from parley.integrations.conversations import MAX_BYTES, ContextState
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
@@ -35,6 +35,7 @@ def agent(
     name: str | None = None,
     description: str | None = None,
     max_messages: int = MAX_MESSAGES,
+    max_bytes: int = MAX_BYTES,
     remember_runs: bool = True,
     checkpoint_types: Iterable[str] = (),
     **options: Any,
@@ -46,8 +47,8 @@ def agent(
     turn gets one of its own.
 
     The session belongs to the context: it is kept in Parley's store, with the newest
-    ``max_messages`` of its history; session ids that providers of the framework see differ from
-    caller to caller. Tools with ``approval_mode="always_require"``, and what a workflow requests,
+    ``max_messages`` of its history and at most ``max_bytes`` of JSON; session ids that providers of
+    the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``, and what a workflow requests,
     ask the turn's caller. Replies of the model and results of tools are remembered in the task, so
     neither an answer nor a crash repeats them, unless ``remember_runs`` is false. A workflow goes
     on from its newest checkpoint, in which ``checkpoint_types`` are the author's own types
@@ -65,11 +66,13 @@ def agent(
             thing,
             name,
             description,
-            {**options, "max_messages": max_messages, "types": tuple(checkpoint_types)},
+            Bounds(max_messages, max_bytes),
+            tuple(checkpoint_types),
+            options,
         )
     given = getattr(thing, "name", None)
     return framework_agent(
-        _Runs(thing, max_messages=max_messages, remember=remember_runs),
+        _Runs(thing, Bounds(max_messages, max_bytes), remember=remember_runs),
         name=name or given or type(thing).__name__,
         description=_described(thing, description),
         tags=("agent-framework",),
@@ -79,9 +82,13 @@ def agent(
 
 
 def _workflow_agent(
-    build: Callable[[], Any], name: str | None, description: str | None, options: dict[str, Any]
+    build: Callable[[], Any],
+    name: str | None,
+    description: str | None,
+    bounds: Bounds,
+    types: tuple[str, ...],
+    options: dict[str, Any],
 ) -> Agent:
-    max_messages, types = options.pop("max_messages"), options.pop("types")
     workflow = build() if callable(build) else None
     if isinstance(workflow, WorkflowAgent):
         workflow = workflow.workflow
@@ -96,9 +103,7 @@ def _workflow_agent(
         return made.workflow if isinstance(made, WorkflowAgent) else made
 
     async def run(turn: Turn, output: RunOutput) -> object:
-        return await guarded(
-            turn, run_workflow(built, turn, output, max_messages=max_messages, types=types)
-        )
+        return await guarded(turn, run_workflow(built, turn, output, bounds=bounds, types=types))
 
     return framework_agent(
         run,
@@ -112,9 +117,9 @@ def _workflow_agent(
 class _Runs:
     """Runs an agent for a turn."""
 
-    def __init__(self, agent: Any, *, max_messages: int, remember: bool) -> None:
+    def __init__(self, agent: Any, bounds: Bounds, *, remember: bool) -> None:
         self._agent = agent
-        self._max_messages = max_messages
+        self._bounds = bounds
         takes = inspect.signature(agent.run).parameters
         self._remembers = remember and "middleware" in takes
         self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
@@ -123,7 +128,8 @@ class _Runs:
         return await guarded(turn, self._run(turn, output))
 
     async def _run(self, turn: Turn, output: RunOutput) -> None:
-        kept = ContextState(turn, SESSION, shorten=self._shortened)
+        most = self._bounds.max_bytes
+        kept = ContextState(turn, SESSION, max_bytes=most, shorten=self._bounds.shortened)
         before = await kept.read(step="session")
         if before:
             session = AgentSession.from_dict(before)
@@ -162,9 +168,6 @@ class _Runs:
         if hasattr(stream, "get_final_response"):
             return await stream.get_final_response()
         return AgentResponse.from_updates(updates)
-
-    def _shortened(self, session: dict[str, Any]) -> dict[str, Any]:
-        return shortened(session, self._max_messages)
 
 
 def _described(thing: Any, description: str | None) -> str:

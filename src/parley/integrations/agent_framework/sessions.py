@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from parley.integrations.conversations import MAX_BYTES, Messages, replaced
+from parley.integrations.conversations import Messages, replaced
 
 
-def shortened(session: dict[str, Any], most: int, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Return a session, as JSON, with the newest messages of its histories.
+class Bounds(NamedTuple):
+    """How many messages, and how many bytes of JSON, the session of a context has at most."""
 
-    They are at most ``most`` messages and three quarters of ``max_bytes`` of JSON, from one of the
-    user on. What the user said last, and all after it, loses its files if it is larger by itself,
-    and goes if that does not help.
-    """
-    state = session.get("state")
-    if not isinstance(state, dict):
-        return session
-    histories = {
-        name: each["messages"]
-        for name, each in state.items()
-        if isinstance(each, dict) and isinstance(each.get("messages"), list)
-    }
-    room = max_bytes * 3 // 4 // max(1, len(histories))
-    kept = {name: _newest(messages, most, room) for name, messages in histories.items()}
-    shorter = {name: {**state[name], "messages": messages} for name, messages in kept.items()}
-    return {**session, "state": {**state, **shorter}}
+    max_messages: int
+    max_bytes: int
+
+    def shortened(self, session: dict[str, Any]) -> dict[str, Any]:
+        """Return a session, as JSON, with the newest messages of its histories.
+
+        They have three quarters of the bytes, and begin with one that the user said. What the user
+        said last, and all after it, loses its files if it is larger by itself, and goes if that
+        does not help.
+        """
+        state = session.get("state")
+        if not isinstance(state, dict):
+            return session
+        histories = {
+            name: each["messages"]
+            for name, each in state.items()
+            if isinstance(each, dict) and isinstance(each.get("messages"), list)
+        }
+        room = self.max_bytes * 3 // 4 // max(1, len(histories))
+        kept = {name: _newest(each, self.max_messages, room) for name, each in histories.items()}
+        shorter = {name: {**state[name], "messages": messages} for name, messages in kept.items()}
+        return {**session, "state": {**state, **shorter}}
 
 
 def _newest(messages: Messages, most: int, room: int) -> Messages:
@@ -61,6 +67,8 @@ def _is_said(message: Any) -> bool:
 
 
 def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
-    if value.get("type") not in ("data", "uri") or not str(value.get("uri", "")).startswith("data:"):
+    if value.get("type") not in ("data", "uri") or not str(value.get("uri", "")).startswith(
+        "data:"
+    ):
         return None
     return {"type": "text", "text": f"(a file of the type {value.get('media_type', 'unknown')})"}

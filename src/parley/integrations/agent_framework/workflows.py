@@ -8,12 +8,13 @@ from typing import Any
 from agent_framework import AgentResponse, AgentResponseUpdate, Content, Message
 
 from parley.agent.turn import Turn
-from parley.integrations.conversations import ContextConversation
 from parley.integrations.agent_framework.checkpoints import TaskCheckpoints
 from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.requests import answer_to, yes_or_no
 from parley.integrations.agent_framework.running import plain
+from parley.integrations.agent_framework.sessions import Bounds
 from parley.integrations.agent_framework.shown import ShownUpdates, usage_of
+from parley.integrations.conversations import ContextConversation
 from parley.llm.run_output import RunOutput
 
 CONVERSATION = "agent_framework.conversation"
@@ -25,7 +26,7 @@ async def run_workflow(
     turn: Turn,
     output: RunOutput,
     *,
-    max_messages: int,
+    bounds: Bounds,
     types: Iterable[str] = (),
 ) -> None:
     """Run a workflow until it has nothing more to do.
@@ -34,7 +35,9 @@ async def run_workflow(
     workflow goes on from the checkpoint that waits for it.
     """
     checkpoints = TaskCheckpoints(turn, types)
-    conversation = ContextConversation(turn, CONVERSATION, max_messages=max_messages)
+    conversation = ContextConversation(
+        turn, CONVERSATION, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes
+    )
     history = await conversation.earlier()
     events = _Events(output)
     while True:

@@ -64,9 +64,9 @@ def agent(
         raise ValueError("deps are a value, deps_of returns them: give one of them")
     if deps is None and deps_of is None and _needs_deps(thing.deps_type):
         raise ValueError(
-            f"the agent {thing.name or 'without a name'} has deps_type={_name_of(thing.deps_type)}, "
-            "and its tools would get None: give deps=..., or deps_of=lambda turn: ... to make them "
-            "for each turn"
+            f"the agent {thing.name or 'without a name'} has deps_type="
+            f"{_name_of(thing.deps_type)}, and its tools would get None: give deps=..., or "
+            "deps_of=lambda turn: ... to make them for each turn"
         )
     runs = AgentRuns(thing, deps, deps_of, usage_limits, tuple(toolsets), max_messages)
     about = description if description is not None else str(thing.description or "")
