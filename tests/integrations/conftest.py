@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import connect
 from subprocess import PIPE, Popen
 
 import pytest
@@ -113,6 +114,12 @@ class FrameworkServer:
         """Return what tools noted since the test began."""
         path = self.files / name
         return path.read_text().split("\n")[:-1] if path.exists() else []
+
+    def kept(self) -> list[tuple[str, str]]:
+        """Return the keys and the values that contexts keep."""
+        with closing(connect(f"file:{self.files / 'tasks.db'}?mode=ro", uri=True)) as database:
+            rows = database.execute("SELECT name, value FROM context_values").fetchall()
+        return [(key, bytes(value).decode()) for key, value in rows]
 
     def forget(self) -> None:
         for name in ("add", "book", "wait", "begin"):

@@ -106,6 +106,20 @@ async def test_cancel_stops_the_run(served):
     served.await_note("wait", "cancelled")
 
 
+@pytest.mark.feature("cancel")
+async def test_nothing_of_a_task_that_is_canceled_is_left_in_its_context(served):
+    async with agent_of(served) as remote:
+        asked = await remote.send("book a room")
+        served.script.close()
+        running = await remote.send("crash in the middle", return_immediately=True)
+        served.await_result("crash in the middle")
+        for task in (asked, running):
+            assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    served.script.open()
+    ids = (asked.id, running.id)
+    assert [each for each in served.kept() if any(id in " ".join(each) for id in ids)] == []
+
+
 @pytest.mark.feature("structured")
 async def test_structured_output_is_a_data_part_with_its_schema(served):
     async with agent_of(served, "structured") as remote:
