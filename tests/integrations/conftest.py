@@ -48,6 +48,8 @@ async def consult(message: str, turn: Turn) -> str:
         await turn.artifact("a map", name="map")
         country = await turn.ask("Which country?", answer=Country)
         return f"a map of {country.name}"
+    if "how often" in message:
+        return f"asked {await turn.update('times', lambda times: times + 1, 0)} times"
     if "refuse" in message:
         turn.reject("Not on Sundays.")
     if "weather" in message:

@@ -178,6 +178,30 @@ def test_a_state_gets_the_changes_of_a_task_alone(now, before, after, merged):
     assert merged_value(now, before, after) == merged
 
 
+async def test_a_state_is_shortened_before_it_is_kept():
+    agent, read = Agent("Grows"), []
+
+    @agent.skill(replies="task")
+    async def grow(turn: Turn) -> str:
+        def newest(state: dict[str, Any]) -> dict[str, Any]:
+            return {"said": state["said"][-2:]}
+
+        state = ContextState(turn, "state", max_bytes=30, shorten=newest)
+        before = await state.read()
+        await state.write(before, {"said": [*before.get("said", []), turn.message.text]})
+        read.append(await state.read())
+        return "done"
+
+    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    await host.start()
+    try:
+        for each in ("one", "two", "three"):
+            await Talk(host.services[""], host).task(each, context_id="c")
+    finally:
+        await host.stop()
+    assert read[-1] == {"said": ["two", "three"]}
+
+
 async def test_a_state_is_changed_once_by_a_task_and_stays_within_its_bound():
     agent, read = Agent("Counts"), []
 

@@ -180,6 +180,7 @@ async def test_a_pipeline_of_a_tutorial_keeps_its_state_and_leaves_its_loop(serv
         completed(await remote.get(events.task_id))
     state = [each["detail"] for each in shown if each.get("name") == "state"]
     assert {"draft": "You said: hello"} in state
+    assert {name for each in state for name in each} == {"draft"}  # not what callbacks keep
     calls = [each["name"] for each in shown if each["kind"] == "toolCall"]
     assert calls == ["exit_loop"]
     asked = [str(request.messages[0]["content"]) for request in served.model.requests]

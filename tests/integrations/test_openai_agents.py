@@ -136,6 +136,14 @@ async def test_a_remote_agent_can_be_handed_over_to(served):
     assert RUN_PROGRESS in usage[-1]
 
 
+async def test_a_remote_agent_remembers_what_was_said_in_the_context(served):
+    said = "transfer me, how often did I ask?"
+    async with agent_of(served, "frontdesk") as remote:
+        first = completed(await remote.send(said))
+        again = completed(await remote.send(said, context_id=first.context_id))
+    assert [first.text, again.text] == ["asked 1 times", "asked 2 times"]
+
+
 async def test_outside_of_a_turn_the_model_answers_questions_of_remote_agents(served):
     async with agent_of(served, "plain") as remote:
         answer = await remote.send("ask and answer")

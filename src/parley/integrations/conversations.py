@@ -245,8 +245,7 @@ def merged_value(now: Any, before: Any, after: Any) -> Any:
         for name, value in after.items():
             if name not in before or value != before[name]:
                 known = name in kept
-                first = before.get(name, type(value)() if isinstance(value, dict | list) else None)
-                kept[name] = merged_value(kept[name], first, value) if known else value
+                kept[name] = merged_value(kept[name], before.get(name), value) if known else value
         return kept
     if isinstance(now, list) and isinstance(before, list) and isinstance(after, list):
         return [*now, *after[len(before) :]] if after[: len(before)] == before else after

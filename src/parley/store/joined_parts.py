@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from parley.model.parts import Part
+from parley.model.parts import Artifact, Part
 
 
 class JoinedParts:
@@ -43,6 +43,14 @@ class JoinedParts:
             last = self._parts[-1]
             self._parts[-1] = replace(last, text="".join([last.text or "", *self._further]))
             self._further.clear()
+
+
+def joined(artifact: Artifact) -> Artifact:
+    """Return an artifact whose parts came one by one: other programs keep each chunk as a part."""
+    parts = JoinedParts()
+    for part in artifact.parts:
+        parts.add((part,))
+    return replace(artifact, parts=parts.parts)
 
 
 def _continued(last: Part, further: Part) -> str | None:

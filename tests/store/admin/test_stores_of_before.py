@@ -26,7 +26,7 @@ from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.events import RecordKind
 from parley.store.fold import fold
-from parley.store.joined_parts import JoinedParts
+from parley.store.joined_parts import joined
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
@@ -69,19 +69,13 @@ async def opened(store: TaskStore) -> AsyncIterator[TaskStore]:
         await store.close()
 
 
-def joined(task: Task) -> Task:
+def as_kept_today(task: Task) -> Task:
     """Return a task as it is kept today: earlier versions kept each chunk of a text as a part."""
-    artifacts = []
-    for artifact in task.artifacts:
-        parts = JoinedParts()
-        for part in artifact.parts:
-            parts.add([part])
-        artifacts.append(replace(artifact, parts=parts.parts))
-    return replace(task, artifacts=tuple(artifacts))
+    return replace(task, artifacts=tuple(joined(artifact) for artifact in task.artifacts))
 
 
 def as_json(task: Task) -> Any:
-    return json.loads(encode(joined(task)))
+    return json.loads(encode(as_kept_today(task)))
 
 
 def kept(wanted: dict[str, Any]) -> Any:
@@ -106,7 +100,7 @@ async def holds(store: TaskStore, expected: dict[str, Any]) -> None:
         assert len(await store.waiting_messages(task_id, limit=999)) == wanted["waiting"]
         turns = await store.private_records(task_id, [RecordKind.TURN])
         log = sorted([*await all_events(store, task_id), *turns], key=lambda r: (r.seq, r.sub))
-        assert fold([record.event for record in log]) == joined(record.task)
+        assert fold([record.event for record in log]) == as_kept_today(record.task)
         bare = await store.load(task_id, history=1, artifacts=False)
         assert bare is not None
         assert bare.task.artifacts == ()

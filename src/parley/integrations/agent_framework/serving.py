@@ -48,11 +48,12 @@ def agent(
 
     The session belongs to the context: it is kept in Parley's store, with the newest
     ``max_messages`` of its history and at most ``max_bytes`` of JSON; session ids that providers of
-    the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``, and what a workflow requests,
-    ask the turn's caller. Replies of the model and results of tools are remembered in the task, so
-    neither an answer nor a crash repeats them, unless ``remember_runs`` is false. A workflow goes
-    on from its newest checkpoint, in which ``checkpoint_types`` are the author's own types
-    (``module:name``). ``options`` are those of ``Agent``.
+    the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``,
+    and what a workflow requests, ask the turn's caller. Replies of the model and results of tools
+    are remembered in the task, so neither an answer nor a crash repeats them, unless
+    ``remember_runs`` is false. A workflow goes on from its newest checkpoint, in which
+    ``checkpoint_types`` are the author's own types (``module:name``). ``options`` are those of
+    ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
     """

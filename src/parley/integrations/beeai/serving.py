@@ -212,7 +212,8 @@ def _check_permissions(workflow: AgentWorkflow) -> None:
     """
     for step in workflow.workflow.steps.values():
         make = inspect.getclosurevars(step.handler).nonlocals.get("create_agent")
-        inner: Any = None if make is None else inspect.getclosurevars(make).nonlocals.get("instance")
+        captured = {} if make is None else inspect.getclosurevars(make).nonlocals
+        inner: Any = captured.get("instance")
         for each in getattr(inner, "_requirements", None) or ():
             if not isinstance(each, ask_permission.AskPermissionRequirement):
                 continue
