@@ -376,7 +376,8 @@ class Attempt:
     async def own_value(self, key: str, *, lists: bool = False) -> None:
         """Have the value that the context keeps under ``key`` removed when the task ends.
 
-        If it ``lists`` others, it is an object with their ``keys``, and they are removed too. It is durable before this returns. Raises ``TurnOver`` after the turn's end.
+        If it ``lists`` others, it is an object with their ``keys``, and they are removed too. What
+        is to be removed is durable before this returns. Raises ``TurnOver`` after the turn's end.
         """
         writer, name = self.working(), f"{VALUE_PREFIX}{key}"
         if name not in self.journal.results:

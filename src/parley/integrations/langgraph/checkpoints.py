@@ -51,10 +51,10 @@ Index = dict[str, dict[str, dict[str, Any]]]
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
-    It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed, and
-    no history: give the graph another checkpointer to travel in time. A task sees its own and those
-    of tasks that have completed; those of tasks that ended otherwise are removed. It raises ``RuntimeError`` outside of a turn,
-    and ``ValueError`` for a state that is too large.
+    It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed,
+    and no history: give the graph another checkpointer to travel in time. A task sees its own and
+    those of tasks that have completed; those of tasks that ended otherwise are removed. It raises
+    ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that is too large.
     """
 
     def __init__(self) -> None:

@@ -147,7 +147,7 @@ KINDS = ("approve", "edit", "reject", "respond")
 
 
 def _checked_decision(allowed: Sequence[str] | None, decision: Any) -> Any:
-    """Return a decision that is data. Raises ``NotUnderstood`` for one that LangChain cannot read."""
+    """Return a decision that is data. Raises ``NotUnderstood`` for one that cannot be read."""
     kinds = [each for each in KINDS if allowed is None or each in allowed]
     kind = decision.get("type") if isinstance(decision, Mapping) else None
     if kind not in kinds:
