@@ -114,6 +114,30 @@ async def test_a_value_of_a_task_whose_replica_died_goes_when_another_ends_it(
     assert await kept_for(second, task) is None
 
 
+async def test_values_that_a_value_lists_go_with_it(talk: Callable[..., Any]) -> None:
+    agent = Agent("Lists")
+
+    @agent.skill(replies="task")
+    async def run(turn: Turn) -> None:
+        listing = TaskValue(turn, NAME, lists=True)
+        for each in ("one", "two", "three"):
+            await turn.remember(each, 1)
+            await listing.update(lambda now, key=each: {"keys": [*now["keys"], key]}, {"keys": []})
+        await listing.update(lambda now: {"keys": now["keys"][:2]})
+        await turn.ask("Go on?")
+
+    async with talk(agent) as caller:
+        task = await caller.task("go")
+        await caller.service.cancel_task(CancelTaskRequest(id=task.id), caller.context)
+        scope = Scope(agent=caller.service.agent.key)
+        values = [
+            await caller.store.get_value(scope, task.context_id, each)
+            for each in ("one", "two", "three")
+        ]
+        assert values == [None, None, b"1"]
+        assert await kept_for(caller, task) is None
+
+
 async def test_nothing_is_kept_for_a_task_that_has_ended(talk: Callable[..., Any]) -> None:
     agent, late = Agent("Late"), []
 

@@ -142,6 +142,20 @@ async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: 
     assert messages == ["add zero", "said zero", "one", "said A", "two", "said B", "add three"]
 
 
+@pytest.mark.parametrize(
+    "decisions",
+    [["yes"], [{"type": "shrug"}], [{"type": "edit"}], [{"type": "reject", "message": 5}]],
+)
+async def test_decisions_that_are_none_are_asked_for_again(served: FrameworkServer, decisions):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        task = await remote.send({"decisions": decisions}, task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert " decision " in task.text
+        task = completed(await remote.send({"decisions": [{"type": "approve"}]}, task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+
+
 async def test_a_task_has_nothing_of_others_that_wait_or_were_canceled(served: FrameworkServer):
     async with agent_of(served) as remote:
         waiting = await remote.send("book a room")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from parley.agent.turn import Turn
@@ -12,10 +13,12 @@ class TaskValue:
 
     It is removed when the task ends: completed, failed, canceled or rejected, also while it waits
     and after a crash. Other tasks of the context have values of their own under the same name.
+    If it ``lists`` others, it is an object with their ``keys``, and they are removed with it.
     """
 
-    def __init__(self, turn: Turn, name: str) -> None:
+    def __init__(self, turn: Turn, name: str, *, lists: bool = False) -> None:
         self._turn = turn
+        self._lists = lists
         self._key = f"{name}:{turn.task_id}"
 
     async def read(self) -> Any:
@@ -27,8 +30,13 @@ class TaskValue:
 
         Raises ``TypeError`` for what is no JSON, and ``TurnOver`` after the turn's end.
         """
-        await self._turn._attempt.own_value(self._key)
+        await self._turn._attempt.own_value(self._key, lists=self._lists)
         await self._turn.remember(self._key, value)
+
+    async def update(self, function: Callable[[Any], Any], default: Any = None) -> None:
+        """Change the value as ``Turn.update`` does. Raises what that and ``write`` raise."""
+        await self._turn._attempt.own_value(self._key, lists=self._lists)
+        await self._turn.update(self._key, function, default)
 
     async def remove(self) -> None:
         """Remove the value before the task ends."""

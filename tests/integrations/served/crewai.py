@@ -81,12 +81,16 @@ class Calendar(Flow[Diary]):
     """Keeps a diary in its state."""
 
     @start()
-    @human_feedback(message="When?")
     def begin(self):
-        return self.state.message if hasattr(self.state, "message") else "Write."
+        return "A day"
 
+    @human_feedback(message="Which one?")
     @listen(begin)
-    def write(self, feedback):
+    def write(self, day):
+        return day
+
+    @listen(write)
+    def end(self, feedback):
         self.state.days.append(feedback.feedback)
         if feedback.feedback == "large":
             self.state.kept = "x" * 2_000_000

@@ -18,6 +18,7 @@ from parley.engine.handoff.value import HandedConversation
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.remote_calls import PREFIX, RemoteCall
+from parley.engine.turn.task_values import LISTS
 from parley.engine.turn.task_values import PREFIX as VALUE_PREFIX
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.tool_calls import PREFIX as TOOL_PREFIX
@@ -374,14 +375,15 @@ class Attempt:
         writer.write(StepResult(key=f"step:{key}", value=result))
         await writer.flush()
 
-    async def own_value(self, key: str) -> None:
+    async def own_value(self, key: str, *, lists: bool = False) -> None:
         """Have the value that the context keeps under ``key`` removed when the task ends.
 
-        It is durable before this returns. Raises ``TurnOver`` after the turn's end.
+        If it ``lists`` others, it is an object with their ``keys``, and they are removed too. What
+        is to be removed is durable before this returns. Raises ``TurnOver`` after the turn's end.
         """
         writer, name = self.working(), f"{VALUE_PREFIX}{key}"
         if name not in self.journal.results:
-            value = self.journal.results[name] = msgspec.Raw(b"null")
+            value = self.journal.results[name] = msgspec.Raw(LISTS if lists else b"null")
             writer.write(StepResult(key=name, value=value))
             await writer.flush()
 

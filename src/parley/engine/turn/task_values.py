@@ -10,11 +10,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from parley.engine.serialization import read
 from parley.store.protocols.contexts import Contexts
 from parley.store.protocols.scope import Scope
 
 PREFIX = "value:"
 """Begins the keys of these records, among those of steps; the key of the value follows."""
+
+LISTS = b"true"
+"""The value of such a record if the value has ``keys``: those of further values that go too."""
 
 
 async def forget_values(
@@ -24,6 +28,12 @@ async def forget_values(
 
     Raises ``StoreError``.
     """
-    for name in results:
-        if name.startswith(PREFIX):
-            await store.set_value(scope, context_id, name.removeprefix(PREFIX), None)
+    for name, record in results.items():
+        if not name.startswith(PREFIX):
+            continue
+        key = name.removeprefix(PREFIX)
+        if bytes(record) == LISTS:
+            found = await store.get_value(scope, context_id, key)
+            for each in () if found is None else read(found)["keys"]:
+                await store.set_value(scope, context_id, each, None)
+        await store.set_value(scope, context_id, key, None)

@@ -176,6 +176,8 @@ class ThreadRun:
             raise RuntimeError("the checkpointer of the graph lost the state of its thread")
         await self._finish(state.values)
         await self._thread.end(state)
+        if (checkpoints := self._served.checkpoints) is not None:
+            await checkpoints.settle(self._thread.name)
 
     async def _go(self, given: Any, config: dict[str, Any]) -> None:
         try:
