@@ -124,6 +124,54 @@ async def test_tasks_of_one_context_go_on_each_from_its_own_checkpoint(served: F
     assert served.notes("book") == ["draft", "draft"]
 
 
+@pytest.mark.parametrize("name", ["shared-state", "saved-state"])
+async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: str):
+    async with agent_of(served, name) as remote:
+        first = await remote.send("one")
+        context = {"context_id": first.context_id}
+        begun = completed(await remote.send("add zero", **context))
+        assert seen_in(begun) == {"facts": ["zero"], "count": 1, "newest": "zero"}
+        second = await remote.send("two", **context)
+        done = completed(await remote.send("A", task_id=first.id))
+        assert seen_in(done) == {"facts": ["A"], "count": 1, "newest": "A"}
+        completed(await remote.send("B", task_id=second.id))
+        last = completed(await remote.send("add three", **context))
+    facts = ["zero", "A", "B", "three"]
+    assert seen_in(last) == {"facts": facts, "count": 4, "newest": "three"}
+    messages = served.notes("begin")[-1].split("; ")
+    assert messages == ["add zero", "said zero", "one", "said A", "two", "said B", "add three"]
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [["yes"], [{"type": "shrug"}], [{"type": "edit"}], [{"type": "reject", "message": 5}]],
+)
+async def test_decisions_that_are_none_are_asked_for_again(served: FrameworkServer, decisions):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        task = await remote.send({"decisions": decisions}, task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert " decision " in task.text
+        task = completed(await remote.send({"decisions": [{"type": "approve"}]}, task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+
+
+async def test_a_task_has_nothing_of_others_that_wait_or_were_canceled(served: FrameworkServer):
+    async with agent_of(served) as remote:
+        waiting = await remote.send("book a room")
+        for _ in range(2):
+            context = {"context_id": waiting.context_id}
+            completed(await remote.send("count to five", **context))
+            messages = served.model.requests[-1].messages
+            assert not any(each.get("tool_calls") for each in messages)
+            await remote.cancel(waiting.id)
+
+
+def seen_in(task) -> dict:
+    """Return the state with which a task ended: its last data."""
+    return [part.data for artifact in task.artifacts for part in artifact.parts][-1]
+
+
 async def test_a_graph_that_a_node_calls_in_a_thread_asks_too(served: FrameworkServer):
     async with agent_of(served, "calling") as remote:
         task = await remote.send("hello")

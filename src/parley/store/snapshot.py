@@ -15,16 +15,18 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact, Message, Part
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
 from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, pieces_of
 from parley.store.events import LoggedEvent, records_in
 from parley.store.fold import fold
+from parley.store.joined_parts import JoinedParts
 
 _STATES = {state.value: state for state in TaskState}
 _Messages = tuple[Message, ...]
 _Artifacts = tuple[Artifact, ...]
+_Parts = tuple[Part, ...]
 
 ArtifactRow = tuple[int, bytes, bytes]
 """An artifact's position in its task, its head or nothing, and parts."""
@@ -51,7 +53,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         """Return the task."""
         message = decode(self.status_message, Message) if self.status_message else None
         stamp = Timestamp.from_milliseconds(self.status_at)
-        artifacts = _artifacts(self.artifacts) if self.artifacts else ()
+        artifacts = artifacts_in(self.artifacts) if self.artifacts else ()
         if self.tail:
             folding = ArtifactFold(artifacts)
             for record in self.tail:
@@ -79,7 +81,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
+def artifacts_in(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
     """Return the artifacts in ``rows``."""
     heads: dict[int, bytes] = {}
     parts: dict[int, list[bytes]] = {}
@@ -90,9 +92,24 @@ def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
         if further:
             pieces.append(further)
     whole = [
-        b'%s,"parts":[%s]}' % (head[:-1], b",".join(parts[index])) for index, head in heads.items()
+        b'%s,"parts":[%s]}' % (head[:-1], b"".join(parts[index][:1]))
+        for index, head in heads.items()
     ]
-    return decode(b"[%s]" % b",".join(whole), _Artifacts)
+    found = decode(b"[%s]" % b",".join(whole), _Artifacts)
+    return tuple(
+        [
+            _continued(artifact, parts[index][1:]) if len(parts[index]) > 1 else artifact
+            for index, artifact in zip(heads, found, strict=True)
+        ]
+    )
+
+
+def _continued(artifact: Artifact, pieces: Iterable[bytes]) -> Artifact:
+    """Return an artifact with further pieces: a piece begins with a chunk, as the fold adds it."""
+    joined = JoinedParts(artifact.parts)
+    for piece in pieces:
+        joined.add(decode(b"[%s]" % piece, _Parts))
+    return replace(artifact, parts=joined.parts)
 
 
 def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:

@@ -205,6 +205,7 @@ async def agents() -> dict:
     served["runner"] = google_adk.agent(services)
     rounds = LoopAgent(name="rounds", sub_agents=[named("round")], max_iterations=8)
     served["short"] = google_adk.agent(rounds, max_events=20)
+    served["small"] = google_adk.agent(named("small"), max_bytes=20_000)
     served["page"] = google_adk.agent(documented("google-adk", "adk_helper.py")["helper"])
     served["outside"] = outside(remote)
     return served

@@ -151,6 +151,36 @@ outer.add_edge(START, "draft")
 outer.add_edge("draft", "reviewed")
 
 
+# -- a state that tasks at the same time change ----------------------------------------------------
+
+
+class Facts(TypedDict):
+    facts: Annotated[list[str], operator.add]
+    count: Annotated[int, operator.add]
+    newest: str
+
+
+class FactsState(MessagesState):
+    facts: Annotated[list[str], operator.add]
+    count: Annotated[int, operator.add]
+    newest: str
+
+
+def learn(state: FactsState) -> dict:
+    """Learns what a message says to add, or else what the caller answers."""
+    note("begin", "; ".join(each.text for each in state["messages"]))
+    command, _, fact = state["messages"][-1].text.partition(" ")
+    if command != "add":
+        fact = interrupt("What is it?")
+    said = AIMessage(f"said {fact}")
+    return {"facts": [fact], "count": 1, "newest": fact, "messages": [said]}
+
+
+learning = StateGraph(FactsState, input_schema=MessagesState, output_schema=Facts)
+learning.add_node("learn", learn)
+learning.add_edge(START, "learn")
+
+
 # -- the graph of textbooks, stopped before its tools ----------------------------------------------
 
 
@@ -302,6 +332,10 @@ def served() -> dict[str, Agent]:
         "nested": langgraph.agent(outer, name="Nested"),
         "textbook": langgraph.agent(
             textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
+        ),
+        "shared-state": langgraph.agent(learning, name="Learning"),
+        "saved-state": langgraph.agent(
+            learning.compile(checkpointer=InMemorySaver()), name="Learning elsewhere"
         ),
         "calling": langgraph.agent(calling, name="Calling"),
         "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),

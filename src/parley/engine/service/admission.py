@@ -307,6 +307,7 @@ class Admission:
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
             base_url=self._base_url(context),
+            metadata=_metadata_of(request),
             chain=_chain_of(request, context),
             trace=context.trace or None,
         )
@@ -355,6 +356,11 @@ async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskR
         return agent.default_skill
     first = await store.private_records(record.task.id, [RecordKind.TURN], limit=1)
     return agent.skills.get(first_turn(first).skill, agent.default_skill)
+
+
+def _metadata_of(request: SendMessageRequest) -> dict[str, Any] | None:
+    """Return the metadata of a request, for the log, without the chain of calls."""
+    return {k: v for k, v in (request.metadata or {}).items() if k != CALL_CHAIN} or None
 
 
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:

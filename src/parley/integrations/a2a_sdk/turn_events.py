@@ -23,6 +23,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.store.events import StepResult
+from parley.store.joined_parts import JoinedParts, joined
 
 log = logging.getLogger("parley.integrations.a2a_sdk")
 
@@ -135,7 +136,9 @@ class TurnEvents:
                 attempt.writer().status(TaskState.WORKING, attempt.message(said))
         artifacts = {artifact.artifact_id: artifact for artifact in known.artifacts}
         for artifact in task.artifacts:
-            if artifacts.get(artifact.artifact_id) != artifact:
+            same = artifacts.get(artifact.artifact_id)
+            # The SDK keeps each chunk of a text as a part.
+            if same is None or joined(same) != joined(artifact):
                 whole = TaskArtifactUpdateEvent(
                     task_id=known.id,
                     context_id=known.context_id,
@@ -179,7 +182,9 @@ class TurnEvents:
         if append and writer.fold.is_complete(artifact_id):
             # The SDK lets chunks follow the last one: the artifact is written again, longer.
             [before] = [a for a in writer.fold.task.artifacts if a.artifact_id == artifact_id]
-            artifact = msgspec.structs.replace(before, parts=(*before.parts, *artifact.parts))
+            parts = JoinedParts(before.parts)
+            parts.add(artifact.parts)
+            artifact = msgspec.structs.replace(before, parts=parts.parts)
             append = False
         attempt.artifact_ids |= {artifact_id}
         update = msgspec.structs.replace(event, artifact=artifact, append=append)

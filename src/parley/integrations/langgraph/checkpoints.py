@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
 )
 
 from parley.agent.turn import Turn
+from parley.integrations.task_values import TaskValue
 from parley.llm.current_turn import current_turn
 
 R = TypeVar("R")
@@ -35,16 +36,25 @@ KEPT_TASKS = 20
 LARGEST = 32 * 1024 * 1024
 """How many characters a checkpoint has at most, as it is kept."""
 
+LARGEST_TOGETHER = 2 * LARGEST
+"""How many characters the checkpoints of tasks that have ended have together; oldest go first."""
+
+Place = tuple[str, str]
+"""The namespace and the id of a checkpoint."""
+
+EMPTY: dict[str, Any] = {"index": {}, "keys": []}
+
 Index = dict[str, dict[str, dict[str, Any]]]
-"""What is known of checkpoints, by namespace and id: their parent, and the task that made them."""
+"""What is known of checkpoints, by namespace and id: their parent, size, and task."""
 
 
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
-    It keeps the newest checkpoint of each of the last ``KEPT_TASKS`` tasks, and no history: give
-    the graph another checkpointer to travel in time. It raises ``RuntimeError`` outside of a turn,
-    and ``ValueError`` for a state that is too large.
+    It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed,
+    and no history: give the graph another checkpointer to travel in time. A task sees its own and
+    those of tasks that have completed; those of tasks that ended otherwise are removed. It raises
+    ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that is too large.
     """
 
     def __init__(self) -> None:
@@ -62,10 +72,13 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         thread, space = _names(config)
         index = await self._index(thread)
         ids = index.get(space, {})
-        checkpoint_id = get_checkpoint_id(config) or max(ids, default=None)
-        if checkpoint_id is None or checkpoint_id not in ids:
-            return None
-        return await self._tuple(thread, space, checkpoint_id, ids[checkpoint_id])
+        wanted = get_checkpoint_id(config)
+        for checkpoint_id in sorted(ids, reverse=True) if wanted is None else [wanted]:
+            if checkpoint_id in ids:
+                found = await self._tuple(thread, space, checkpoint_id, ids[checkpoint_id])
+                if found is not None:
+                    return found
+        return None
 
     async def alist(
         self,
@@ -144,23 +157,42 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             "task": whole.get(TASK, ""),
             # A channel that keeps differences is read by way of the checkpoints before.
             "differs": bool(metadata.get("counters_since_delta_snapshot")),
+            "size": size,
         }
-        forgotten: list[tuple[str, str]] = []
+        forgotten: list[Place] = []
+
+        def add(own: dict[str, Any]) -> dict[str, Any]:
+            index: Index = own["index"]
+            index.setdefault(space, {})[checkpoint_id] = known
+            has_ended = not space and metadata.get("source", "") in ("input", "loop")
+            forgotten[:] = _superfluous(index, space, runs=has_ended)
+            return _listing(thread, _without(index, forgotten))
+
+        await _own(thread).update(add, EMPTY)
+        await self._forget(thread, forgotten)
+        return _config(thread, space, checkpoint_id)
+
+    async def settle(self, thread: str) -> None:
+        """Let other tasks begin from where the task of this turn has ended."""
+        own: Index = (await _own(thread).read() or EMPTY)["index"]
+        forgotten: list[Place] = []
 
         def add(index: Index) -> Index:
-            index.setdefault(space, {})[checkpoint_id] = known
-            forgotten[:] = _superfluous(index, space, checkpoint_id, metadata.get("source", ""))
-            for name, each in forgotten:
-                del index[name][each]
-                if not index[name]:
-                    del index[name]
-            return index
+            for space, ids in own.items():
+                index.setdefault(space, {}).update(ids)
+            found = [place for space in list(index) for place in _superfluous(index, space)]
+            forgotten[:] = found
+            return _without(index, found)
 
-        await turn.update(_key(thread), add, {})
-        for name, each in forgotten:
-            await turn.remember(f"{_key(thread, name, each)}:writes", None)
-            await turn.remember(_key(thread, name, each), None)
-        return _config(thread, space, checkpoint_id)
+        await _turn().update(_key(thread), add, {})
+        await _own(thread).write(EMPTY)
+        await self._forget(thread, forgotten)
+
+    async def _forget(self, thread: str, places: Sequence[Place]) -> None:
+        turn = _turn()
+        for space, checkpoint_id in places:
+            for key in _keys(thread, space, checkpoint_id):
+                await turn.remember(key, None)
 
     async def aput_writes(
         self,
@@ -199,16 +231,17 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Forget all checkpoints of a thread."""
-        turn = _turn()
-        for space, ids in (await self._index(thread_id)).items():
-            for checkpoint_id in ids:
-                key = _key(thread_id, space, checkpoint_id)
-                await turn.remember(f"{key}:writes", None)
-                await turn.remember(key, None)
-        await turn.remember(_key(thread_id), None)
+        index = await self._index(thread_id)
+        places = [(space, each) for space, ids in index.items() for each in ids]
+        await self._forget(thread_id, places)
+        await _turn().remember(_key(thread_id), None)
+        await _own(thread_id).write(EMPTY)
 
     async def _index(self, thread: str) -> Index:
         found: Index = await _turn().recall(_key(thread), {})
+        own: Index = (await _own(thread).read() or EMPTY)["index"]
+        for space, ids in own.items():
+            found.setdefault(space, {}).update(ids)
         return found
 
     def _written(self, value: object) -> list[str]:
@@ -268,29 +301,48 @@ def _turn() -> Turn:
     return turn
 
 
-def _superfluous(index: Index, space: str, newest: str, source: str) -> list[tuple[str, str]]:
-    """Return the checkpoints that nothing goes on from, after the newest one was added."""
-    task = index[space][newest]["task"]
-    found: list[tuple[str, str]] = []
-    if not space and source in ("input", "loop"):
-        # The step has ended, and with it the subgraphs that ran in it. A ":" names such a run.
-        found += [
-            (name, each)
-            for name, ids in index.items()
-            if ":" in name
-            for each, known in ids.items()
-            if known["task"] == task
-        ]
+def _own(thread: str) -> TaskValue:
+    """Return the index of the checkpoints that go with the task of the turn."""
+    return TaskValue(_turn(), _key(thread), lists=True)
+
+
+def _listing(thread: str, index: Index) -> dict[str, Any]:
+    """Return an index with the keys of all that it names."""
+    places = [(space, each) for space, ids in index.items() for each in ids]
+    return {"index": index, "keys": [key for place in places for key in _keys(thread, *place)]}
+
+
+def _without(index: Index, places: Sequence[Place]) -> Index:
+    left = {
+        space: {each: known for each, known in ids.items() if (space, each) not in places}
+        for space, ids in index.items()
+    }
+    return {space: ids for space, ids in left.items() if ids}
+
+
+def _superfluous(index: Index, space: str, *, runs: bool = False) -> list[Place]:
+    """Return the checkpoints of a namespace that nothing goes on from.
+
+    With ``runs``, a step has ended, and with it the subgraphs that ran in it: a ":" names such a
+    run.
+    """
+    found = [(name, each) for name, ids in index.items() if runs and ":" in name for each in ids]
     kept: set[str] = set()
     tasks: set[str] = set()
+    size = 0
     for each in sorted(index[space], reverse=True):
-        if index[space][each]["task"] not in tasks and len(tasks) < KEPT_TASKS:
-            tasks.add(index[space][each]["task"])
-            behind: str | None = each
-            while behind in index[space] and behind not in kept:
-                kept.add(behind)
-                known = index[space][behind]
-                behind = known["parent"] if known["differs"] else None
+        known = index[space][each]
+        if known["task"] in tasks or len(tasks) >= KEPT_TASKS:
+            continue
+        size += known["size"]
+        if tasks and size > LARGEST_TOGETHER:
+            break
+        tasks.add(known["task"])
+        behind: str | None = each
+        while behind in index[space] and behind not in kept:
+            kept.add(behind)
+            known = index[space][behind]
+            behind = known["parent"] if known["differs"] else None
     return found + [(space, each) for each in index[space] if each not in kept]
 
 
@@ -316,3 +368,9 @@ def _key(thread: str, space: str | None = None, checkpoint_id: str = "") -> str:
         return f"langgraph:{digest}"
     within = hashlib.sha256(space.encode()).hexdigest()[:16] if space else "root"
     return f"langgraph:{digest}:{within}:{checkpoint_id}"
+
+
+def _keys(thread: str, space: str, checkpoint_id: str) -> tuple[str, str]:
+    """Return the keys of a checkpoint, and of what nodes wrote after it."""
+    key = _key(thread, space, checkpoint_id)
+    return f"{key}:writes", key

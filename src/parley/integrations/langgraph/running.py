@@ -166,18 +166,20 @@ class ThreadRun:
         state, is_newest = await self._thread.place()
         if state is None:
             given = await self._served.input_of(self._turn)
-            await self._go(given, None)
+            await self._go(given, await self._thread.beginning())
             state, is_newest = await self._thread.place()
         while state is not None and state.next:
             given = await self._next(state)
-            await self._go(given, None if is_newest else state)
+            await self._go(given, self._thread.config(None if is_newest else state))
             state, is_newest = await self._thread.place()
         if state is None:
             raise RuntimeError("the checkpointer of the graph lost the state of its thread")
         await self._finish(state.values)
+        await self._thread.end(state)
+        if (checkpoints := self._served.checkpoints) is not None:
+            await checkpoints.settle(self._thread.name)
 
-    async def _go(self, given: Any, at: Snapshot | None) -> None:
-        config = self._thread.config(at)
+    async def _go(self, given: Any, config: dict[str, Any]) -> None:
         try:
             async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
                 async for _, mode, data in events:
