@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.model.parts import Artifact, Part
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
-from parley.store.artifact_fold import ArtifactFold
+from parley.model.tasks import Task, TaskState
 from parley.store.events import CancelRequested, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold
-from parley.store.snapshot import artifacts_in
 from tests.store.making import chunk, message, received, status, task, turn_started
 
 STATES = [state for state in TaskState if state is not TaskState.UNSPECIFIED]
@@ -23,13 +21,6 @@ TERMINAL = [state for state in STATES if state.is_terminal]
 
 def folded(*events: Any) -> Task:
     return fold([task("t"), *events])
-
-
-def in_chunk(*parts: Part, append: bool = True) -> TaskArtifactUpdateEvent:
-    update = chunk("t", "", append=append)
-    return msgspec.structs.replace(
-        update, artifact=msgspec.structs.replace(update.artifact, parts=parts)
-    )
 
 
 def refused(*events: Any, strict: bool = False) -> str:
@@ -139,46 +130,11 @@ def test_an_artifact_grows_by_appended_parts() -> None:
             artifact_id="artifact",
             name="first",
             description="said",
-            parts=(Part(text="abc"),),
+            parts=(Part(text="a"), Part(text="b"), Part(text="c")),
             metadata={"x": 1, "y": 2, "z": 2},
             extensions=("e", "f"),
         ),
     )
-
-
-def test_text_in_chunks_is_one_part_and_all_else_stays_apart() -> None:
-    plain, table, named = Part(text="c"), Part(data=[1]), Part(text="f", filename="f.txt")
-    marked = Part(text="# d", media_type="text/markdown")
-    made = folded(
-        in_chunk(Part(text="a"), Part(text="b"), append=False),
-        in_chunk(plain, plain),
-        in_chunk(table),
-        *(in_chunk(each) for each in (plain, marked, marked, named, plain)),
-    )
-    assert made.artifacts[0].parts == (
-        Part(text="a"),
-        Part(text="bc"),
-        plain,
-        table,
-        plain,
-        Part(text="# d# d", media_type="text/markdown"),
-        named,
-        plain,
-    )
-
-
-def test_pieces_hold_what_the_fold_holds() -> None:
-    growing = ArtifactFold()
-    pieces = []
-    for number, said in enumerate("abcdef"):
-        parts = (Part(text=said), *((Part(data=number),) if number == 2 else ()))
-        growing.apply(in_chunk(*parts, append=number > 0))
-        if number % 2:
-            pieces += growing.take_unsaved()
-    rows = [(piece.position, piece.head, piece.parts) for piece in pieces]
-    assert [row[2] for row in rows] == [b'{"text":"ab"}', b'{"text":"c"},{"data":2},{"text":"d"}',
-                                        b'{"text":"ef"}']  # fmt: skip
-    assert artifacts_in(rows) == growing.artifacts
 
 
 def test_an_artifact_without_append_replaces_the_one_of_its_id_where_it_stands() -> None:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from parley.model.encoding import encode
-from parley.model.parts import Artifact
+from parley.model.parts import Artifact, Part
 from parley.model.struct import A2AStruct, NonEmpty
 from parley.model.tasks import TaskArtifactUpdateEvent
-from parley.store.joined_parts import JoinedParts
 
 
 class IllegalEvent(ValueError):
@@ -45,8 +44,7 @@ class _Head(A2AStruct, frozen=True, kw_only=True):
 class ArtifactFold:
     """Builds artifacts from updates, in the order of their first updates.
 
-    A chunk costs the chunk, not the artifact; text that continues text is one part with it
-    (``JoinedParts``). ``strict`` is for our own agents: it refuses a chunk
+    A chunk costs the chunk, not the artifact. ``strict`` is for our own agents: it refuses a chunk
     for an artifact that does not exist, and one after an artifact's last chunk. Otherwise the
     first creates the artifact and the second is added (§4.2.2 leaves both open). ``unsaved`` names
     those of ``artifacts`` whose stored form lacks something.
@@ -123,28 +121,25 @@ class ArtifactFold:
 class _Growing:
     """An artifact to which chunks can be added."""
 
-    __slots__ = ("_artifact", "_first", "_has_new_head", "_parts", "_saved", "_unsaved",
-                 "index", "replaces")  # fmt: skip
+    __slots__ = ("_artifact", "_first", "_has_new_head", "_parts", "_saved", "index", "replaces")
 
     def __init__(self, artifact: Artifact, index: int) -> None:
         self.index = index
         self._first = artifact
         self._artifact: Artifact | None = artifact
-        self._parts = JoinedParts(artifact.parts)
-        self._saved = False
-        self._unsaved = JoinedParts(artifact.parts)
+        self._parts: list[Part] = list(artifact.parts)
+        self._saved = 0
         self._has_new_head = True
         self.replaces = False
 
     @property
     def artifact(self) -> Artifact:
         if self._artifact is None:
-            self._artifact = replace(self._first, parts=self._parts.parts)
+            self._artifact = replace(self._first, parts=tuple(self._parts))
         return self._artifact
 
     def append(self, chunk: Artifact) -> None:
-        self._parts.add(chunk.parts)
-        self._unsaved.add(chunk.parts)
+        self._parts.extend(chunk.parts)
         self._artifact = None
         first = self._first
         if (
@@ -164,20 +159,20 @@ class _Growing:
 
     @property
     def is_saved(self) -> bool:
-        return not (self._has_new_head or self._unsaved.parts)
+        return not (self._has_new_head or self._saved < len(self._parts))
 
     @property
     def is_stored(self) -> bool:
         """Whether the store has a piece of this artifact, or of the one that it replaces."""
-        return self.replaces or self._saved
+        return self.replaces or self._saved > 0 or not self._has_new_head
 
     def piece(self) -> ArtifactPiece:
+        new = self._parts[self._saved :] if self._saved else self._parts
         head = _head_of(self._first) if self._has_new_head else b""
-        return ArtifactPiece(self.index, head, encode(self._unsaved.parts)[1:-1], self.replaces)
+        return ArtifactPiece(self.index, head, encode(new)[1:-1], self.replaces)
 
     def mark_saved(self) -> None:
-        self._saved = True
-        self._unsaved = JoinedParts()
+        self._saved = len(self._parts)
         self._has_new_head = self.replaces = False
 
 

@@ -15,18 +15,16 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
-from parley.model.parts import Artifact, Message, Part
+from parley.model.parts import Artifact, Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
 from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, pieces_of
 from parley.store.events import LoggedEvent, records_in
 from parley.store.fold import fold
-from parley.store.joined_parts import JoinedParts
 
 _STATES = {state.value: state for state in TaskState}
 _Messages = tuple[Message, ...]
 _Artifacts = tuple[Artifact, ...]
-_Parts = tuple[Part, ...]
 
 ArtifactRow = tuple[int, bytes, bytes]
 """An artifact's position in its task, its head or nothing, and parts."""
@@ -53,7 +51,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         """Return the task."""
         message = decode(self.status_message, Message) if self.status_message else None
         stamp = Timestamp.from_milliseconds(self.status_at)
-        artifacts = artifacts_in(self.artifacts) if self.artifacts else ()
+        artifacts = _artifacts(self.artifacts) if self.artifacts else ()
         if self.tail:
             folding = ArtifactFold(artifacts)
             for record in self.tail:
@@ -81,7 +79,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def artifacts_in(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
+def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
     """Return the artifacts in ``rows``."""
     heads: dict[int, bytes] = {}
     parts: dict[int, list[bytes]] = {}
@@ -92,24 +90,9 @@ def artifacts_in(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
         if further:
             pieces.append(further)
     whole = [
-        b'%s,"parts":[%s]}' % (head[:-1], b"".join(parts[index][:1]))
-        for index, head in heads.items()
+        b'%s,"parts":[%s]}' % (head[:-1], b",".join(parts[index])) for index, head in heads.items()
     ]
-    found = decode(b"[%s]" % b",".join(whole), _Artifacts)
-    return tuple(
-        [
-            _continued(artifact, parts[index][1:]) if len(parts[index]) > 1 else artifact
-            for index, artifact in zip(heads, found, strict=True)
-        ]
-    )
-
-
-def _continued(artifact: Artifact, pieces: Iterable[bytes]) -> Artifact:
-    """Return an artifact with further pieces: a piece begins with a chunk, as the fold adds it."""
-    joined = JoinedParts(artifact.parts)
-    for piece in pieces:
-        joined.add(decode(b"[%s]" % piece, _Parts))
-    return replace(artifact, parts=joined.parts)
+    return decode(b"[%s]" % b",".join(whole), _Artifacts)
 
 
 def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:

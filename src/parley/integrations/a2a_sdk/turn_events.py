@@ -23,7 +23,6 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.store.events import StepResult
-from parley.store.joined_parts import JoinedParts, joined
 
 log = logging.getLogger("parley.integrations.a2a_sdk")
 
@@ -136,9 +135,7 @@ class TurnEvents:
                 attempt.writer().status(TaskState.WORKING, attempt.message(said))
         artifacts = {artifact.artifact_id: artifact for artifact in known.artifacts}
         for artifact in task.artifacts:
-            same = artifacts.get(artifact.artifact_id)
-            # The SDK keeps each chunk of a text as a part.
-            if same is None or joined(same) != joined(artifact):
+            if artifacts.get(artifact.artifact_id) != artifact:
                 whole = TaskArtifactUpdateEvent(
                     task_id=known.id,
                     context_id=known.context_id,
@@ -182,9 +179,7 @@ class TurnEvents:
         if append and writer.fold.is_complete(artifact_id):
             # The SDK lets chunks follow the last one: the artifact is written again, longer.
             [before] = [a for a in writer.fold.task.artifacts if a.artifact_id == artifact_id]
-            parts = JoinedParts(before.parts)
-            parts.add(artifact.parts)
-            artifact = msgspec.structs.replace(before, parts=parts.parts)
+            artifact = msgspec.structs.replace(before, parts=(*before.parts, *artifact.parts))
             append = False
         attempt.artifact_ids |= {artifact_id}
         update = msgspec.structs.replace(event, artifact=artifact, append=append)
