@@ -148,12 +148,11 @@ def test_a_message_counts_once_over_a_restart(tmp_path: Any) -> None:
         return parley.asgi(bank(), store=f"sqlite:///{tmp_path / 'tasks.db'}")
 
     async def main() -> None:
-        async with serving(server()) as url:
-            async with parley.connect(url, extensions=[Keeping(THEIRS)]) as client:
-                await client.send("pay")
-        async with serving(server()) as url:
-            async with parley.connect(url, extensions=[URI], idempotent=False) as client:
-                with pytest.raises(InvalidParamsError, match="here before"):
-                    await client.send(kept[0].message)
+        ours, bare = [Keeping(THEIRS)], {"extensions": [URI], "idempotent": False}
+        async with serving(server()) as url, parley.connect(url, extensions=ours) as client:
+            await client.send("pay")
+        async with serving(server()) as url, parley.connect(url, **bare) as client:
+            with pytest.raises(InvalidParamsError, match="here before"):
+                await client.send(kept[0].message)
 
     asyncio.run(main())
