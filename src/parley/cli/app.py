@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
@@ -31,8 +32,8 @@ from parley.cli.commands import (
     usage,
 )
 from parley.cli.conformance import command as conformance
-from parley.cli.output.failures import INTERRUPTED, UsageFailure
-from parley.cli.output.streams import Output, prepare_streams, print_line
+from parley.cli.output.failures import INTERRUPTED, OutputLost, UsageFailure
+from parley.cli.output.streams import Output, give_up, prepare_streams, print_line
 from parley.cli.program import NAME
 from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
@@ -135,7 +136,12 @@ def run(arguments: Sequence[str]) -> int:
         is_stream="--stream" in arguments,
         debug="--debug" in arguments,
     )
-    return exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
+    status = exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
+    try:
+        sys.stdout.flush()
+    except (OutputLost, OSError):  # it was said; the interpreter would say it again
+        give_up(sys.stdout)
+    return status
 
 
 def _parse_and_run(arguments: list[str]) -> int:
