@@ -26,6 +26,7 @@ from parley.testing.conformance.client_server import ReceivedCall, ScenarioReply
 from parley.testing.conformance.verdicts import (
     ConformanceRequirement,
     ConformanceViolation,
+    Level,
     NotApplicable,
 )
 from parley.wire import versions
@@ -445,3 +446,28 @@ def other_id(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 def rich(value: dict[str, Any]) -> dict[str, Any]:
     """Return a value with members that no version has."""
     return {**value, "newMember": {"nested": [1, None]}, "another": True}
+
+
+# -- the tables -------------------------------------------------------------------------------
+
+
+def scenario(
+    id: str,
+    level: Level,
+    section: str,
+    title: str,
+    action: Action,
+    serves: Serves,
+    *judges: Judges,
+    members: Callable[[Visit], dict[str, Any]] | None = None,
+    **options: Any,
+) -> ClientScenario:
+    """Return a row of the table, by default of a card with one interface of JSON-RPC."""
+    return ClientScenario(
+        requirement=ConformanceRequirement(id=id, level=level, section=section, title=title),
+        action=action,
+        card=members or carded(),
+        serves=serves,
+        judges=judges or (asked,),
+        **options,
+    )
