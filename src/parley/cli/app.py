@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
-from parley.cli.boundary import exit_status_of
+from parley.cli.boundary import exit_status_of, leave_stdout
 from parley.cli.commands import (
     agents,
     audit,
@@ -32,8 +31,8 @@ from parley.cli.commands import (
     usage,
 )
 from parley.cli.conformance import command as conformance
-from parley.cli.output.failures import INTERRUPTED, OutputLost, UsageFailure
-from parley.cli.output.streams import Output, give_up, prepare_streams, print_line
+from parley.cli.output.failures import INTERRUPTED, UsageFailure
+from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME
 from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
@@ -137,10 +136,7 @@ def run(arguments: Sequence[str]) -> int:
         debug="--debug" in arguments,
     )
     status = exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
-    try:
-        sys.stdout.flush()
-    except (OutputLost, OSError):  # it was said; the interpreter would say it again
-        give_up(sys.stdout)
+    leave_stdout()
     return status
 
 

@@ -37,6 +37,14 @@ def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
         )
 
 
+def leave_stdout() -> None:
+    """Write what is kept back, or drop it: the interpreter would complain of it once more."""
+    try:
+        sys.stdout.flush()
+    except (OutputLost, OSError):
+        give_up(sys.stdout)
+
+
 def _report(output: Output, failure: CommandFailure) -> int:
     if isinstance(failure, OutputLost):
         return _report_loss(output, failure)
