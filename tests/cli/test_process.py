@@ -111,7 +111,8 @@ def test_output_that_cannot_be_written_is_said_in_one_line(agent, tmp_path, word
             timeout=30,
         )
     said = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
-    assert [line.startswith(f"error: {start}") for line, start in zip(said, lines, strict=True)]
+    for line, start in zip(said, lines, strict=True):
+        assert line.startswith(f"error: {start}")
     assert "cannot be written: No space left on device" in said[0]
     assert "Traceback" not in ran.stderr
     assert ran.returncode == 1
