@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
-from parley.cli.boundary import exit_status_of
+from parley.cli.boundary import exit_status_of, leave_stdout
 from parley.cli.commands import (
     agents,
     audit,
@@ -158,7 +158,9 @@ def run(arguments: Sequence[str]) -> int:
         is_stream="--stream" in arguments,
         debug="--debug" in arguments,
     )
-    return exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
+    status = exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
+    leave_stdout()
+    return status
 
 
 def _parse_and_run(arguments: list[str]) -> int:

@@ -304,9 +304,9 @@ def test_a_lifespan_that_fails_is_said_in_a_line(file, parley):
     file.write_text(LIFESPAN.replace("    yield", '    raise OSError("no database")\n    yield'))
     ran = parley("serve", "echo.py", "--port", "0")
     assert ran.status == 1
-    assert "the lifespan of the agent 'Keeper' could not be entered: OSError: no database" in (
-        ran.stderr
-    )
+    assert "the agent 'Keeper' cannot start: its lifespan function" in ran.stderr
+    assert "(echo.py, line " in ran.stderr
+    assert ") failed: OSError: no database" in ran.stderr
     assert "Traceback" not in ran.stderr
     ran = parley("serve", "echo.py", "--port", "0", "--debug")
     assert "raise OSError" in ran.stderr

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from parley.model.service import ANONYMOUS
-from parley.server.envelope.nonces import SLACK_MS, Nonces
+from parley.server.envelope.nonces import Nonces
+from parley.server.limits.once import SLACK_MS
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.wire.envelope.errors import MessageReplayed

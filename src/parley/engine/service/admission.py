@@ -46,6 +46,7 @@ from parley.model.uuid7 import new_id
 from parley.push.validation import validated
 from parley.security.authorization import Authorization, access_of
 from parley.server.envelope.windows import Windows
+from parley.server.limits.once import AgentNames, StoredNames
 from parley.server.limits.rates import AgentLimits
 from parley.store.events import MessageReceived, RecordKind
 from parley.store.protocols.contexts import Receipt
@@ -81,6 +82,7 @@ class Admission:
         self._agent = agent
         self._executor = executor
         self._store = store
+        self._once = AgentNames(StoredNames(store), agent.key)
         self._windows = Windows.of(agent.envelope, store.now)
         self._slots = SkillSlots.of(agent.envelope)
         self._keeps_addresses = keeps_addresses
@@ -106,7 +108,7 @@ class Admission:
         if context.extensions:
             profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.has_receivers:
-                request = await profile.receive(request, context)
+                request = await profile.receive(request, replace(context, once=self._once))
             if CALL_CHAIN in context.extensions:
                 if context.deadline is not None:
                     request = with_deadline(request, context.deadline)
