@@ -85,6 +85,7 @@ def plain(
         output=Answer,
         script=models.rules,
         model=models.NAME,
+        api_key=models.KEY,
         skill_id="run",
         tags=[each.__name__ for each in tools],
     )

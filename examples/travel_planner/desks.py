@@ -12,7 +12,7 @@ import msgspec
 from desk import Answer, Offer
 from trip import Goal, Held, Need
 
-from parley import A2AError, Message, Task, Turn
+from parley import A2AError, Message, RemoteTaskFailed, Task, Turn
 
 ADDRESSES = {
     "planner": os.environ.get("PLANNER", "http://localhost:9101"),
@@ -53,11 +53,15 @@ class Desks:
         return msgspec.convert(data_of(told), Goal)
 
     async def offers(self, need: Need, key: str) -> list[Offer]:
-        """Return what there is for a need."""
+        """Return what there is for a need, the cheapest first: nothing if the desk has failed."""
         days = f"{need.start} to {need.end}, for {need.travellers} travellers"
         where = f"from {need.origin} to {need.city}" if need.origin else f"in {need.city}"
         text = f"Offer {need.kind}s {where}, {days}."
-        told = await self.call(DESKS[need.kind], text, f"offers {need.kind} {key}")
+        try:
+            told = await self.call(DESKS[need.kind], text, f"offers {need.kind} {key}")
+        except RemoteTaskFailed as error:
+            self._turn.log.warning("no offers of %ss: %s", need.kind, error)
+            return []
         answer = msgspec.convert(data_of(told), Answer)
         return sorted(answer.offers, key=lambda offer: offer.price)
 

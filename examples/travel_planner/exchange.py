@@ -64,6 +64,7 @@ def without(missing: ImportError) -> Agent:
         output=Conversion,
         script=rules,
         model=models.NAME,
+        api_key=models.KEY,
         skill_id="run",
     )
 

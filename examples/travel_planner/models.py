@@ -74,7 +74,11 @@ def told(request: ModelRequest, tools: dict[str, set[str]], answer: dict[str, An
     for name, parameters in tools.items():
         if {"text", "offers", "booking"} <= parameters:
             return ScriptedReply(tool_calls=[(name, answer)])
-    return str(answer["text"]) if request.response_format is None else json.dumps(answer)
+    if request.response_format is None:
+        return str(answer["text"])
+    schema = request.response_format.get("json_schema", {}).get("schema", {})
+    is_wrapped = list(schema.get("properties", ())) == ["response"]  # by the OpenAI Agents SDK
+    return json.dumps({"response": answer} if is_wrapped else answer)
 
 
 def answer_in(request: ModelRequest, results: list[str]) -> dict[str, Any]:

@@ -113,6 +113,7 @@ agent = llm_agent(
     output=Goal,
     script=rules,
     model=models.NAME,
+    api_key=models.KEY,
     memory_tokens=0,
     tags=["travel"],
 )

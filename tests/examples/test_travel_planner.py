@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import parley
 from parley import RemoteAgent, Task, TaskState
 from tests.examples.serving import EXAMPLES, listening
+from tests.polling import let_time_pass
 from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +90,11 @@ def still_booked(folder: Path) -> set[str]:
     return {code for act, code in acts if act == "book" and ("cancel", code) not in acts}
 
 
+def data_of(task: Task) -> Any:
+    (data,) = [part.data for each in task.artifacts for part in each.parts if part.data]
+    return data
+
+
 def lines_of(task: Task) -> list[str]:
     """Return what a task says, line by line."""
     message = task.status.message
@@ -116,7 +124,7 @@ async def test_five_days_in_london_are_booked_within_the_budget(
     ] or {"FLIGHT-2", "HOTEL-1"} < set(asked.status.message.text.split())
     done = await planner.send("yes", task=asked)
     assert done.state is TaskState.COMPLETED
-    assert [each["kind"] for each in done.data["booked"]] == ["flight", "hotel", "car"]
+    assert [each["kind"] for each in data_of(done)["booked"]] == ["flight", "hotel", "car"]
     assert Counter(journal(tmp_path)) == dict.fromkeys(
         [("book", FLIGHT), ("book", HOTEL), ("book", CAR)], 1
     )
@@ -125,7 +133,7 @@ async def test_five_days_in_london_are_booked_within_the_budget(
 async def test_what_costs_too_much_is_not_booked_unless_the_traveller_wants_it(
     planner: RemoteAgent, tmp_path: Path
 ) -> None:
-    said = "Five days in London from Berlin on 2027-07-10, 2 people, 1,000 USD, manual car"
+    said = "Five days in London from Berlin on 2027-07-10, 2 people, 1,000 USD, manual gearbox"
     asked = await planner.send(said)
     assert lines_of(asked) == [
         "The cheapest that I find costs 1,079.94 USD, 79.94 more than you have. "
@@ -160,7 +168,7 @@ async def test_helsinki_step_by_step_each_in_a_task_of_one_conversation(
     assert [act for act, _ in acts] == ["book"] * 4
     assert acts[0][1].startswith("Flight Berlin to Helsinki and back, one stop, overnight")
     assert {acts[1][1], acts[2][1]} == {"Hostel Helsinki", "Snowmobile tour near Helsinki"}
-    assert {each["starts"] for each in done.data["booked"][1:3]} == {"2027-02-11"}
+    assert {each["starts"] for each in data_of(done)["booked"][1:3]} == {"2027-02-11"}
 
 
 async def test_a_goal_that_changes_half_way_cancels_what_is_booked_in_reverse_order(
@@ -193,3 +201,59 @@ async def test_a_message_to_the_running_task_changes_what_it_has_done(
     asked = await planner.send("Without a car", task=running)
     assert "Total" in asked.status.message.text
     assert len(still_booked(tmp_path)) == 2
+
+
+async def settled(remote: RemoteAgent, task_id: str, asked: str = "") -> Task:
+    """Return a task that has ended, or asks something else, whatever dies meanwhile."""
+    while True:
+        with suppress(parley.ClientError, parley.A2AError):
+            task = await remote.get(task_id)
+            message = task.status.message
+            if task.state.is_terminal or (
+                task.state.is_interrupted and message is not None and message.text != asked
+            ):
+                return task
+        await let_time_pass(0.05)
+
+
+async def test_an_orchestrator_that_dies_at_every_step_books_everything_once(
+    modules: None, tmp_path: Path
+) -> None:
+    port = free_port()
+    words = [sys.executable, str(Path(__file__).with_name("travel_killed.py")), "orchestrator"]
+    words += [str(port), f"sqlite:///{tmp_path / 'travel.db'}"]
+    async with desks() as addresses:
+        env = {**os.environ, **{name.upper(): url for name, url in addresses.items()}}
+        env["SSL_CERT_FILE"] = os.devnull  # no process reads certificates: nothing here has any
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+        try:
+            async with (
+                asyncio.timeout(100),
+                parley.connect(f"http://127.0.0.1:{port}", retries=100) as remote,
+            ):
+                task = await remote.send(LONDON, return_immediately=True)
+                task = await settled(remote, task.id)
+                for answer in ("automatic", "Make it Rome instead", "yes"):
+                    asked = task.status.message.text
+                    await remote.send(answer, task=task, return_immediately=True)
+                    task = await settled(remote, task.id, asked)
+        finally:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.close()
+            with process.stdout:
+                deaths = len(process.stdout.read().split())
+            process.wait()
+    assert task.state is TaskState.COMPLETED, (tmp_path / "log").read_text()[-3000:]
+    assert deaths > 50
+    acts = codes(tmp_path)
+    assert Counter(acts) == dict.fromkeys(acts, 1)
+    kinds = [f"{act} {code.split('-')[0].lower()}" for act, code in acts]
+    assert sorted(kinds[:2]) == ["book flight", "book hotel"]
+    assert kinds[2:6] == ["book car", "cancel car", "cancel hotel", "cancel flight"]
+    assert sorted(kinds[6:]) == ["book car", "book flight", "book hotel"]
+    kept = {each["code"] for each in data_of(task)["booked"]}
+    assert kept == still_booked(tmp_path)
