@@ -80,6 +80,7 @@ def with_strands() -> Agent:
         description=DESCRIPTION,
         invocation_state=lambda turn: {"reference": desk.reference(turn)},
         lifespan=models.running,
+        max_attempts=models.ATTEMPTS,
     )
 
 

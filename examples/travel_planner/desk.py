@@ -87,5 +87,6 @@ def plain(
         model=models.NAME,
         api_key=models.KEY,
         skill_id="run",
+        max_attempts=models.ATTEMPTS,
         tags=[each.__name__ for each in tools],
     )

@@ -66,6 +66,7 @@ def without(missing: ImportError) -> Agent:
         model=models.NAME,
         api_key=models.KEY,
         skill_id="run",
+        max_attempts=models.ATTEMPTS,
     )
 
 

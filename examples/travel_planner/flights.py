@@ -55,7 +55,11 @@ def with_the_sdk() -> Agent:
         model=OpenAIChatCompletionsModel(models.NAME, client),
     )
     return openai_agents.agent(
-        clerk, description=DESCRIPTION, context=desk.reference, lifespan=models.running
+        clerk,
+        description=DESCRIPTION,
+        context=desk.reference,
+        lifespan=models.running,
+        max_attempts=models.ATTEMPTS,
     )
 
 

@@ -66,7 +66,11 @@ def with_pydantic_ai() -> Agent:
         each.__annotations__["context"] = ai.RunContext[str]
         clerk.tool(each)
     return pydantic_ai.agent(
-        clerk, description=DESCRIPTION, deps_of=desk.reference, lifespan=models.running
+        clerk,
+        description=DESCRIPTION,
+        deps_of=desk.reference,
+        lifespan=models.running,
+        max_attempts=models.ATTEMPTS,
     )
 
 

@@ -19,6 +19,8 @@ from parley.llm.model import text_of
 from parley.testing.model_endpoint import ModelEndpoint
 
 NAME = os.environ.get("PARLEY_MODEL", "scripted-1")
+ATTEMPTS = 1000
+"""How often an agent tries: it does not give up because its server dies often."""
 KEY = os.environ.get("PARLEY_MODEL_KEY") or os.environ.get("OPENAI_API_KEY", "none")
 
 

@@ -21,6 +21,7 @@ import re
 from dataclasses import asdict, replace
 from typing import Any
 
+import models
 import msgspec
 from choosing import choose
 from desk import Answer, Offer
@@ -33,7 +34,7 @@ agent = Agent(
     "Travel planner",
     description="Plans and books trips with other agents: flights, hotels, cars, tours",
     version="1.0.0",
-    max_attempts=1000,  # bookings are not given up because a server dies often
+    max_attempts=models.ATTEMPTS,
 )
 
 

@@ -115,5 +115,6 @@ agent = llm_agent(
     model=models.NAME,
     api_key=models.KEY,
     memory_tokens=0,
+    max_attempts=models.ATTEMPTS,
     tags=["travel"],
 )
