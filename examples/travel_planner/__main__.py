@@ -44,10 +44,7 @@ def serve(name: str) -> None:
 
     where = urlsplit(FRONT if name == "travel" else ADDRESSES[name])
     parley.serve(
-        agent,
-        port=where.port or 80,
-        store=f"sqlite:///{HOME / name}.db",
-        on_listening=listening,
+        agent, port=where.port or 80, store=f"sqlite:///{HOME / name}.db", on_listening=listening
     )
 
 

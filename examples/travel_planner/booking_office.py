@@ -16,8 +16,8 @@ from pathlib import Path
 
 from desk import Answer, Booking, Offer
 
-SQL = dict(re.findall(r"-- name: (\w+)\n(.*?)(?=\n-- name:|\Z)",
-                      Path(__file__).with_suffix(".sql").read_text("utf-8"), re.DOTALL))  # fmt: skip
+STATEMENTS = Path(__file__).with_suffix(".sql").read_text("utf-8")
+SQL = dict(re.findall(r"-- name: (\w+)\n(.*?)(?=\n-- name:|\Z)", STATEMENTS, re.DOTALL))
 
 LOCAL = {"London": ("GBP", 1.3), "Helsinki": ("EUR", 1.1), "Rome": ("EUR", 1.0)}
 """The currency and the level of prices, by city; elsewhere it is as in Rome."""

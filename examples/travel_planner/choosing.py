@@ -15,7 +15,7 @@ def choose(
     rates: Mapping[str, float],
     budget: float,
 ) -> tuple[dict[str, Offer], float]:
-    """Return an offer for each kind, and what all costs with what is kept, in the budget's currency.
+    """Return an offer for each kind, and the total with what is kept, in the budget's currency.
 
     Those with the most stars within the budget; the cheapest if none is within it, or without one.
     """
@@ -24,7 +24,7 @@ def choose(
     best_rank: tuple[bool, int, float] | None = None
     for combination in product(*offers.values()):
         total = paid + sum(each.price / rates[each.currency] for each in combination)
-        fits = 0 < budget and total <= budget
+        fits = budget > 0 and total <= budget
         rank = (fits, sum(each.stars for each in combination) if fits else 0, -total)
         if best_rank is None or rank > best_rank:
             best, best_rank = (dict(zip(offers, combination, strict=True)), total), rank

@@ -41,9 +41,7 @@ class Desks:
     async def call(self, name: str, text: str, key: str, **options: Any) -> Task | Message:
         """Send a message to an agent, and return its answer; it may be a question."""
         async with self._turn.connect(ADDRESSES[name], retries=PATIENT) as remote:
-            return await self._turn.delegate(
-                remote, text, key=key, pass_questions=False, **options
-            )
+            return await self._turn.delegate(remote, text, key=key, pass_questions=False, **options)
 
     async def goal(self, said: list[str], key: str) -> Goal:
         """Return what the traveller wants, as the planner understands it."""

@@ -9,6 +9,7 @@ card, and knows fewer currencies.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import re
@@ -72,7 +73,7 @@ def without(missing: ImportError) -> Agent:
 
 sys.path.append(str(Path(__file__).parents[1]))
 try:
-    import parley.integrations.langgraph  # it says how to install LangGraph
-    from currency_langgraph import agent as agent
+    importlib.import_module("parley.integrations.langgraph")  # it says how to install LangGraph
+    agent = importlib.import_module("currency_langgraph").agent
 except ImportError as error:
     agent = without(error)

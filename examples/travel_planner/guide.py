@@ -1,8 +1,8 @@
 """Knows what to do in a city, and books tours: an agent of a model without a framework.
 
-    parley serve examples/travel_planner/guide.py
-    parley send "Suggest what to do in London"
-    parley send "Offer tours in Helsinki, 2027-02-11 to 2027-02-14, for 2 travellers"
+parley serve examples/travel_planner/guide.py
+parley send "Suggest what to do in London"
+parley send "Offer tours in Helsinki, 2027-02-11 to 2027-02-14, for 2 travellers"
 """
 
 from __future__ import annotations

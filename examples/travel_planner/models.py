@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -88,10 +88,8 @@ def answer_in(request: ModelRequest, results: list[str]) -> dict[str, Any]:
     if not results:
         results = [text_of(each) for each in request.messages if each.get("role") == "tool"]
     found: dict[str, Any] = {"text": results[-1] if results else HELP}
-    try:
+    with suppress(ValueError):
         found = json.loads(results[-1]) if results else found
-    except ValueError:
-        pass
     return {"text": "", "offers": [], "booking": None, **found}
 
 

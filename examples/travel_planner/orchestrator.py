@@ -38,9 +38,7 @@ agent = Agent(
 )
 
 
-@agent.skill(
-    tags=["travel"], examples=["Five days in London in July, 4,000 USD"], replies="task"
-)
+@agent.skill(tags=["travel"], examples=["Five days in London in July, 4,000 USD"], replies="task")
 async def travel(turn: Turn) -> list[Part]:
     """Plans a trip and books it; asks for what is missing, and takes changes until all is right."""
     await take_turns(turn)
@@ -107,7 +105,7 @@ class Trip:
         await self._summarise(goal, rates)
         if not goal.wishes:
             return True
-        answer = (await self._turn.ask(f"{self.summary}\nIs that right? Say yes, or what to change."))
+        answer = await self._turn.ask(f"{self.summary}\nIs that right? Say yes, or what to change.")
         return agrees(answer.text) or await self._heard(answer.text)
 
     # -- the traveller -------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Understands what a traveller wants: an agent of a model without a framework, whose answer is data.
+"""Understands what a traveller wants: an agent of a model, whose answer is data.
 
-    parley serve examples/travel_planner/trip_planner.py
-    parley send "- Five days in London in July, 4,000 USD"
+parley serve examples/travel_planner/trip_planner.py
+parley send "- Five days in London in July, 4,000 USD"
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def read_days(goal: Goal, line: str, month: int, today: date) -> int:
     if month and day:
         try:
             first = today.replace(month=month, day=int(day[1] or day[2]))
-            goal.start = (first if first >= today else first.replace(year=today.year + 1)).isoformat()
+            goal.start = (
+                first if first >= today else first.replace(year=today.year + 1)
+            ).isoformat()
         except ValueError:
             pass
     return month

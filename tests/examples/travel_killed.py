@@ -1,8 +1,10 @@
-"""Serves one agent of the travel planner in processes that die: ``travel_killed.py MODULE PORT STORE``.
+"""Serves an agent in processes that die: ``travel_killed.py MODULE PORT STORE SPREAD``.
 
-Each process is forked from this one, which has imported everything. It ends as ``kill -9`` does
-after its second write to the log, or before its third, in turn: what it did in between is done and
-not logged. The next one follows. A line is printed for each death; the last ends with the input.
+The agent is one of the travel planner. Each process is forked from this one, which has imported
+everything. It ends as ``kill -9`` does after its second write to the log, or before its third, in
+turn: what it did in between is done and not logged. With a SPREAD of 3 it is the second, third or
+fourth, in turn: an agent whose attempts write more before they get further. The next process
+follows. A line is printed for each death; the last ends with the input.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ write = SqliteBatch.write
 
 def be(generation: int) -> None:
     """Serve until it is time to die."""
-    writes = 0
+    writes, last = 0, 2 + generation // 2 % int(sys.argv[4])
 
     def dying_write(self: SqliteBatch) -> None:
         nonlocal writes
         writes += bool(self._records)
-        if writes == 3 and generation % 2:
+        if writes == last + 1 and generation % 2:
             os.kill(os.getpid(), signal.SIGKILL)
         write(self)
-        if writes == 2 and not generation % 2:
+        if writes == last and not generation % 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     SqliteBatch.write = dying_write  # type: ignore[method-assign]
