@@ -48,7 +48,7 @@ async def travel(turn: Turn) -> list[Part]:
     while not await trip.advance():
         trip.round += 1
     await turn.step("said at last", turn.remember, "said", said)
-    return [Part(text=trip.summary), Part(data={"booked": [asdict(each) for each in trip.booked]})]
+    return [Part(text=trip.summary), Part(data={"booked": [each.told for each in trip.booked]})]
 
 
 async def take_turns(turn: Turn) -> None:

@@ -96,6 +96,12 @@ class Held:
     starts: str
 
     @property
+    def told(self) -> dict[str, Any]:
+        """What the traveller gets as data."""
+        shown = ("kind", "code", "title", "price", "currency", "starts")
+        return {name: getattr(self, name) for name in shown}
+
+    @property
     def line(self) -> str:
         """A line that tells the traveller."""
         return f"{self.title} ({self.code}): {self.price:,.2f} {self.currency}"
