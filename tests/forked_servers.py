@@ -12,12 +12,14 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import BinaryIO
 
 MODULES = (
@@ -29,8 +31,8 @@ MODULES = (
 """What is imported once. A server imports the rest itself."""
 
 OPTIONAL = (
-    "pwd", "resource", "uvicorn.loops.uvloop", "psycopg", "parley.store.postgres.store",
-    "parley.store.bus.postgres_bus",
+    "psycopg", "pwd", "resource", "typer", "uvicorn.loops.uvloop", "parley.cli.app",
+    "parley.cli.commands.serve", "parley.store.bus.postgres_bus", "parley.store.postgres.store",
 )  # fmt: skip
 """What is imported where it is installed."""
 
@@ -64,6 +66,14 @@ class ForkedServer:
         """End the process at once. Raises ``ProcessLookupError`` when it has ended."""
         self.send_signal(signal.SIGKILL)
 
+    def wait_here(self, seconds: float) -> int:
+        """Wait for the end without a loop. Raises ``TimeoutError``."""
+        if self.returncode is None:
+            select.select([self._ended], [], [], seconds)
+        if (status := self.returncode) is None:
+            raise TimeoutError
+        return status
+
     async def wait(self) -> int:
         """Wait for the end, and return the exit status."""
         loop = asyncio.get_running_loop()
@@ -82,24 +92,40 @@ class ForkedServer:
         self._waiting.clear()
 
 
+CAN_FORK = hasattr(socket, "send_fds") and hasattr(os, "fork")
+
+
 async def start(
-    words: Sequence[str], *, output: BinaryIO, environment: Mapping[str, str] | None = None
+    words: Sequence[str], *, output: BinaryIO, environment: Mapping[str, str]
 ) -> ForkedServer | asyncio.subprocess.Process:
     """Start ``SCRIPT WORD...`` with this interpreter; ``output`` gets all that it prints.
 
-    ``environment`` is that of this process unless it is given. Where processes cannot be forked,
-    the interpreter is started.
+    Where processes cannot be forked, the interpreter is started.
     """
-    if not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
-        return await asyncio.create_subprocess_exec(
-            sys.executable, *words, stdout=output, stderr=output, env=environment
-        )
-    given = os.environ if environment is None else environment
-    job = {"words": [*words], "cwd": os.getcwd(), "env": dict(given)}
+    if CAN_FORK:
+        return fork(words, output=output, environment=environment)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=output, stderr=output, env=environment
+    )
+
+
+def fork(
+    words: Sequence[str],
+    *,
+    output: BinaryIO,
+    environment: Mapping[str, str],
+    folder: Path = Path(),
+    python: str = sys.executable,
+) -> ForkedServer:
+    """Fork ``SCRIPT WORD...`` or ``parley WORD...``, to be run in a folder.
+
+    ``python`` is the interpreter that has imported Parley.
+    """
+    job = {"words": [*words], "cwd": str(folder.absolute()), "env": dict(environment)}
     reading, writing = os.pipe()
     try:
         told = json.dumps(job).encode() + b"\n"
-        line = _forking()
+        line = _forking(python)
         sent = socket.send_fds(line, [told], [output.fileno(), writing])
         line.sendall(told[sent:])
     finally:
@@ -111,11 +137,11 @@ async def start(
 
 
 @cache
-def _forking() -> socket.socket:
+def _forking(python: str) -> socket.socket:
     """Start what is forked, and return the line to it."""
     ours, its = socket.socketpair()
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.Popen([sys.executable, __file__], stdin=its, env=own)
+    process = subprocess.Popen([python, __file__], stdin=its, env=own)
     its.close()
     atexit.register(_end, process, ours)
     return ours
@@ -133,8 +159,8 @@ def _fork() -> None:
     """Fork for each job that comes over the line; tell who asked the id and, later, the end."""
     import gc
     import importlib
-    import select
 
+    del sys.path[0]  # the folder of the tests, which holds rooms of many names
     for name in MODULES:
         importlib.import_module(name)
     for name in OPTIONAL:
@@ -210,8 +236,13 @@ def _be(job: dict[str, object], output: int) -> None:
         os.dup2(output, 2)
         os.close(output)
         sys.argv = [*job["words"]]  # type: ignore[misc]
-        sys.path[0] = os.path.dirname(sys.argv[0])
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv[0] == "parley":
+            from parley.cli import main
+
+            main()
+        else:
+            sys.path.insert(0, str(Path(sys.argv[0]).parent.absolute()))
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         status = end.code
     except BaseException:
