@@ -43,9 +43,6 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-# Where Python may keep no compiled modules, every process of a test compiles all that it imports.
-unexport PYTHONDONTWRITEBYTECODE
-
 .PHONY: help demo test lint bench docs conformance interop frameworks fuzz simulation clean
 
 help:
