@@ -111,8 +111,8 @@ async def test_nothing_of_a_task_that_is_canceled_is_left_in_its_context(served)
     async with agent_of(served) as remote:
         asked = await remote.send("book a room")
         served.script.close()
-        running = await remote.send("crash in the middle", return_immediately=True)
-        served.await_result("crash in the middle")
+        running = await remote.send("crash before the cancellation", return_immediately=True)
+        served.await_result("crash before the cancellation")
         for task in (asked, running):
             assert (await remote.cancel(task.id)).state is TaskState.CANCELED
     served.script.open()
