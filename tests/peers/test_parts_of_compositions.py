@@ -103,7 +103,7 @@ async def test_failures_are_named_and_others_take_their_place(peers: list[Compos
 
 
 async def working(peer: CompositionPart) -> set[str]:
-    """Return the ids of the tasks at work there; none at all for 0.3, which has no list of tasks."""
+    """Return the ids of the tasks at work there; none for 0.3, which has no list of them."""
     options = dict(peer.connection)
     if options["version"] == "0.3":
         return set()
