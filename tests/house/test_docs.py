@@ -153,10 +153,10 @@ class Page:
         with log.open("wb") as output:
             server = self.servers[found[0]] = self.started(self.here(line).split(), output)
         deadline = time.monotonic() + 20
-        while not listens(port):
+        while not answers(port):
             ended = server.poll() if isinstance(server, subprocess.Popen) else server.returncode
             assert ended is None, f"$ {line}\n{log.read_text()}"
-            assert time.monotonic() < deadline, f"$ {line}\ndoes not listen:\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"$ {line}\ndoes not answer:\n{log.read_text()}"
             block_thread(0.05)
 
     def started(self, words: list[str], output: BinaryIO) -> subprocess.Popen[bytes] | ForkedServer:
@@ -186,8 +186,12 @@ class Page:
             stop(server)
 
 
-def listens(port: str) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+def answers(port: str) -> bool:
+    """Return whether a server answers there: one that only listens may not have its store yet."""
+    where = ("127.0.0.1", int(port))
+    with contextlib.suppress(OSError), socket.create_connection(where, 1) as asking:
+        asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        asking.recv(1)  # or the end, where TLS is wanted
         return True
     return False
 

@@ -212,7 +212,7 @@ def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target,
     ],
 )
 def test_wrong_options_are_said_in_a_line(file, parley, flags, status, words):
-    ran = parley("serve", "echo.py", "--store", "memory:", *flags)
+    ran = parley("serve", "echo.py", "--store", "memory:", "--port", "0", *flags)
     assert (ran.status, ran.stdout) == (status, "")
     assert words in ran.stderr
     assert "secret" not in ran.stderr
