@@ -93,8 +93,7 @@ async def test_what_a_long_task_says_is_streamed_and_kept(house: House) -> None:
         (False, False), (True, False), (True, True),
     ]  # fmt: skip
     text, facts = task.artifacts
-    assert text.name == "report"
-    assert [part.text for part in text.parts] == ["chunk 0. chunk 1. chunk 2. after the last."]
+    assert (text.name, text.text) == ("report", "chunk 0. chunk 1. chunk 2. after the last.")
     assert (facts.name, facts.metadata, facts.parts[0].data) == (
         "facts", {"kind": "x"}, {"chunks": 3},
     )  # fmt: skip
