@@ -124,11 +124,11 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
     ) -> None:
         current: Any = context.parent
         names = command or []
-        for name in names:
+        for number, name in enumerate(names):
             if not hasattr(current.command, "resolve_command"):
                 raise UsageFailure(
                     f"{current.command_path} has no commands",
-                    hint=f"parley help {' '.join(names[: names.index(name)])} shows how to use it",
+                    hint=f"parley help {' '.join(names[:number])} shows how to use it",
                 )
             _, found, _ = current.command.resolve_command(current, [name])  # or it suggests one
             current = type(current)(found, info_name=name, parent=current)
