@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-if len(sys.argv) > 1:  # one agent: Ctrl-C is for the command, which then ends its agents
+if __name__ == "__main__" and len(sys.argv) > 1:  # Ctrl-C is for the command that started this
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

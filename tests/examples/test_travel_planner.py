@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,6 +247,50 @@ async def test_a_message_to_the_running_task_changes_what_it_has_done(
     asked = await planner.send("Without a car", task=running)
     assert "Total" in asked.status.message.text
     assert len(still_booked(tmp_path)) == 2
+
+
+@pytest.fixture
+def command(modules: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return the module of the command, whose agents have ports of their own and do not start."""
+    spec = importlib.util.spec_from_file_location("travel_command", FOLDER / "__main__.py")
+    assert spec
+    assert spec.loader
+    command = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(command)
+    for name in DESKS:
+        monkeypatch.setitem(command.ADDRESSES, name, f"http://localhost:{free_port()}")
+        monkeypatch.setenv(f"{name.upper()}_PYTHON", "false")
+    monkeypatch.setenv("TRAVEL_PYTHON", "false")
+    monkeypatch.setattr(command, "FRONT", f"http://localhost:{free_port()}")
+    monkeypatch.setattr(command, "HOME", tmp_path / "home")
+    signals = SimpleNamespace(signal=lambda *_: None, SIGTERM=0, default_int_handler=None)
+    monkeypatch.setattr(command, "signal", signals)
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=lambda seconds: None))
+    return command
+
+
+def test_the_command_names_ports_that_are_taken(command: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command.ADDRESSES["cars"] = f"http://localhost:{port}"
+        with pytest.raises(SystemExit, match=rf"taken: cars \({port}\)\. End what listens there"):
+            command.main()
+
+
+def test_the_command_names_a_python_that_is_none(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTELS_PYTHON", "/nowhere/python")
+    with pytest.raises(SystemExit, match=r"HOTELS_PYTHON names no Python: .*/nowhere/python"):
+        command.main()
+
+
+def test_the_command_ends_when_an_agent_cannot_stay(
+    command: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="does not stay: what it said is above"):
+        command.main()
+    assert " has ended (1); it is started again." in capfd.readouterr().out
 
 
 def log(folder: Path) -> str:
