@@ -108,4 +108,7 @@ async def repaint(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(repaint(sys.argv[1]))
+    try:
+        asyncio.run(repaint(sys.argv[1] if len(sys.argv) > 1 else "http://localhost:9999"))
+    except (parley.A2AError, parley.ClientError) as error:
+        sys.exit(str(error))

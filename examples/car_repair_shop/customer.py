@@ -3,10 +3,12 @@
     python examples/car_repair_shop/shop.py
     python examples/car_repair_shop/customer.py
 
-The same by hand is `parley send`, with `--file engine.avi` for the video (noise.py makes one).
+A shop elsewhere is named behind the command: `customer.py http://127.0.0.1:9300`. The same by hand
+is `parley send`, with `--file engine.avi` for the video (noise.py makes one).
 """
 
 import asyncio
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -55,4 +57,8 @@ async def talk(shop: parley.RemoteAgent, said: str, files: list[Path], task: Tas
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(main())
+    except parley.ClientError as error:
+        raise SystemExit(f"{error}\nIs the shop open? shop.py opens it.") from None

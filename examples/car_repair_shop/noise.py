@@ -128,4 +128,4 @@ def chunks(data: bytes, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 if __name__ == "__main__":
-    print(listen(record(Path(sys.argv[1])).read_bytes()))
+    print(listen(record(Path(sys.argv[1] if len(sys.argv) > 1 else "engine.avi")).read_bytes()))

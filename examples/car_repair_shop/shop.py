@@ -84,7 +84,7 @@ def run(name: str, port: int, folder: Path, environment: dict[str, str]) -> None
     os.environ.update(environment)
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C is for the shop, which then ends its programs
-    log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     program = importlib.import_module(name)

@@ -14,12 +14,15 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+if __name__ == "__main__" and len(sys.argv) > 1:  # Ctrl-C is for the command that started this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
@@ -29,6 +32,7 @@ MODULES = {"planner": "trip_planner", "travel": "orchestrator"}
 """The modules of agents whose names differ."""
 FRONT = os.environ.get("TRAVEL", "http://localhost:9999")
 HOME = Path(os.environ.get("TRAVEL_HOME", "travel-data")).absolute()
+TRIES = 5  # how often in a row an agent may end with an error
 
 
 def serve(name: str) -> None:
@@ -36,38 +40,65 @@ def serve(name: str) -> None:
     import parley
 
     os.environ.setdefault("TRAVEL_OFFICE", str(HOME / "bookings.db"))
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.basicConfig(format=f"{name}: %(message)s", level=logging.WARNING)
     agent = importlib.import_module(MODULES.get(name, name)).agent
 
     def listening(url: str) -> None:
         print(f"{agent.name}: {url} (process {os.getpid()})", flush=True)
 
-    where = urlsplit(FRONT if name == "travel" else ADDRESSES[name])
-    parley.serve(
-        agent, port=where.port or 80, store=f"sqlite:///{HOME / name}.db", on_listening=listening
-    )
+    store = f"sqlite:///{HOME / name}.db"
+    parley.serve(agent, port=port_of(name), store=store, on_listening=listening)
+
+
+def port_of(name: str) -> int:
+    """Return the port of an agent."""
+    return urlsplit(FRONT if name == "travel" else ADDRESSES[name]).port or 80
+
+
+def is_taken(port: int) -> bool:
+    """Return whether somebody listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def start(name: str) -> subprocess.Popen[bytes]:
     """Start one agent in a process of its own, with the Python that is named for it."""
-    python = os.environ.get(f"{name.upper()}_PYTHON", sys.executable)
-    return subprocess.Popen([python, str(HERE), name])
+    variable = f"{name.upper()}_PYTHON"
+    try:
+        return subprocess.Popen([os.environ.get(variable, sys.executable), str(HERE), name])
+    except OSError as error:
+        raise SystemExit(f"{variable} names no Python: {error}") from None
 
 
 def main() -> None:
-    """Start all, and again those that die."""
+    """Start all, and again those that die. Raises ``SystemExit`` for one that cannot stay."""
+    names = (*ADDRESSES, "travel")
+    if taken := [f"{name} ({port_of(name)})" for name in names if is_taken(port_of(name))]:
+        raise SystemExit(
+            f"The ports of these agents are taken: {', '.join(taken)}. "
+            "End what listens there, or name others: TRAVEL=http://localhost:9200, say."
+        )
     HOME.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    running = {name: start(name) for name in (*ADDRESSES, "travel")}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    errors = dict.fromkeys(names, 0)
     try:
+        for name in names:
+            running[name] = start(name)
         while True:
             time.sleep(0.2)
             for name, process in running.items():
-                if (status := process.poll()) is not None:
-                    print(f"{name} has ended ({status}); it is started again.", flush=True)
-                    if status > 0:  # it said why, and may need some time
-                        time.sleep(1)
-                    running[name] = start(name)
+                if (status := process.poll()) is None:
+                    if errors[name] and is_taken(port_of(name)):  # it serves
+                        errors[name] = 0
+                    continue
+                errors[name] = errors[name] + 1 if status > 0 else 0
+                if errors[name] >= TRIES:
+                    raise SystemExit(f"{name} does not stay: what it said is above.")
+                print(f"{name} has ended ({status}); it is started again.", flush=True)
+                if status > 0:  # it said why, and may need some time
+                    time.sleep(1)
+                running[name] = start(name)
     except KeyboardInterrupt:
         pass
     finally:

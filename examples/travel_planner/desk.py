@@ -74,9 +74,7 @@ def plain(
 ) -> Agent:
     """Return a desk without a framework: for one that has none, or whose is not installed."""
     if instead_of is not None:
-        logging.getLogger("travel").warning(
-            "%s: %s. Until then it runs as a plain agent.", name, instead_of
-        )
+        logging.getLogger("travel").warning("%s. Until then it runs as a plain agent.", instead_of)
     return llm_agent(
         name,
         description=description,

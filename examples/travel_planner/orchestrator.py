@@ -28,7 +28,7 @@ from desk import Answer, Offer
 from desks import DESKS, Desks, data_of
 from trip import Goal, Held, Need, compare
 
-from parley import A2AError, Agent, Message, Part, RemoteTaskFailed, Task, TaskState, Turn
+from parley import A2AError, Agent, Part, RemoteTaskFailed, Task, TaskState, Turn
 
 agent = Agent(
     "Travel planner",
@@ -177,47 +177,52 @@ class Trip:
             held = [answer for answer in answers if isinstance(answer, Held)]
             self.booked = [*self.booked, *held]
             asks = [(n, a) for n, a in zip(ready, answers, strict=True) if isinstance(a, Task)]
-            refused = [answer for answer in answers if isinstance(answer, str)]
+            refused = next((answer for answer in answers if isinstance(answer, str)), "")
             for need, task in asks:
                 if refused or self._is_off:
                     await self._give_up(need, task)
                 else:
-                    await self._pass_on(goal, need, task)
+                    refused = await self._pass_on(goal, need, task)
             if self._is_off:
                 return ""
             if refused:
                 await self._undo([each for each in self.booked if each not in before])
-                return f"{refused[0]} Nothing of that trip is booked. What shall I change?"
+                return f"{refused} Nothing new is booked. What shall I change?"
         return ""
 
     async def _reserve(self, goal: Goal, need: Need, offer: Offer) -> Held | Task | str:
         """Book one thing. Return the booking, the task of a desk that asks, or why it failed."""
         key = f"{need.kind} {self._key}"
-        first = next((each for each in self.booked if each.kind in need.after), None)
-        if need.kind in ("hotel", "tour") and first is not None and first.starts > offer.starts:
-            offers = await self._desks.offers(replace(need, start=first.starts), f"late {key}")
+        earliest = max((each.starts for each in self.booked if each.kind in need.after), default="")
+        if earliest > offer.starts:
+            offers = await self._desks.offers(replace(need, start=earliest), f"late {key}")
             offer = next((each for each in offers if each.stars == offer.stars), offer)
         text = f"Book offer {offer.id}."
-        if need.kind == "spa" and first is not None:
-            text = f"Add offer {offer.id} to booking {first.code}."
+        hotel = next((each for each in self.booked if each.kind == "hotel"), None)
+        if need.kind == "spa" and hotel is not None:
+            text = f"Add offer {offer.id} to booking {hotel.code}."
         if need.kind == "car" and goal.gearbox:
             text = f"Book offer {offer.id}, {goal.gearbox}."
         reference = f"{self._turn.task_id}/{key}"
-        try:
-            answer = await self._desks.call(
-                DESKS[need.kind], text, f"book {key}", metadata={"booking": reference}
-            )
-        except (RemoteTaskFailed, A2AError) as error:
-            self._turn.log.warning("%s could not be booked: %s", offer.title, error)
-            return f"{offer.title} could not be booked."
-        return await self._held(need, answer)
+        return await self._told(
+            need, offer.title, text, f"book {key}", metadata={"booking": reference}
+        )
 
-    async def _held(self, need: Need, answer: Task | Message) -> Held | Task | str:
+    async def _told(
+        self, need: Need, title: str, text: str, key: str, **options: Any
+    ) -> Held | Task | str:
+        """Tell a desk something. Return the booking, its task if it asks, or why there is none."""
+        try:
+            answer = await self._desks.call(DESKS[need.kind], text, key, **options)
+        except (RemoteTaskFailed, A2AError) as error:
+            self._turn.log.warning("%s could not be booked: %s", title, error)
+            return f"{title} could not be booked."
         if isinstance(answer, Task) and answer.state is TaskState.INPUT_REQUIRED:
             return answer
         booking = msgspec.convert(data_of(answer), Answer).booking
         if booking is None:
-            return data_of(answer)["text"] or f"There is no {need.kind}."
+            why = str(data_of(answer)["text"]).removeprefix("Error: ").rstrip(".")
+            return f"{why or f'There is no {need.kind}'}."
         held = Held(
             need.kind,
             asdict(need),
@@ -232,8 +237,11 @@ class Trip:
         await self._turn.step(f"booked {held.reference}", self._keep, held)
         return held
 
-    async def _pass_on(self, goal: Goal, need: Need, task: Task) -> None:
-        """Ask the traveller what a desk asks. The answer may be another goal instead."""
+    async def _pass_on(self, goal: Goal, need: Need, task: Task) -> str:
+        """Ask the traveller what a desk asks. The answer may be another goal instead.
+
+        Returns why there is no booking, if the desk refuses.
+        """
         number = 0
         answer: Held | Task | str = task
         while isinstance(answer, Task):
@@ -246,11 +254,12 @@ class Trip:
             if wanted.question() or not wanted.wishes or wanted.needs() != goal.needs():
                 self._is_off = True
                 await self._give_up(need, answer)
-                return
-            told = await self._desks.call(DESKS[need.kind], reply.text, key, task=answer)
-            answer = await self._held(need, told)
-        if isinstance(answer, Held):
-            self.booked = [*self.booked, answer]
+                return ""
+            answer = await self._told(need, f"The {need.kind}", reply.text, key, task=answer)
+        if isinstance(answer, str):
+            return answer
+        self.booked = [*self.booked, answer]
+        return ""
 
     async def _give_up(self, need: Need, task: Task) -> None:
         """Let a desk stop waiting for an answer."""

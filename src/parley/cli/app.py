@@ -124,14 +124,14 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
     ) -> None:
         current: Any = context.parent
         names = command or []
-        for name in names:
-            known = getattr(current.command, "commands", {})
-            if name not in known:
+        for number, name in enumerate(names):
+            if not hasattr(current.command, "resolve_command"):
                 raise UsageFailure(
-                    f"there is no command {' '.join(names)!r}",
-                    hint="parley help lists the commands",
+                    f"{current.command_path} has no commands",
+                    hint=f"parley help {' '.join(names[:number])} shows how to use it",
                 )
-            current = type(current)(known[name], info_name=name, parent=current)
+            _, found, _ = current.command.resolve_command(current, [name])  # or it suggests one
+            current = type(current)(found, info_name=name, parent=current)
         print_line(current.get_help())
 
     return app
