@@ -39,8 +39,13 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from parley import Agent, Caller, Part
+from parley import Agent, Caller, Part, Turn
 from parley.integrations import langgraph
+from parley.integrations.langgraph.checkpoints import ContextCheckpoints
+from parley.integrations.langgraph.running import ServedGraph
+from parley.integrations.serving import framework_agent
+from parley.llm.current_turn import current_turn
+from parley.llm.run_output import RunOutput
 from parley.security import ApiKey
 
 REMOTE = os.environ["PARLEY_TEST_REMOTE"]
@@ -179,6 +184,33 @@ def learn(state: FactsState) -> dict:
 learning = StateGraph(FactsState, input_schema=MessagesState, output_schema=Facts)
 learning.add_node("learn", learn)
 learning.add_edge(START, "learn")
+
+
+# -- one agent on two replicas, of which each has its own locks -------------------------------------
+
+replicas = {name: ServedGraph(learning, None, None, None, None, "sync") for name in ("left", "right")}
+both_end = asyncio.Barrier(2)
+
+
+def settle_together(checkpoints: ContextCheckpoints) -> None:
+    """Let the first task that waited on a replica settle when that of the other does."""
+    settle, waits = checkpoints.settle, [True]
+
+    async def settled(*arguments: str) -> bool:
+        if current_turn().message.text in replicas and waits:
+            waits.clear()
+            await both_end.wait()
+        return await settle(*arguments)
+
+    checkpoints.settle = settled
+
+
+for each in replicas.values():
+    settle_together(each.checkpoints)
+
+
+async def on_a_replica(turn: Turn, output: RunOutput) -> None:
+    await replicas.get(turn.message.text, replicas["left"]).run(turn, output)
 
 
 # -- the graph of textbooks, stopped before its tools ----------------------------------------------
@@ -333,6 +365,7 @@ def served() -> dict[str, Agent]:
         "textbook": langgraph.agent(
             textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
         ),
+        "replicas": framework_agent(on_a_replica, name="Replicas"),
         "shared-state": langgraph.agent(learning, name="Learning"),
         "saved-state": langgraph.agent(
             learning.compile(checkpointer=InMemorySaver()), name="Learning elsewhere"

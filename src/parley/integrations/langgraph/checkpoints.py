@@ -123,11 +123,11 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         writes.sort(key=lambda each: writes_sort_key(each["path"], each["task"], each["index"]))
         return CheckpointTuple(
             config=_config(thread, space, checkpoint_id),
-            checkpoint=self._read(saved["checkpoint"]),
-            metadata=self._read(saved["metadata"]),
+            checkpoint=self.read(saved["checkpoint"]),
+            metadata=self.read(saved["metadata"]),
             parent_config=_config(thread, space, known["parent"]) if known["parent"] else None,
             pending_writes=[
-                (each["task"], each["channel"], self._read(each["value"])) for each in writes
+                (each["task"], each["channel"], self.read(each["value"])) for each in writes
             ],
         )
 
@@ -145,7 +145,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         thread, space = _names(config)
         checkpoint_id: str = checkpoint["id"]
         whole = get_serializable_checkpoint_metadata(config, metadata)
-        value = {"checkpoint": self._written(checkpoint), "metadata": self._written(whole)}
+        value = {"checkpoint": self.written(checkpoint), "metadata": self.written(whole)}
         if (size := len(value["checkpoint"][1])) > LARGEST:
             raise ValueError(
                 f"the state of the graph has grown to {size:,} characters, and a context keeps "
@@ -172,12 +172,24 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         await self._forget(thread, forgotten)
         return _config(thread, space, checkpoint_id)
 
-    async def settle(self, thread: str) -> None:
-        """Let other tasks begin from where the task of this turn has ended."""
+    async def newest(self, thread: str) -> str:
+        """Return the id of the newest checkpoint of tasks that have ended, empty without one."""
+        return _newest(await _turn().recall(_key(thread), {}))
+
+    async def settle(self, thread: str, newest: str) -> bool:
+        """Let other tasks begin from where the task of this turn has ended.
+
+        Does nothing and returns false if ``newest`` is not the newest of those that have ended.
+        """
         own: Index = (await _own(thread).read() or EMPTY)["index"]
         forgotten: list[Place] = []
+        is_settled = False
 
         def add(index: Index) -> Index:
+            nonlocal is_settled
+            is_settled = _newest(index) == newest
+            if not is_settled:
+                return index
             for space, ids in own.items():
                 index.setdefault(space, {}).update(ids)
             found = [place for space in list(index) for place in _superfluous(index, space)]
@@ -185,8 +197,10 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             return _without(index, found)
 
         await _turn().update(_key(thread), add, {})
-        await _own(thread).write(EMPTY)
-        await self._forget(thread, forgotten)
+        if is_settled:
+            await _own(thread).write(EMPTY)
+            await self._forget(thread, forgotten)
+        return is_settled
 
     async def _forget(self, thread: str, places: Sequence[Place]) -> None:
         turn = _turn()
@@ -209,7 +223,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                 "path": task_path,
                 "index": WRITES_IDX_MAP.get(channel, number),
                 "channel": channel,
-                "value": self._written(value),
+                "value": self.written(value),
             }
             for number, (channel, value) in enumerate(writes)
         ]
@@ -244,11 +258,13 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             found.setdefault(space, {}).update(ids)
         return found
 
-    def _written(self, value: object) -> list[str]:
+    def written(self, value: object) -> list[str]:
+        """Return a value as the JSON that is kept of it."""
         kind, data = self.serde.dumps_typed(value)
         return [kind, base64.b64encode(data).decode()]
 
-    def _read(self, value: Sequence[str]) -> Any:
+    def read(self, value: Sequence[str]) -> Any:
+        """Return a value of which ``written`` made JSON."""
         return self.serde.loads_typed((value[0], base64.b64decode(value[1])))
 
     # -- for nodes in threads ------------------------------------------------------------------
@@ -304,6 +320,10 @@ def _turn() -> Turn:
 def _own(thread: str) -> TaskValue:
     """Return the index of the checkpoints that go with the task of the turn."""
     return TaskValue(_turn(), _key(thread), lists=True)
+
+
+def _newest(index: Index) -> str:
+    return max(index.get("", {}), default="")
 
 
 def _listing(thread: str, index: Index) -> dict[str, Any]:
