@@ -174,6 +174,25 @@ async def test_tasks_that_end_at_once_on_two_replicas_are_both_in_the_thread(ser
     assert last["count"] == 4
 
 
+async def test_a_crash_between_two_writes_loses_no_state_and_leaves_no_checkpoint(served):
+    def checkpoints() -> set[str]:
+        return {key for key, _ in served.kept() if key.count(":") > 2}
+
+    before, cuts = checkpoints(), 0
+    async with agent_of(served, "torn") as remote:
+        while (task := await remote.send({"writes": cuts})).state is TaskState.INPUT_REQUIRED:
+            await remote.cancel(task.id)
+            assert checkpoints() == before, cuts
+            if cuts % 3 == 0:
+                task = await remote.send({"writes": cuts})
+                task = completed(await remote.send("yes", task_id=task.id))
+                assert seen_in(task) == {"done": ["one", "two"]}
+                before = checkpoints()
+            cuts += 1
+    assert task.state is TaskState.COMPLETED, task.text
+    assert cuts > 10
+
+
 @pytest.mark.parametrize(
     "decisions",
     [["yes"], [{"type": "shrug"}], [{"type": "edit"}], [{"type": "reject", "message": 5}]],

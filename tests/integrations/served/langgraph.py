@@ -44,7 +44,7 @@ from parley.integrations import langgraph
 from parley.integrations.langgraph.checkpoints import ContextCheckpoints
 from parley.integrations.langgraph.running import ServedGraph
 from parley.integrations.serving import framework_agent
-from parley.llm.current_turn import current_turn
+from parley.llm.current_turn import current_turn, within
 from parley.llm.run_output import RunOutput
 from parley.security import ApiKey
 
@@ -276,6 +276,54 @@ async def workflow(order: dict[str, str]) -> dict[str, object]:
     return {"item": order["item"], "sold": agreed}
 
 
+# -- a turn whose context takes so many writes, and then no more -----------------------------------
+
+
+class Cut:
+    """Such a turn."""
+
+    def __init__(self, turn: Turn, writes: int) -> None:
+        self._turn = turn
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._turn, name)
+
+    def _take(self) -> None:
+        if self._writes == 0:
+            raise ConnectionAbortedError
+        self._writes -= 1
+
+    async def remember(self, *arguments: object) -> None:
+        self._take()
+        await self._turn.remember(*arguments)
+
+    async def update(self, *arguments: object) -> object:
+        self._take()
+        return await self._turn.update(*arguments)
+
+
+two_steps = StateGraph(Steps)
+for each in ("one", "two"):
+    two_steps.add_node(each, step(each))
+two_steps.add_edge(START, "one")
+two_steps.add_edge("one", "two")
+tearing = ServedGraph(two_steps, None, None, lambda turn: {"done": []}, None, "sync")
+torn = Agent("Torn")
+
+
+@torn.skill(replies="task")
+async def tear(turn: Turn, writes: int) -> None:
+    """Run a graph that is cut off after so many writes, then wait, and go on without a cut."""
+    try:
+        with within(Cut(turn, writes)):
+            await tearing.run(turn, RunOutput(turn))
+    except ConnectionAbortedError:
+        await turn.ask("Cut off. Go on?")
+        with within(turn):
+            await tearing.run(turn, RunOutput(turn))
+
+
 # -- callers ---------------------------------------------------------------------------------------
 
 
@@ -366,6 +414,7 @@ def served() -> dict[str, Agent]:
             textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
         ),
         "replicas": framework_agent(on_a_replica, name="Replicas"),
+        "torn": torn,
         "shared-state": langgraph.agent(learning, name="Learning"),
         "saved-state": langgraph.agent(
             learning.compile(checkpointer=InMemorySaver()), name="Learning elsewhere"
