@@ -186,9 +186,11 @@ learning.add_node("learn", learn)
 learning.add_edge(START, "learn")
 
 
-# -- one agent on two replicas, of which each has its own locks -------------------------------------
+# -- one agent on two replicas, of which each has its own locks ------------------------------------
 
-replicas = {name: ServedGraph(learning, None, None, None, None, "sync") for name in ("left", "right")}
+replicas = {
+    name: ServedGraph(learning, None, None, None, None, "sync") for name in ("left", "right")
+}
 both_end = asyncio.Barrier(2)
 
 
