@@ -13,6 +13,7 @@ from parley import Agent, TaskState, Turn
 from parley.engine.turn.attempt import TurnOver
 from parley.integrations.task_values import TaskValue
 from parley.model.requests import CancelTaskRequest
+from parley.store.events import RecordKind
 from parley.store.protocols.scope import Scope
 from tests.engine.fleet import Fleet, until_state
 from tests.engine.talk import Talk
@@ -152,3 +153,22 @@ async def test_nothing_is_kept_for_a_task_that_has_ended(talk: Callable[..., Any
         with pytest.raises(TurnOver):
             await late[0].write(1)
         assert await kept_for(caller, task) is None
+
+
+async def test_no_branch_keeps_a_value_before_it_is_in_the_log(talk: Callable[..., Any]) -> None:
+    agent, logged = Agent("Branches"), []
+
+    @agent.skill(replies="task")
+    async def run(turn: Turn) -> None:
+        store = turn._attempt.runner.store
+
+        async def branch() -> None:
+            await turn._attempt.own_value(NAME)
+            events = await store.private_records(turn.task_id, [RecordKind.REMEMBERED])
+            logged.append(any(getattr(each.event, "key", "") == f"value:{NAME}" for each in events))
+
+        await asyncio.gather(branch(), branch())
+
+    async with talk(agent) as caller:
+        assert (await caller.task("go")).state is TaskState.COMPLETED
+    assert logged == [True, True]

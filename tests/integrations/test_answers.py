@@ -80,11 +80,13 @@ def test_callers_learn_of_a_model_that_fails_and_nothing_of_its_address():
         model_failure(error("ConnectError", "httpx")),
         model_failure(error("ResponseError")),
         model_failure(error("ValueError", "somebody")),
+        model_failure(error("HTTPException", "shop", status_code=404)),
     ]
     assert said == [
         "The model could not be asked: it answered with status 429.",
         "The model did not answer in time.",
         "The model could not be reached.",
         "The model could not be asked.",
+        "",
         "",
     ]

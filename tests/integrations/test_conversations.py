@@ -230,3 +230,23 @@ async def test_a_state_is_changed_once_by_a_task_and_stays_within_its_bound():
     finally:
         await host.stop()
     assert read == [{"said": ["one", "two"]}] * 3
+
+
+class Counted(dict[str, int]):
+    """A message that counts how often messages are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_long_conversation_is_not_compared_with_each_message_of_another():
+    earlier = [Counted(n=number) for number in range(300)]
+    others = [Counted(n=-number) for number in range(1, 300)]
+    assert added_to(earlier, others) == ([], others)
+    assert added_to(earlier, [*others, *earlier[250:], Counted(n=0)])[1] == [{"n": 0}]
+    assert Counted.compared < 1000

@@ -242,3 +242,12 @@ async def test_a_call_outside_of_parley_belongs_to_the_trace_of_its_program(serv
         answer = await remote.send(said)
     trace_id = answer.text.split("\n")[-1]
     assert f"the trace is {trace_id}" in answer.text
+
+
+async def test_a_crash_between_two_writes_keeps_an_event_and_what_it_changed_together(served):
+    whole = {"events": 1, "state": {"seats": 2, "window": None}}
+    async with agent_of(served, "torn") as remote:
+        found = [await remote.send({"writes": writes}) for writes in range(5)]
+    kept = [each.artifacts[0].parts[0].data for each in found]
+    assert whole in kept
+    assert [each for each in kept if each not in ({}, whole)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from uuid import UUID, uuid5
 
@@ -14,6 +15,9 @@ from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+KEPT_TASKS = 20
+"""Of how many tasks a thread keeps its newest checkpoint."""
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
 
@@ -140,6 +144,53 @@ async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: 
     assert seen_in(last) == {"facts": facts, "count": 4, "newest": "three"}
     messages = served.notes("begin")[-1].split("; ")
     assert messages == ["add zero", "said zero", "one", "said A", "two", "said B", "add three"]
+
+
+async def test_a_task_that_waits_while_many_others_end_takes_nothing_from_them(served):
+    async with agent_of(served, "shared-state") as remote:
+        begun = completed(await remote.send("add zero"))
+        context = {"context_id": begun.context_id}
+        waiting = await remote.send("one", **context)
+        numbers = [str(number) for number in range(KEPT_TASKS + 1)]
+        for number in numbers:
+            completed(await remote.send(f"add {number}", **context))
+        completed(await remote.send("A", task_id=waiting.id))
+        last = completed(await remote.send("add last", **context))
+    facts = ["zero", *numbers, "A", "last"]
+    assert seen_in(last) == {"facts": facts, "count": len(facts), "newest": "last"}
+
+
+async def test_tasks_that_end_at_once_on_two_replicas_are_both_in_the_thread(served):
+    async with agent_of(served, "replicas") as remote:
+        begun = completed(await remote.send("add zero"))
+        context = {"context_id": begun.context_id}
+        waiting = [await remote.send(name, **context) for name in ("left", "right")]
+        answers = zip("AB", waiting, strict=True)
+        both = [remote.send(said, task_id=task.id) for said, task in answers]
+        for task in await asyncio.gather(*both):
+            completed(task)
+        last = seen_in(completed(await remote.send("add last", **context)))
+    assert sorted(last["facts"]) == ["A", "B", "last", "zero"]
+    assert last["count"] == 4
+
+
+async def test_a_crash_between_two_writes_loses_no_state_and_leaves_no_checkpoint(served):
+    def checkpoints() -> set[str]:
+        return {key for key, _ in served.kept() if key.count(":") > 2}
+
+    before, cuts = checkpoints(), 0
+    async with agent_of(served, "torn") as remote:
+        while (task := await remote.send({"writes": cuts})).state is TaskState.INPUT_REQUIRED:
+            await remote.cancel(task.id)
+            assert checkpoints() == before, cuts
+            if cuts % 3 == 0:
+                task = await remote.send({"writes": cuts})
+                task = completed(await remote.send("yes", task_id=task.id))
+                assert seen_in(task) == {"done": ["one", "two"]}
+                before = checkpoints()
+            cuts += 1
+    assert task.state is TaskState.COMPLETED, task.text
+    assert cuts > 10
 
 
 @pytest.mark.parametrize(

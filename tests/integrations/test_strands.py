@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shutil import rmtree
+
 import pytest
 
 from parley import TaskState
@@ -52,6 +54,15 @@ async def test_agents_of_two_contexts_run_at_the_same_time(served):
         served.await_note("wait", "begun")
         completed(await remote.send("count to five"))
         await remote.cancel(waiting.id)
+
+
+async def test_an_answer_goes_on_when_the_session_is_gone(served):
+    async with agent_of(served, "session") as remote:
+        task = await remote.send("book a room")
+        assert task.state is TaskState.INPUT_REQUIRED
+        rmtree(served.files / "sessions")
+        completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
 
 
 async def test_a_session_manager_keeps_the_conversation_and_the_interrupt(served):

@@ -25,6 +25,8 @@ HEAD = "before:"
 Messages = list[Any]
 """Messages of a framework, as JSON."""
 
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
 
 class ContextConversation:
     """What was said in a context: the messages of its tasks, in the order in which they ended.
@@ -152,14 +154,18 @@ def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Me
     is ``None`` if they are all there still: it is the argument ``instead`` of
     ``ContextConversation.add``.
     """
-    for begin in range(len(earlier) + 1):
-        left = earlier[begin:]  # a memory forgets, or sums up, the oldest first
-        for at in range(len(messages) - len(left) + 1 if left else 0):
-            if messages[at] == left[0] and messages[at : at + len(left)] == left:
-                own = at + len(left)
-                is_whole = begin == 0 and at == 0
-                return None if is_whole else messages[:own], messages[own:]
-    return ([] if earlier else None), messages
+    if messages[: len(earlier)] == earlier:
+        return None, messages[len(earlier) :]
+    then, now = ([_ENCODER.encode(each) for each in some] for some in (earlier, messages))
+    places: dict[bytes, list[int]] = {}
+    for at, each in enumerate(now):
+        places.setdefault(each, []).append(at)
+    for begin, each in enumerate(then):  # a memory forgets, or sums up, the oldest first
+        for at in places.get(each, ()):
+            own = at + len(then) - begin
+            if now[at:own] == then[begin:]:
+                return messages[:own], messages[own:]
+    return [], messages
 
 
 def replaced(value: Any, replace: Callable[[dict[str, Any]], Any | None]) -> Any:

@@ -6,7 +6,10 @@ from typing import NoReturn
 
 from parley.agent.turn import Turn
 
-CLIENTS = ("openai", "anthropic", "httpx", "google", "botocore", "litellm")
+CLIENTS = (
+    "openai", "anthropic", "httpx", "google", "botocore", "litellm",
+    "ollama", "mistralai", "groq", "cohere", "writerai", "llama_api_client",
+)  # fmt: skip
 """The packages whose errors are those of a model that was asked."""
 
 
@@ -15,11 +18,11 @@ def model_failure(error: BaseException) -> str:
 
     The answer's text is left out: it may name addresses and keys.
     """
+    if type(error).__module__.partition(".")[0] not in CLIENTS:
+        return ""  # also with a status: tools ask others than the model
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and not isinstance(status, bool):
         return f"The model could not be asked: it answered with status {status}."
-    if type(error).__module__.partition(".")[0] not in CLIENTS:
-        return ""
     name = type(error).__name__
     if "Timeout" in name:
         return "The model did not answer in time."

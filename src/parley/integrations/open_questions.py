@@ -41,22 +41,34 @@ class OpenQuestions:
 
     def ask(self, skill: RemoteSkill, question: RemoteQuestion) -> ToolResult:
         """Return a question as the result of the call that met it."""
-        self._open[question.task.id] = (skill, question)
-        while len(self._open) > MAX_QUESTIONS:
-            self._open.popitem(last=False)
+        self._wait(skill, question)
         text = (
             f"The agent asks: {question.text}\n"
             f"(The task {question.task.id} waits; answer it with the tool {self.tool_name}.)"
         )
         return ToolResult(parts=(Part(text=text),))
 
+    def _wait(self, skill: RemoteSkill, question: RemoteQuestion) -> None:
+        self._open[question.task.id] = (skill, question)
+        while len(self._open) > MAX_QUESTIONS:
+            self._open.popitem(last=False)
+
     async def answer(self, task_id: str, answer: str) -> ToolResult:
-        """Answer a question, and return what the task then returns, or its next question."""
+        """Answer a question, and return what the task then returns, or its next question.
+
+        An answer that fails, or is cancelled, may not have arrived: the question stays.
+        """
         skill, question = self._open.pop(task_id, (None, None))
         if skill is None or question is None:
             text = f"No task {task_id[:100]} waits for an answer: call the skill again."
             return ToolResult(parts=(Part(text=text),), is_error=True)
         try:
-            return await skill.answer(question.task, answer)
+            result = await skill.answer(question.task, answer)
         except RemoteQuestion as another:
             return self.ask(skill, another)
+        except BaseException:
+            self._wait(skill, question)
+            raise
+        if result.is_error:
+            self._wait(skill, question)
+        return result

@@ -185,8 +185,11 @@ class McpSession:
             raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
         sizes = {each.name: _schema_bytes(each) for each in found}
         most = self.server.max_schema_bytes
+        known = self.too_large
         self.too_large = {name: size for name, size in sizes.items() if size > most}
         for name, size in self.too_large.items():
+            if name in known:  # the log has it from the listing before
+                continue
             log.warning(
                 "the tool %.100r of the MCP server %s is left out: its schemas have %d bytes, more "
                 "than %d; raise max_schema_bytes if it is needed",

@@ -196,6 +196,7 @@ class Attempt:
     reference_count = 0
     decision_count = 0
     artifact_ids: frozenset[str] = frozenset()
+    unowned: frozenset[str] = frozenset()
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
@@ -385,7 +386,10 @@ class Attempt:
         if name not in self.journal.results:
             value = self.journal.results[name] = msgspec.Raw(LISTS if lists else b"null")
             writer.write(StepResult(key=name, value=value))
+            self.unowned |= {name}
+        if name in self.unowned:  # also if another branch of the function owns it just now
             await writer.flush()
+            self.unowned -= {name}
 
     # -- decisions of the policy ---------------------------------------------------------------
 

@@ -139,9 +139,12 @@ class ContextSessions(BaseSessionService):
         if event.partial:
             return event
         written = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+        delta = _kept_state(event.actions.state_delta if event.actions else {})
+        if delta:  # what was set to None was left out above
+            written["actions"]["stateDelta"] = delta
         async with self._writing:
             await self._add(written)
-        await self._change_state(_kept_state(event.actions.state_delta if event.actions else {}))
+        await self._change_state(delta)
         session.last_update_time = event.timestamp
         return event
 
@@ -173,6 +176,10 @@ class ContextSessions(BaseSessionService):
             self._segments = [
                 await self._segment(number).read() or [] for number in range(head["segments"])
             ]
+            # An event is written before what it changes: a crash in between left it with the event.
+            for event in (each for segment in self._segments for each in segment):
+                if delta := event.get("actions", {}).get("stateDelta"):
+                    _note(head, await self._state.read(), delta)
             self._head = head
         return self._head
 
@@ -196,11 +203,16 @@ class ContextSessions(BaseSessionService):
         async with self._writing:
             head, state = await self._loaded(), await self._state.read()
             if delta:
-                known = {name: state[name] for name in delta if name in state}
-                head["before"] = {**known, **head["before"]}
-                head["changed"] = {**head["changed"], **delta}
+                _note(head, state, delta)
                 await self._run.write(head)
             return {**state, **head["changed"]}
+
+
+def _note(head: dict[str, Any], state: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add changes of the state, which was this before, to what a run keeps beside its events."""
+    known = {name: state[name] for name in delta if name in state and name not in head["changed"]}
+    head["before"] = {**known, **head["before"]}
+    head["changed"] = {**head["changed"], **delta}
 
 
 def _kept_state(delta: Mapping[str, Any]) -> Any:

@@ -123,11 +123,11 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         writes.sort(key=lambda each: writes_sort_key(each["path"], each["task"], each["index"]))
         return CheckpointTuple(
             config=_config(thread, space, checkpoint_id),
-            checkpoint=self._read(saved["checkpoint"]),
-            metadata=self._read(saved["metadata"]),
+            checkpoint=self.read(saved["checkpoint"]),
+            metadata=self.read(saved["metadata"]),
             parent_config=_config(thread, space, known["parent"]) if known["parent"] else None,
             pending_writes=[
-                (each["task"], each["channel"], self._read(each["value"])) for each in writes
+                (each["task"], each["channel"], self.read(each["value"])) for each in writes
             ],
         )
 
@@ -145,15 +145,15 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         thread, space = _names(config)
         checkpoint_id: str = checkpoint["id"]
         whole = get_serializable_checkpoint_metadata(config, metadata)
-        value = {"checkpoint": self._written(checkpoint), "metadata": self._written(whole)}
+        value = {"checkpoint": self.written(checkpoint), "metadata": self.written(whole)}
         if (size := len(value["checkpoint"][1])) > LARGEST:
             raise ValueError(
                 f"the state of the graph has grown to {size:,} characters, and a context keeps "
                 f"{LARGEST:,}: trim its messages, or compile it with a checkpointer"
             )
-        await turn.remember(_key(thread, space, checkpoint_id), value)
+        parent = get_checkpoint_id(config)
         known = {
-            "parent": get_checkpoint_id(config),
+            "parent": parent,
             "task": whole.get(TASK, ""),
             # A channel that keeps differences is read by way of the checkpoints before.
             "differs": bool(metadata.get("counters_since_delta_snapshot")),
@@ -162,31 +162,50 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         forgotten: list[Place] = []
 
         def add(own: dict[str, Any]) -> dict[str, Any]:
+            # Until the value of this one is written, the one before it is the newest.
             index: Index = own["index"]
+            forgotten[:] = [each for each in _superfluous(index, space) if each != (space, parent)]
+            if not space and metadata.get("source", "") in ("input", "loop"):
+                forgotten.extend(_runs(index, before=parent or ""))
+            index = _without(index, forgotten)
             index.setdefault(space, {})[checkpoint_id] = known
-            has_ended = not space and metadata.get("source", "") in ("input", "loop")
-            forgotten[:] = _superfluous(index, space, runs=has_ended)
-            return _listing(thread, _without(index, forgotten))
+            return {"index": index, "keys": _keys_of(thread, [*_places(index), *forgotten])}
 
         await _own(thread).update(add, EMPTY)
+        await turn.remember(_key(thread, space, checkpoint_id), value)
         await self._forget(thread, forgotten)
         return _config(thread, space, checkpoint_id)
 
-    async def settle(self, thread: str) -> None:
-        """Let other tasks begin from where the task of this turn has ended."""
-        own: Index = (await _own(thread).read() or EMPTY)["index"]
-        forgotten: list[Place] = []
+    async def newest(self, thread: str) -> str:
+        """Return the id of the newest checkpoint of tasks that have ended, empty without one."""
+        return _newest(await _turn().recall(_key(thread), {}))
 
-        def add(index: Index) -> Index:
+    async def settle(self, thread: str, newest: str) -> bool:
+        """Let other tasks begin from where the task of this turn has ended.
+
+        Does nothing and returns false if ``newest`` is not the newest of those that have ended.
+        """
+        own: Index = (await _own(thread).read() or EMPTY)["index"]
+        is_settled = False
+
+        def together(index: Index) -> tuple[Index, Sequence[Place]]:
             for space, ids in own.items():
                 index.setdefault(space, {}).update(ids)
-            found = [place for space in list(index) for place in _superfluous(index, space)]
-            forgotten[:] = found
-            return _without(index, found)
+            old = [place for space in index for place in _superfluous(index, space)]
+            return index, [*old, *_runs(index)]
 
+        def add(index: Index) -> Index:
+            nonlocal is_settled
+            is_settled = _newest(index) == newest
+            return _without(*together(index)) if is_settled else index
+
+        # The index names them until they are gone; what it names and is gone, is not read.
+        _, superfluous = together(await _turn().recall(_key(thread), {}))
+        await self._forget(thread, superfluous)
         await _turn().update(_key(thread), add, {})
-        await _own(thread).write(EMPTY)
-        await self._forget(thread, forgotten)
+        if is_settled:
+            await _own(thread).write(EMPTY)
+        return is_settled
 
     async def _forget(self, thread: str, places: Sequence[Place]) -> None:
         turn = _turn()
@@ -209,7 +228,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                 "path": task_path,
                 "index": WRITES_IDX_MAP.get(channel, number),
                 "channel": channel,
-                "value": self._written(value),
+                "value": self.written(value),
             }
             for number, (channel, value) in enumerate(writes)
         ]
@@ -222,8 +241,14 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                     found[place] = each
             return list(found.values())
 
+        def name(own: dict[str, Any]) -> dict[str, Any]:
+            return {**own, "keys": [*own["keys"], key]}
+
         turn, checkpoint_id = _turn(), config["configurable"]["checkpoint_id"]
         key = f"{_key(thread, space, checkpoint_id)}:writes"
+        own = await _own(thread).read() or EMPTY
+        if checkpoint_id not in own["index"].get(space, {}):  # it is being written
+            await _own(thread).update(name, EMPTY)
         await turn.update(key, add, [])
         ids = (await self._index(thread)).get(space, {})
         if checkpoint_id not in ids and max(ids, default="") > checkpoint_id:
@@ -232,8 +257,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     async def adelete_thread(self, thread_id: str) -> None:
         """Forget all checkpoints of a thread."""
         index = await self._index(thread_id)
-        places = [(space, each) for space, ids in index.items() for each in ids]
-        await self._forget(thread_id, places)
+        await self._forget(thread_id, _places(index))
         await _turn().remember(_key(thread_id), None)
         await _own(thread_id).write(EMPTY)
 
@@ -244,11 +268,13 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             found.setdefault(space, {}).update(ids)
         return found
 
-    def _written(self, value: object) -> list[str]:
+    def written(self, value: object) -> list[str]:
+        """Return a value as the JSON that is kept of it."""
         kind, data = self.serde.dumps_typed(value)
         return [kind, base64.b64encode(data).decode()]
 
-    def _read(self, value: Sequence[str]) -> Any:
+    def read(self, value: Sequence[str]) -> Any:
+        """Return a value of which ``written`` made JSON."""
         return self.serde.loads_typed((value[0], base64.b64decode(value[1])))
 
     # -- for nodes in threads ------------------------------------------------------------------
@@ -306,10 +332,25 @@ def _own(thread: str) -> TaskValue:
     return TaskValue(_turn(), _key(thread), lists=True)
 
 
-def _listing(thread: str, index: Index) -> dict[str, Any]:
-    """Return an index with the keys of all that it names."""
-    places = [(space, each) for space, ids in index.items() for each in ids]
-    return {"index": index, "keys": [key for place in places for key in _keys(thread, *place)]}
+def _newest(index: Index) -> str:
+    return max(index.get("", {}), default="")
+
+
+def _places(index: Index) -> Sequence[Place]:
+    return [(space, each) for space, ids in index.items() for each in ids]
+
+
+def _keys_of(thread: str, places: Sequence[Place]) -> Sequence[str]:
+    return [key for place in places for key in _keys(thread, *place)]
+
+
+def _runs(index: Index, before: str | None = None) -> Sequence[Place]:
+    """Return the checkpoints of subgraphs that ran in a step: a ":" names such a run.
+
+    ``before`` is the checkpoint with which the newest step began that may not have ended.
+    """
+    found = [place for place in _places(index) if ":" in place[0]]
+    return [place for place in found if before is None or place[1] < before]
 
 
 def _without(index: Index, places: Sequence[Place]) -> Index:
@@ -320,17 +361,12 @@ def _without(index: Index, places: Sequence[Place]) -> Index:
     return {space: ids for space, ids in left.items() if ids}
 
 
-def _superfluous(index: Index, space: str, *, runs: bool = False) -> list[Place]:
-    """Return the checkpoints of a namespace that nothing goes on from.
-
-    With ``runs``, a step has ended, and with it the subgraphs that ran in it: a ":" names such a
-    run.
-    """
-    found = [(name, each) for name, ids in index.items() if runs and ":" in name for each in ids]
+def _superfluous(index: Index, space: str) -> list[Place]:
+    """Return the checkpoints of a namespace that nothing goes on from."""
     kept: set[str] = set()
     tasks: set[str] = set()
     size = 0
-    for each in sorted(index[space], reverse=True):
+    for each in sorted(index.get(space, {}), reverse=True):
         known = index[space][each]
         if known["task"] in tasks or len(tasks) >= KEPT_TASKS:
             continue
@@ -343,7 +379,7 @@ def _superfluous(index: Index, space: str, *, runs: bool = False) -> list[Place]
             kept.add(behind)
             known = index[space][behind]
             behind = known["parent"] if known["differs"] else None
-    return found + [(space, each) for each in index[space] if each not in kept]
+    return [(space, each) for each in index.get(space, {}) if each not in kept]
 
 
 def _names(config: Mapping[str, Any]) -> tuple[str, str]:

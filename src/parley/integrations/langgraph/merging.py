@@ -58,7 +58,7 @@ def _are_messages(value: Any) -> bool:
 def _same(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except (TypeError, ValueError):  # arrays compare their members
+    except (ValueError, TypeError, RuntimeError):  # arrays compare their members
         return one is other
 
 

@@ -175,9 +175,19 @@ class ThreadRun:
         if state is None:
             raise RuntimeError("the checkpointer of the graph lost the state of its thread")
         await self._finish(state.values)
-        await self._thread.end(state)
-        if (checkpoints := self._served.checkpoints) is not None:
-            await checkpoints.settle(self._thread.name)
+        await self._end(state)
+
+    async def _end(self, state: Snapshot | None) -> None:
+        """Let other tasks of the thread begin from where this one has ended."""
+        checkpoints, name = self._served.checkpoints, self._thread.name
+        if checkpoints is None:
+            return await self._thread.end(state)
+        while state is not None:
+            newest = await checkpoints.newest(name)
+            await self._thread.end(state)
+            if await checkpoints.settle(name, newest):
+                return
+            state, _ = await self._thread.place()  # on another replica a task ended meanwhile
 
     async def _go(self, given: Any, config: dict[str, Any]) -> None:
         try:
@@ -211,6 +221,7 @@ class ThreadRun:
 
     async def _next(self, state: Snapshot) -> Any:
         """Return what a graph that has not ended goes on with."""
+        await self._thread.wait()
         if state.interrupts:
             return Command(resume={each.id: await self._answer(each) for each in state.interrupts})
         graph = self._served.graph

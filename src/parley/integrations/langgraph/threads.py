@@ -8,15 +8,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from parley.agent.turn import Turn
-from parley.integrations.langgraph.checkpoints import TASK
+from parley.integrations.langgraph.checkpoints import TASK, ContextCheckpoints
 from parley.integrations.langgraph.merging import last_update
+from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
 
 BASE = "parley_base"
-"""The metadata of checkpoints that says from which one their task began."""
-
-MERGED = "parley_merged"
-"""The metadata of the checkpoint in which a task and others of its thread come together."""
+"""The metadata of checkpoints that says which one of other tasks they have in them."""
 
 NOTHING = "00000000-0000-0000-0000-000000000000"
 """The id of a checkpoint that there is not: from there a task begins with an empty state."""
@@ -52,6 +50,7 @@ class GraphThread:
         self._task_id = turn.task_id
         self._config = dict(config)
         self._base = ""
+        self._beginning = TaskValue(turn, "langgraph:beginning")
 
     def config(self, at: Snapshot | None = None, **metadata: Any) -> dict[str, Any]:
         """Return the configuration of a run: of the thread, or from one of its checkpoints."""
@@ -92,20 +91,35 @@ class GraphThread:
 
     async def end(self, state: Snapshot) -> None:
         """Put what the task has changed on top of what others have ended with since it began."""
-        if state.metadata.get(MERGED) or getattr(self.graph, "builder", None) is None:
+        if getattr(self.graph, "builder", None) is None:
             return
         async for other in self._ended():
             if _id_of(other) > self._base:
-                before = await self._values_at(self._base)
+                before = await self._values_before()
                 update = last_update(self.graph, other.values, before, state.values)
-                config = self.config(other, **{MERGED: True})
-                await self.graph.abulk_update_state(config, update)
+                self._base = _id_of(other)  # it has what this one has, and more
+                await self.graph.abulk_update_state(self.config(other), update)
             return
 
-    async def _values_at(self, checkpoint_id: str) -> dict[str, Any]:
-        if checkpoint_id in ("", NOTHING):
+    async def wait(self) -> None:
+        """Keep the state from which the task began: others may end meanwhile, and push it out."""
+        saver = self.graph.checkpointer
+        if not isinstance(saver, ContextCheckpoints) or self._base in ("", NOTHING):
+            return
+        if await self._beginning.read() is None:
+            values = saver.written(await self._values_before())
+            await self._beginning.write({"base": self._base, "values": values})
+
+    async def _values_before(self) -> dict[str, Any]:
+        """Return the state from which the task began."""
+        saver = self.graph.checkpointer
+        if self._base in ("", NOTHING):
             return {}
-        found = await self.graph.aget_state(self._config_at(checkpoint_id))
+        if isinstance(saver, ContextCheckpoints):
+            kept = await self._beginning.read()
+            if kept is not None and kept["base"] == self._base:
+                return dict(saver.read(kept["values"]))
+        found = await self.graph.aget_state(self._config_at(self._base))
         return dict(found.values or {})
 
     @property

@@ -25,10 +25,12 @@ class UserSession:
     def __init__(self, agent: strands.Agent, task_id: str) -> None:
         self._agent = agent
         self._id = f"{TASK}{task_id}"
+        self._begins: list[Any] = []
 
     def prompt(self, blocks: Any) -> list[Any]:
         """Return a prompt as a message that is known as this task's."""
-        return [{"role": "user", "content": blocks, "tracking_id": self._id}]
+        self._begins = [{"role": "user", "content": blocks, "tracking_id": self._id}]
+        return self._begins
 
     async def taken_up(self, prompt: Any, kept: dict[str, Any] | None) -> Any:
         """Return how an attempt continues what the session has of the task.
@@ -64,17 +66,22 @@ class UserSession:
         return prompt
 
     async def _come_last(self, message: Any) -> None:
-        """Say again what the task waits with, after what other tasks have said meanwhile."""
+        """Say again what the task waits with, after what other tasks have said meanwhile.
+
+        The same is said in a session that has lost it.
+        """
         messages = self._agent.messages
-        if message is None or messages[-1].get("tracking_id") == message.get("tracking_id"):
+        newest = messages[-1] if messages else {"content": []}
+        if message is None or newest.get("tracking_id") == message.get("tracking_id"):
             return
-        if waiting := _calls_in(messages[-1]):
+        if waiting := _calls_in(newest):
             results = generate_missing_tool_result_content(waiting)
             await self._agent._append_messages({"role": "user", "content": results})
         begun = self._last(self._id)
+        again: Any = self._begins[0]
         if begun is not None:
-            again: Any = {"role": "user", "content": messages[begun]["content"]}
-            await self._agent._append_messages(again)
+            again = {"role": "user", "content": messages[begun]["content"]}
+        await self._agent._append_messages(again)
         await self._agent._append_messages(message)
 
     def _is_settled(self, message: Any) -> bool:

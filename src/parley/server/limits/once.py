@@ -7,6 +7,7 @@ durable before ``take`` returns, and removed when it no longer counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from parley.model.errors import OverloadedError
@@ -53,7 +54,8 @@ class StoredNames:
         now = self._store.now()
         if now - self._pruned_at > PRUNE_MS:
             self._pruned_at = now
-            await self._store.prune_usage(0, now)
+            with suppress(StoreError):  # the name is taken; others remove what is over
+                await self._store.prune_usage(0, now)
         return bool(granted[0].given)
 
 
