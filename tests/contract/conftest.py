@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_met = True
         if "serve" in given and "speech" in given and given["serve"] != STORES[0]:
             question = item.nodeid.partition("[")[0]
-            ways = _ways_over(question, STORES.index(given["serve"]))
+            ways = ways_over(question, STORES.index(given["serve"]))
             is_extra = given["speech"][0] == "ENVELOPE"
             is_met = not is_extra and (everything or given["speech"] in ways)
         (kept if is_met else dropped).append(item)
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def _ways_over(question: str, store: int) -> list[tuple[str, ...]]:
+def ways_over(question: str, store: int) -> list[tuple[str, ...]]:
     """Return the ways in which a question is asked over a store: one of each version.
 
     A question that cannot be asked in one of them is asked in the other.
