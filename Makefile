@@ -13,6 +13,9 @@ JOBS ?= auto
 SECONDS ?= 60
 SEEDS ?= 2000
 
+# Tests start a thousand processes: what each imports is compiled once, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 ifeq ($(OS),Windows_NT)
 BIN := $(VENV)/Scripts
 EXE := .exe

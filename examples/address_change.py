@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, ValidationError, convert
 
 from parley import Agent, Message, Turn
 
@@ -58,18 +58,27 @@ class Change:
     phone: Phone
 
 
+@dataclass
+class Decision:
+    """What a clerk decides. Only ``true`` verifies: the word "no" is none."""
+
+    verified: bool
+    clerk: Annotated[str, Meta(min_length=1)]
+    reason: str = "no reason given"
+
+
 @agent.skill(replies="task", invalid_input="ask", tags=["customers"])
 async def change_address(change: Change, turn: Turn) -> dict[str, str]:
     """Changes the address of a customer; needs a document with the new address on it."""
     if change.customer not in addresses:
         turn.reject(f"There is no customer {change.customer}.")
     document = await proof(turn)
-    verdict = await verified(turn, change, document)
-    if not verdict.get("verified"):
-        turn.reject(f"The document was not accepted: {verdict.get('reason', 'no reason given')}.")
+    decision = await verified(turn, change, document)
+    if not decision.verified:
+        turn.reject(f"The document was not accepted: {decision.reason}.")
     new = f"{change.street}, {change.city}"
     await turn.step("changed", store, change.customer, new)
-    return {"customer": change.customer, "address": new, "verified_by": str(verdict["clerk"])}
+    return {"customer": change.customer, "address": new, "verified_by": decision.clerk}
 
 
 async def proof(turn: Turn) -> str:
@@ -102,18 +111,31 @@ def judged(answer: Message) -> tuple[str, str]:
     return "", "I do not know what kind of document this is: say it in words."
 
 
-async def verified(turn: Turn, change: Change, document: str) -> dict[str, Any]:
+async def verified(turn: Turn, change: Change, document: str) -> Decision:
     """Wait for the clerk's decision; without one the change is rejected."""
     key = f"address:{turn.task_id}"
     place = await turn.callback(key, expires=PATIENCE)
     log.warning("%s sent a document (%s); decide at %s", change.customer, document, place)
     try:
-        decision = await turn.wait_event(
+        value = await turn.wait_event(
             key, timeout=PATIENCE, message=f"A clerk checks your {document}"
         )
     except TimeoutError:
         turn.reject("Nobody could verify the document within 14 days: nothing was changed.")
-    return decision if isinstance(decision, dict) else {}
+    try:
+        return convert(form_in(value), Decision)
+    except ValidationError as error:
+        log.warning("the decision on %s is none: %s", turn.task_id, error)
+        return Decision(verified=False, clerk="nobody", reason="the decision cannot be read")
+
+
+def form_in(value: Any) -> Any:
+    """Return what the clerk sent: JSON, or the data part of a message, as a form makes it."""
+    parts = value.get("parts") if isinstance(value, dict) else None
+    for part in parts if isinstance(parts, list) else [value]:
+        if isinstance(part, dict) and isinstance(part.get("data"), dict):
+            return part["data"]
+    return value
 
 
 def store(customer: str, address: str) -> str:

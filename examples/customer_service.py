@@ -55,7 +55,9 @@ async def settle(turn: Turn) -> str | Handoff:
     if number not in CHARGES:
         answer = await turn.ask("Which order is it?")
         number = order_in(answer.text)
-    charges = CHARGES.get(number, [])
+    if number not in CHARGES:
+        return f"I know no order {number or 'without a number'}."
+    charges = CHARGES[number]
     if len(charges) < 2:
         return f"Order {number} was charged {len(charges)} times: {sum(charges):.2f} EUR in all."
     back = sum(charges[1:])

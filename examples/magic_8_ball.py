@@ -84,4 +84,11 @@ async def main(question: str, code: str, url: str = "http://localhost:9999") -> 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    if len(sys.argv) < 3:
+        sys.exit(
+            'Give a question and a code: magic_8_ball.py "Will I be rich?" motherlode [ADDRESS]'
+        )
+    try:
+        asyncio.run(main(*sys.argv[1:]))
+    except (parley.A2AError, parley.ClientError) as error:
+        sys.exit(str(error))

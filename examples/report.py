@@ -8,10 +8,14 @@ them fails, the report says so, and has what the others found.
 """
 
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from parley import Agent
 from parley.compose import Outcome, parallel
+
+Numbers = Annotated[list[float], Meta(min_length=1, description="at least one")]
 
 statistics = Agent("Statistics", description="Describes numbers")
 trend = Agent("Trend", description="Says where numbers are going")
@@ -19,7 +23,7 @@ anomalies = Agent("Anomalies", description="Finds the numbers that do not fit")
 
 
 @statistics.skill
-def describe(values: list[float]) -> dict[str, float]:
+def describe(values: Numbers) -> dict[str, float]:
     """Returns mean, spread, smallest and largest."""
     return {
         "mean": round(fmean(values), 2),
@@ -30,7 +34,7 @@ def describe(values: list[float]) -> dict[str, float]:
 
 
 @trend.skill
-def direction(values: list[float]) -> dict[str, Any]:
+def direction(values: Numbers) -> dict[str, Any]:
     """Fits a line, and says whether it rises."""
     middle, average = (len(values) - 1) / 2, fmean(values)
     spread = sum((x - middle) ** 2 for x in range(len(values)))
@@ -40,7 +44,7 @@ def direction(values: list[float]) -> dict[str, Any]:
 
 
 @anomalies.skill
-def find(values: list[float]) -> list[dict[str, float]]:
+def find(values: Numbers) -> list[dict[str, float]]:
     """Returns the numbers that are two spreads away from the mean."""
     mean, spread = fmean(values), pstdev(values)
     return [

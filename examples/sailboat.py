@@ -17,7 +17,7 @@ import sys
 import zlib
 
 import parley
-from parley import Agent, ArtifactVersions, Turn
+from parley import Agent, ArtifactVersions, Part, Turn
 
 agent = Agent(
     name="Sailboat agent",
@@ -46,9 +46,8 @@ async def sailboat(turn: Turn) -> None:
     await turn.working(
         f"Painting the {before} sailboat {colour}" if before else f"Drawing a {colour} sailboat"
     )
-    await turn.artifact(
-        paint(colour), name=NAME, media_type="image/png", metadata={"colour": colour}
-    )
+    drawn = Part(raw=paint(colour), media_type="image/png", filename=NAME)
+    await turn.artifact(drawn, name=NAME, metadata={"colour": colour})
 
 
 async def which(turn: Turn) -> str:
@@ -109,4 +108,7 @@ async def repaint(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(repaint(sys.argv[1]))
+    try:
+        asyncio.run(repaint(sys.argv[1] if len(sys.argv) > 1 else "http://localhost:9999"))
+    except (parley.A2AError, parley.ClientError) as error:
+        sys.exit(str(error))

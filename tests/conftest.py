@@ -65,8 +65,8 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one more test at a time than there are processors: many wait for other processes."""
-    return (os.cpu_count() or 1) + 1
+    """Run two more tests at a time than there are processors: many wait for other processes."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_finish() -> None:

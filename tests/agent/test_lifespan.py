@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -169,8 +170,9 @@ async def test_one_that_cannot_be_entered_stops_the_start_and_undoes_it(
     host = Host({"/a": first, "/b": broken}, new_store())
     with pytest.raises(LifespanFailed) as caught:
         await host.start()
-    assert str(caught.value) == (
-        "the lifespan of the agent 'Broken' could not be entered: OSError: no database at db:5432"
+    said = r"the agent 'Broken' cannot start: its lifespan function \w+ \(\S+test_lifespan.py, "
+    assert re.fullmatch(
+        said + r"line \d+\) failed: OSError: no database at db:5432", str(caught.value)
     )
     assert isinstance(caught.value.__cause__, OSError)
     assert told == ["First in", "First out"]
@@ -193,7 +195,7 @@ async def test_asgi_servers_are_told_why_the_start_failed() -> None:
     await app({"type": "lifespan"}, receive, send)
     [message] = sent
     assert message["type"] == "lifespan.startup.failed"
-    assert "could not be entered: OSError: no database at db:5432" in message["message"]
+    assert "failed: OSError: no database at db:5432" in message["message"]
 
 
 async def test_one_that_cannot_be_left_is_reported_and_the_rest_is_stopped(
@@ -381,7 +383,24 @@ async def test_what_is_no_context_manager_stops_the_start() -> None:
     async def say(text: str) -> str:
         return text
 
-    with pytest.raises(LifespanFailed, match="'Wrong' could not be entered: TypeError"):
+    said = r"its lifespan function plain \(.*\) failed: TypeError: it returned 'a pool', no async"
+    with pytest.raises(LifespanFailed, match=said):
+        await Host(placed(agent), MemoryTaskStore()).start()
+
+
+async def test_one_without_a_yield_is_said_in_plain_words() -> None:
+    @asynccontextmanager
+    async def empty(agent: Agent) -> AsyncIterator[None]:
+        for nothing in ():
+            yield nothing
+
+    agent = Agent("Empty", lifespan=empty)
+
+    @agent.skill
+    async def say(text: str) -> str:
+        return text
+
+    with pytest.raises(LifespanFailed, match=r"function empty \(.*\) failed: it ended without a y"):
         await Host(placed(agent), MemoryTaskStore()).start()
 
 

@@ -86,3 +86,45 @@ main(["--help"])
     assert ran.stdout == ""
     assert 'pip install "parley-a2a[cli]"' in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["--version"], ["the output"]),
+        (["send", "--help"], ["the output"]),
+        (["task", "get", "gone", "-o", "json"], ["the output", "there is no task"]),
+    ],
+    ids=["text", "help", "error"],
+)
+def test_output_that_cannot_be_written_is_said_in_one_line(agent, tmp_path, words, lines):
+    agent.says("GetTask", Answer(error={"code": -32001, "message": "there is no task"}))
+    where = ["-a", agent.url] if "task" in words else []
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "parley.cli", *words, *where],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+        )
+    said = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
+    for line, start in zip(said, lines, strict=True):
+        assert line.startswith(f"error: {start}")
+    assert "cannot be written: No space left on device" in said[0]
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 1
+
+
+@posix
+def test_diagnostics_that_nobody_takes_change_nothing(agent, tmp_path):
+    agent.says("GetTask", Answer(result=task()))
+    command = f'"{sys.executable}" -m parley.cli task get x --verbose -a {agent.url}'
+    for closed in ("2>/dev/full", ">&-"):
+        ran = subprocess.run(
+            f"{command} {closed}", shell=True, cwd=tmp_path, capture_output=True, timeout=30
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert b"Traceback" not in ran.stderr

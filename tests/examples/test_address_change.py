@@ -76,18 +76,43 @@ async def test_what_nobody_verifies_is_never_completed(example) -> None:
     assert module.addresses["C-17"] == OLD
 
 
-async def test_a_clerk_may_refuse(example, serve, caplog) -> None:
+DECISIONS = {
+    "refused": ({"verified": False, "clerk": "Maija", "reason": "another name"}, "another name"),
+    "a word": ({"verified": "no", "clerk": "Maija"}, "cannot be read"),
+    "by nobody": ({"verified": True}, "cannot be read"),
+    "no object": (True, "cannot be read"),
+    "a form": ({"data": {"verified": True, "clerk": "Maija"}}, ""),
+    "a message": (
+        {
+            "role": "ROLE_USER",
+            "parts": [{"text": "Yes"}, {"data": {"verified": True, "clerk": "M"}}],
+        },
+        "",
+    ),
+    "a form that refuses": (
+        {"data": {"verified": False, "clerk": "M", "reason": "a copy"}},
+        "copy",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+async def test_a_clerk_decides_in_json_or_in_a_form(name, example, serve, caplog) -> None:
     module = example("address_change")
+    refusal, said = DECISIONS[name]
     async with serve(module.agent) as desk:
         task = await desk.send(data={**MOVE, "phone": "+358 40 1234567"})
         task = await desk.send(["gas bill", BILL], task_id=task.id, return_immediately=True)
         await until(lambda: "decide at" in caplog.text, 20)
         place = re.search(r"decide at (\S+)", caplog.text)
         assert place is not None
-        refusal = {"verified": False, "reason": "another name"}
         async with aiohttp.ClientSession() as clerk, clerk.post(place[1], json=refusal) as answer:
             assert answer.status < 300
         done = await desk.wait(task.id, timeout=20)
-    assert done.state is TaskState.REJECTED
-    assert "another name" in done.text
-    assert module.addresses["C-17"] == OLD
+    if said:
+        assert done.state is TaskState.REJECTED
+        assert said in done.text
+        assert module.addresses["C-17"] == OLD
+    else:
+        assert done.state is TaskState.COMPLETED
+        assert module.addresses["C-17"] == "Aleksanterinkatu 1, Helsinki"

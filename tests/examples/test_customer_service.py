@@ -25,6 +25,9 @@ async def test_billing_knows_what_was_said_and_returns_the_conversation(example,
         assert "comes tomorrow" in last.text
         other = await service.send("I was charged for order 43?")
         assert "charged 1 times: 12.50" in other.text
+        asked = await service.send("I was charged for order 77?")
+        unknown = await service.send("my order", task_id=asked.id)
+        assert unknown.text == "I know no order without a number."
 
 
 async def test_what_the_customer_does_not_agree_to_is_not_done(example, serve) -> None:

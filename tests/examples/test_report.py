@@ -23,6 +23,13 @@ async def test_one_report_has_statistics_trend_and_anomalies(example, serve) -> 
         assert "'position': 6" in text
 
 
+async def test_no_numbers_are_refused_by_name(example, serve) -> None:
+    async with serve(example("report").agent) as report:
+        failed = await report.send({"values": []})
+    assert failed.state is TaskState.FAILED
+    assert "Statistics: the input of the skill 'describe' does not fit: values" in failed.text
+
+
 async def test_an_agent_that_fails_is_named_in_the_report(example, serve) -> None:
     module = example("report")
     module.min = None  # what only one of them uses

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,9 @@ import pytest
 import parley
 from parley import Agent, Settings, Turn
 from parley.server.run import serving
+from tests import forked_servers
 from tests.faults.malformed import LIMIT
+from tests.forked_servers import ForkedServer
 from tests.polling import let_time_pass
 from tests.services.ports import free_port
 
@@ -24,7 +25,10 @@ SERVED = Path(__file__).with_name("served.py")
 
 
 class Served:
-    """A server on a port and a store that stay the same over its deaths."""
+    """A server on a port and a store that stay the same over its deaths.
+
+    It is forked, unless ``python`` names an interpreter to start.
+    """
 
     def __init__(
         self,
@@ -34,11 +38,11 @@ class Served:
         script: Path = SERVED,
         args: Sequence[str] = (),
         store_url: str = "",
-        python: Sequence[str] = (sys.executable,),
+        python: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._python = python
-        self._env = None if env is None else {**os.environ, **env}
+        self._env = {**os.environ, **(env or {})}
         self._store_url = store_url or f"sqlite:///{store}"
         self._script = script
         self._args = args
@@ -46,21 +50,25 @@ class Served:
         self.grpc_port = free_port() if grpc else None
         self.store = store
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: ForkedServer | asyncio.subprocess.Process | None = None
         self.log = store.with_suffix(".log")
 
     def words(self) -> list[str]:
-        """Return the command that starts the server."""
+        """Return the script of the server and what it is told."""
         grpc = [str(self.grpc_port)] if self.grpc_port else []
-        where = [str(self._script), str(self.port), self._store_url]
-        return [*self._python, *where, *grpc, *self._args]
+        return [str(self._script), str(self.port), self._store_url, *grpc, *self._args]
 
     async def start(self) -> None:
         """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *self.words(), stdout=log, stderr=log, env=self._env
-            )
+            if self._python:
+                self.process = await asyncio.create_subprocess_exec(
+                    *self._python, *self.words(), stdout=log, stderr=log, env=self._env
+                )
+            else:
+                self.process = await forked_servers.start(
+                    self.words(), output=log, environment=self._env
+                )
         async with asyncio.timeout(20):
             while True:
                 assert self.process.returncode is None, self.log.read_text()

@@ -8,12 +8,13 @@ import json
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import forked_servers
+from tests.forked_servers import ForkedServer
 from tests.polling import let_time_pass
 from tests.services.front_door import FrontDoor, front_door
 from tests.services.ports import free_port
@@ -37,7 +38,7 @@ class Replica:
         self.options = options
         self.log = home / f"{name}.log"
         self.acts = home / "acts"
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: ForkedServer | asyncio.subprocess.Process | None = None
         self.is_stopped = False
 
     @property
@@ -50,10 +51,11 @@ class Replica:
         """Start the process and wait until it takes connections."""
         options = json.dumps({**self.options, "port": self.port})
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, self.script, options,
-                stdout=log, stderr=log, env={**os.environ, "FLEET_ACTS": str(self.acts)},
-            )  # fmt: skip
+            self.process = await forked_servers.start(
+                (str(self.script), options),
+                output=log,
+                environment={**os.environ, "FLEET_ACTS": str(self.acts)},
+            )
         async with asyncio.timeout(START_SECONDS):
             while True:
                 assert self.process.returncode is None, self.log.read_text()[-3000:]

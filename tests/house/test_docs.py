@@ -11,17 +11,20 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
 
 from tests import forked
+from tests.forked_servers import CAN_FORK, ForkedServer, fork
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
 from tests.house.package import Environment
 from tests.polling import block_thread
@@ -35,7 +38,9 @@ SERVES = re.compile(
 
 
 PLAIN = re.compile(r"(parley|python [\w/]+\.py)( |$)[^|<>;&$`*?~(){}#]*$")
-"""Commands that mean the same without a shell."""
+"""Commands that mean the same without a shell, once what is quoted is left out."""
+
+QUOTED = re.compile(r"""\"[^"$`\\]*\"|'[^']*'""")
 
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.M))
 
@@ -48,7 +53,7 @@ class Page:
         self.python = python
         self.snippet = ""
         self.ports: dict[str, str] = {}
-        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.servers: dict[str, subprocess.Popen[bytes] | ForkedServer] = {}
         self.seen = {"Task": "", "Context": ""}
         self.environment = os.environ | {
             "PATH": str(scripts) + os.pathsep + os.environ["PATH"],
@@ -110,7 +115,7 @@ class Page:
         if target := re.match(r"make (\w+)", line):  # what make does is for .ci/run to see
             assert target[1] in TARGETS, f"there is no target for: {line}"
             return ""
-        if PLAIN.match(line):
+        if PLAIN.match(QUOTED.sub("", line)):
             words = shlex.split(line)
             ended = forked.run(
                 words, self.directory, self.environment, python=self.python, is_merged=True
@@ -144,43 +149,62 @@ class Page:
         if old := self.servers.pop(found[0], None):
             stop(old)
         port = self.port(found[0])
-        program, *arguments = self.here(line).split()
         log = self.directory / f"server-{port}.log"
-        python = shutil.which(program, path=self.environment["PATH"])
-        assert python, f"there is no command {program}"
         with log.open("wb") as output:
-            server = self.servers[found[0]] = subprocess.Popen(
-                [python, *arguments],
-                cwd=self.directory,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            server = self.servers[found[0]] = self.started(self.here(line).split(), output)
         deadline = time.monotonic() + 20
-        while not listens(port):
-            assert server.poll() is None, f"$ {line}\n{log.read_text()}"
-            assert time.monotonic() < deadline, f"$ {line}\ndoes not listen:\n{log.read_text()}"
+        while not answers(port):
+            ended = server.poll() if isinstance(server, subprocess.Popen) else server.returncode
+            assert ended is None, f"$ {line}\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"$ {line}\ndoes not answer:\n{log.read_text()}"
             block_thread(0.05)
+
+    def started(self, words: list[str], output: BinaryIO) -> subprocess.Popen[bytes] | ForkedServer:
+        """Start a program in the background: forked, if it is Parley's or a file of Python."""
+        program, *arguments = words
+        found = shutil.which(program, path=self.environment["PATH"])
+        assert found, f"there is no command {program}"
+        if CAN_FORK and program in ("parley", "python"):
+            return fork(
+                words if program == "parley" else arguments,
+                output=output,
+                environment=self.environment,
+                folder=self.directory,
+                python=self.python,
+            )
+        return subprocess.Popen(
+            [found, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
 
     def close(self) -> None:
         for server in self.servers.values():
             stop(server)
 
 
-def listens(port: str) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+def answers(port: str) -> bool:
+    """Return whether a server answers there: one that only listens may not have its store yet."""
+    where = ("127.0.0.1", int(port))
+    with contextlib.suppress(OSError), socket.create_connection(where, 1) as asking:
+        asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        asking.recv(1)  # or the end, where TLS is wanted
         return True
     return False
 
 
-def stop(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
+def stop(server: subprocess.Popen[bytes] | ForkedServer) -> None:
+    wait = server.wait if isinstance(server, subprocess.Popen) else server.wait_here
+    with contextlib.suppress(ProcessLookupError):
+        server.send_signal(signal.SIGTERM)
     try:
-        server.wait(20)
-    except subprocess.TimeoutExpired:
+        wait(20)
+    except (subprocess.TimeoutExpired, TimeoutError):
         server.kill()
-        server.wait()
+        wait(20)
 
 
 @pytest.fixture

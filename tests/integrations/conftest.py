@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import connect
 from subprocess import PIPE, Popen
 
 import pytest
@@ -47,6 +48,10 @@ async def consult(message: str, turn: Turn) -> str:
         await turn.artifact("a map", name="map")
         country = await turn.ask("Which country?", answer=Country)
         return f"a map of {country.name}"
+    if "how often" in message:
+        return f"asked {await turn.update('times', lambda times: times + 1, 0)} times"
+    if "refuse" in message:
+        turn.reject("Not on Sundays.")
     if "weather" in message:
         city = await turn.ask("Which city?")
         return f"sunny in {city.text}"
@@ -113,6 +118,12 @@ class FrameworkServer:
         """Return what tools noted since the test began."""
         path = self.files / name
         return path.read_text().split("\n")[:-1] if path.exists() else []
+
+    def kept(self) -> list[tuple[str, str]]:
+        """Return the keys and the values that contexts keep."""
+        with closing(connect(f"file:{self.files / 'tasks.db'}?mode=ro", uri=True)) as database:
+            rows = database.execute("SELECT name, value FROM context_values").fetchall()
+        return [(key, bytes(value).decode()) for key, value in rows]
 
     def forget(self) -> None:
         for name in ("add", "book", "wait", "begin"):

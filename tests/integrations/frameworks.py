@@ -19,8 +19,8 @@ from tests.peers.environments import (
 )
 
 FEATURES = (
-    "stream", "tools", "approval", "memory", "cancel", "structured", "files in", "failure",
-    "usage", "crash",
+    "stream", "tools", "approval", "memory", "two at once", "cancel", "structured", "files in",
+    "failure", "usage", "crash",
     "calls a skill", "passes questions",
 )  # fmt: skip
 """What the suite asks of each: one test has the name of each."""

@@ -66,6 +66,12 @@ class Script:
                 return f"You are {found[1]}."
         return "I do not know you."
 
+    def _recalls(self, request: ModelRequest, results: list[str]) -> str:
+        """Say which of the known sentences are in the conversation."""
+        known = r"my name is \w+|book a \w+"
+        said = " ".join(text_of(message) for message in request.messages)
+        return "; ".join(dict.fromkeys(re.findall(known, said))) or "nothing"
+
     def _reacts(self, request: ModelRequest, results: list[str]) -> str:
         return "Thought: I know it.\nFinal Answer: It is done."
 
@@ -137,7 +143,8 @@ class Script:
         if not results:
             return ScriptedReply(tool_calls=[(names[0], {"message": "the weather"})])
         if len(results) == 1 and (task := re.search(r"task (\S+) waits", results[0])):
-            return ScriptedReply(tool_calls=[(names[-1], {"task": task[1], "answer": "Rome"})])
+            answer = next(each for each in names if each.startswith("answer_"))
+            return ScriptedReply(tool_calls=[(answer, {"task": task[1], "answer": "Rome"})])
         return f"{results[-1]} ({len(names)} tool)"
 
     def _holds(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
@@ -173,6 +180,7 @@ class Script:
         r"^add": _adds,
         r"^book": _books,
         r"^who am i": _remembers,
+        r"^recall": _recalls,
         r"^wait": _waits,
         r"^react": _reacts,
         r"^weather": _weather,

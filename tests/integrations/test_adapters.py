@@ -80,6 +80,22 @@ async def test_a_context_is_the_frameworks_thread(served):
     assert completed(other).text == "I do not know you."
 
 
+@pytest.mark.feature("two at once")
+async def test_tasks_at_once_in_one_context_lose_nothing_that_another_said(served):
+    async with agent_of(served) as remote:
+        room = await remote.send("book a room")
+        context = {"context_id": room.context_id}
+        hut = await remote.send("book a hut", **context)
+        assert (room.state, hut.state) == (TaskState.INPUT_REQUIRED, TaskState.INPUT_REQUIRED)
+        completed(await remote.send("Hello, my name is Ada", **context))
+        # Both began before the other ended, and before Ada said her name.
+        for task in (hut, room):
+            assert "booked Oslo" in completed(await remote.send("yes", task_id=task.id)).text
+        recalled = completed(await remote.send("recall what was said", **context)).text
+    assert {"my name is Ada", "book a hut", "book a room"} <= set(recalled.split("; "))
+    assert served.notes("book") == ["Oslo", "Oslo"]
+
+
 @pytest.mark.feature("cancel")
 async def test_cancel_stops_the_run(served):
     async with agent_of(served) as remote:
@@ -88,6 +104,20 @@ async def test_cancel_stops_the_run(served):
         canceled = await remote.cancel(task.id)
         assert canceled.state is TaskState.CANCELED
     served.await_note("wait", "cancelled")
+
+
+@pytest.mark.feature("cancel")
+async def test_nothing_of_a_task_that_is_canceled_is_left_in_its_context(served):
+    async with agent_of(served) as remote:
+        asked = await remote.send("book a room")
+        served.script.close()
+        running = await remote.send("crash before the cancellation", return_immediately=True)
+        served.await_result("crash before the cancellation")
+        for task in (asked, running):
+            assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    served.script.open()
+    ids = (asked.id, running.id)
+    assert [each for each in served.kept() if any(id in " ".join(each) for id in ids)] == []
 
 
 @pytest.mark.feature("structured")
@@ -156,6 +186,13 @@ async def test_a_remote_skill_is_a_tool_of_the_framework(served):
     async with agent_of(served, "caller") as remote:
         answer = await remote.send("agent, tell me about birds")
     assert "consulted on agent, tell me about birds" in _said(answer)
+
+
+@pytest.mark.feature("calls a skill")
+async def test_the_model_learns_why_a_remote_agent_refuses(served):
+    async with agent_of(served, "caller") as remote:
+        answer = await remote.send("agent, please refuse")
+    assert "Not on Sundays" in _said(answer)
 
 
 @pytest.mark.feature("passes questions")

@@ -56,6 +56,24 @@ async def test_an_answer_asks_the_model_nothing_twice(served):
     assert len(served.model.requests) == asked + 1  # for what follows the result of the tool
 
 
+async def test_a_session_keeps_a_bounded_number_of_bytes(served):
+    async with agent_of(served, "small") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        same = {"context_id": first.context_id}
+        assert completed(await remote.send("who am I?", **same)).text == "You are Ada."
+        for letter in "ab":
+            completed(await remote.send(letter * 6_000, **same))
+        assert completed(await remote.send("who am I?", **same)).text == "I do not know you."
+
+
+async def test_a_workflow_that_is_canceled_leaves_no_checkpoint(served):
+    async with agent_of(served, "workflow") as remote:
+        task = await remote.send("Dear Ada")
+        assert [name for name, _ in served.kept() if task.id in name] != []
+        await remote.cancel(task.id)
+    assert [name for name, _ in served.kept() if task.id in name] == []
+
+
 async def test_the_card_is_that_of_the_framework(served):
     async with agent_of(served) as remote:
         card = remote.card

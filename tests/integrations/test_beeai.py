@@ -67,6 +67,22 @@ async def test_what_the_page_shows_works(served):
     assert "consulted on agent, tell me about birds" in answer.text
 
 
+async def test_a_workflow_whose_agents_ask_at_the_terminal_is_not_served(served):
+    async with agent_of(served, "asks") as remote:
+        why = (await remote.send("why")).text
+    assert "handler=" in why
+
+
+async def test_outside_of_a_turn_conversations_answer_their_own_questions(served):
+    async with agent_of(served, "plain") as remote:
+        asked = await remote.send("agent, what is the weather?")
+        other = await remote.send("agent, tell me about birds")
+        answered = await remote.send("ask and answer")
+    assert "The agent asks: Which city?" in asked.text
+    assert other.text == "The agent says: consulted on agent, tell me about birds"
+    assert answered.text.startswith("sunny in Rome")
+
+
 async def test_what_was_said_while_a_question_waited_is_remembered(served):
     async with agent_of(served) as remote:
         asked = await remote.send("book a room")

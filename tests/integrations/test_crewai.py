@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from parley import TaskState
@@ -59,6 +61,36 @@ async def test_what_was_said_while_a_question_waited_is_remembered(served):
         completed(await remote.send("yes", task_id=asked.id))
         same = completed(await remote.send("who am I?", context_id=asked.context_id))
     assert same.text == "You are Ada."
+
+
+async def test_flows_at_once_in_one_context_share_a_state_that_loses_nothing(served):
+    async with agent_of(served, "calendar") as remote:
+        tasks = [await remote.send("write", context_id="days") for _ in range(2)]
+        for task, day in ((tasks[1], "Monday"), (tasks[0], "Friday")):
+            assert completed(await remote.send(day, task_id=task.id)).text == day
+        texts = []
+        for day in ("large", "Sunday"):  # a state that is too large is not kept
+            task = await remote.send("write", context_id="days")
+            texts.append(completed(await remote.send(day, task_id=task.id)).text)
+    assert texts == ["Monday, Friday, large", "Monday, Friday, Sunday"]
+
+
+async def test_a_pause_goes_when_its_task_is_canceled(served):
+    async with agent_of(served, "calendar") as remote:
+        task = await remote.send("write")
+        assert any(key == f"crewai.pause:{task.id}" for key, _ in served.kept())
+        await remote.cancel(task.id)
+    assert not any(task.id in key for key, _ in served.kept())
+
+
+async def test_a_tool_that_two_runs_use_knows_whose_question_is_answered(served):
+    async with agent_of(served, "plain") as remote:
+        answer = await remote.send("go")
+    assert json.loads(answer.text) == [
+        "Remote asks: Which city?",
+        "consulted on birds",
+        "sunny in Rome",
+    ]
 
 
 async def test_the_page_calls_an_agent(served):

@@ -180,6 +180,7 @@ async def test_a_pipeline_of_a_tutorial_keeps_its_state_and_leaves_its_loop(serv
         completed(await remote.get(events.task_id))
     state = [each["detail"] for each in shown if each.get("name") == "state"]
     assert {"draft": "You said: hello"} in state
+    assert {name for each in state for name in each} == {"draft"}  # not what callbacks keep
     calls = [each["name"] for each in shown if each["kind"] == "toolCall"]
     assert calls == ["exit_loop"]
     asked = [str(request.messages[0]["content"]) for request in served.model.requests]
@@ -195,6 +196,28 @@ async def test_a_session_forgets_its_oldest_messages(served):
     known = str(served.model.requests[asked].messages)
     assert "who am I?" in known
     assert "Ada" not in known
+
+
+async def test_a_session_keeps_a_bounded_number_of_bytes(served):
+    async with agent_of(served, "small") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        same = {"context_id": first.context_id}
+        assert completed(await remote.send("who am I?", **same)).text == "You are Ada."
+        for letter in "ab":
+            completed(await remote.send(letter * 6_000, **same))
+        assert completed(await remote.send("who am I?", **same)).text == "I do not know you."
+
+
+async def test_a_call_that_waits_is_none_of_other_tasks_and_goes_when_it_is_canceled(served):
+    async with agent_of(served) as remote:
+        waiting = await remote.send("book a room")
+        same = {"context_id": waiting.context_id}
+        for cancels in (True, False):
+            completed(await remote.send("Hello, my name is Ada", **same))
+            assert "book" not in str(served.model.requests[-1].messages)
+            if cancels:
+                await remote.cancel(waiting.id)
+        assert completed(await remote.send("who am I?", **same)).text == "You are Ada."
 
 
 async def test_a_login_is_asked_for_without_the_secret_of_the_client(served):
@@ -219,3 +242,12 @@ async def test_a_call_outside_of_parley_belongs_to_the_trace_of_its_program(serv
         answer = await remote.send(said)
     trace_id = answer.text.split("\n")[-1]
     assert f"the trace is {trace_id}" in answer.text
+
+
+async def test_a_crash_between_two_writes_keeps_an_event_and_what_it_changed_together(served):
+    whole = {"events": 1, "state": {"seats": 2, "window": None}}
+    async with agent_of(served, "torn") as remote:
+        found = [await remote.send({"writes": writes}) for writes in range(5)]
+    kept = [each.artifacts[0].parts[0].data for each in found]
+    assert whole in kept
+    assert [each for each in kept if each not in ({}, whole)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from uuid import UUID, uuid5
 
@@ -14,6 +15,9 @@ from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, progress_in
+
+KEPT_TASKS = 20
+"""Of how many tasks a thread keeps its newest checkpoint."""
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
 
@@ -122,6 +126,101 @@ async def test_tasks_of_one_context_go_on_each_from_its_own_checkpoint(served: F
         done = completed(await remote.send("second", task_id=second.id))
     assert "You said second." in done.text
     assert served.notes("book") == ["draft", "draft"]
+
+
+@pytest.mark.parametrize("name", ["shared-state", "saved-state"])
+async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: str):
+    async with agent_of(served, name) as remote:
+        first = await remote.send("one")
+        context = {"context_id": first.context_id}
+        begun = completed(await remote.send("add zero", **context))
+        assert seen_in(begun) == {"facts": ["zero"], "count": 1, "newest": "zero"}
+        second = await remote.send("two", **context)
+        done = completed(await remote.send("A", task_id=first.id))
+        assert seen_in(done) == {"facts": ["A"], "count": 1, "newest": "A"}
+        completed(await remote.send("B", task_id=second.id))
+        last = completed(await remote.send("add three", **context))
+    facts = ["zero", "A", "B", "three"]
+    assert seen_in(last) == {"facts": facts, "count": 4, "newest": "three"}
+    messages = served.notes("begin")[-1].split("; ")
+    assert messages == ["add zero", "said zero", "one", "said A", "two", "said B", "add three"]
+
+
+async def test_a_task_that_waits_while_many_others_end_takes_nothing_from_them(served):
+    async with agent_of(served, "shared-state") as remote:
+        begun = completed(await remote.send("add zero"))
+        context = {"context_id": begun.context_id}
+        waiting = await remote.send("one", **context)
+        numbers = [str(number) for number in range(KEPT_TASKS + 1)]
+        for number in numbers:
+            completed(await remote.send(f"add {number}", **context))
+        completed(await remote.send("A", task_id=waiting.id))
+        last = completed(await remote.send("add last", **context))
+    facts = ["zero", *numbers, "A", "last"]
+    assert seen_in(last) == {"facts": facts, "count": len(facts), "newest": "last"}
+
+
+async def test_tasks_that_end_at_once_on_two_replicas_are_both_in_the_thread(served):
+    async with agent_of(served, "replicas") as remote:
+        begun = completed(await remote.send("add zero"))
+        context = {"context_id": begun.context_id}
+        waiting = [await remote.send(name, **context) for name in ("left", "right")]
+        answers = zip("AB", waiting, strict=True)
+        both = [remote.send(said, task_id=task.id) for said, task in answers]
+        for task in await asyncio.gather(*both):
+            completed(task)
+        last = seen_in(completed(await remote.send("add last", **context)))
+    assert sorted(last["facts"]) == ["A", "B", "last", "zero"]
+    assert last["count"] == 4
+
+
+async def test_a_crash_between_two_writes_loses_no_state_and_leaves_no_checkpoint(served):
+    def checkpoints() -> set[str]:
+        return {key for key, _ in served.kept() if key.count(":") > 2}
+
+    before, cuts = checkpoints(), 0
+    async with agent_of(served, "torn") as remote:
+        while (task := await remote.send({"writes": cuts})).state is TaskState.INPUT_REQUIRED:
+            await remote.cancel(task.id)
+            assert checkpoints() == before, cuts
+            if cuts % 3 == 0:
+                task = await remote.send({"writes": cuts})
+                task = completed(await remote.send("yes", task_id=task.id))
+                assert seen_in(task) == {"done": ["one", "two"]}
+                before = checkpoints()
+            cuts += 1
+    assert task.state is TaskState.COMPLETED, task.text
+    assert cuts > 10
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [["yes"], [{"type": "shrug"}], [{"type": "edit"}], [{"type": "reject", "message": 5}]],
+)
+async def test_decisions_that_are_none_are_asked_for_again(served: FrameworkServer, decisions):
+    async with agent_of(served) as remote:
+        task = await remote.send("book a room")
+        task = await remote.send({"decisions": decisions}, task_id=task.id)
+        assert task.state is TaskState.INPUT_REQUIRED, task.text
+        assert " decision " in task.text
+        task = completed(await remote.send({"decisions": [{"type": "approve"}]}, task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+
+
+async def test_a_task_has_nothing_of_others_that_wait_or_were_canceled(served: FrameworkServer):
+    async with agent_of(served) as remote:
+        waiting = await remote.send("book a room")
+        for _ in range(2):
+            context = {"context_id": waiting.context_id}
+            completed(await remote.send("count to five", **context))
+            messages = served.model.requests[-1].messages
+            assert not any(each.get("tool_calls") for each in messages)
+            await remote.cancel(waiting.id)
+
+
+def seen_in(task) -> dict:
+    """Return the state with which a task ended: its last data."""
+    return [part.data for artifact in task.artifacts for part in artifact.parts][-1]
 
 
 async def test_a_graph_that_a_node_calls_in_a_thread_asks_too(served: FrameworkServer):

@@ -78,6 +78,20 @@ async def test_an_abandoned_question_is_no_part_of_the_conversation(served):
     assert completed(task).text == "one two three four five"
 
 
+async def test_workflows_at_once_in_one_context_share_a_store_that_loses_nothing(served):
+    async with agent_of(served, "diary") as remote:
+        tasks = [await remote.send("Turku", context_id="diary")]
+        tasks.append(await remote.send("Oslo", context_id="diary"))
+        said = [
+            completed(await remote.send(day, task_id=task.id)).text
+            for task, day in ((tasks[1], "Monday"), (tasks[0], "Friday"))
+        ]
+        third = await remote.send("Riga", context_id="diary")
+        said.append(completed(await remote.send("Sunday", task_id=third.id)).text)
+    assert said[:2] == ["Oslo on Monday", "Turku on Friday"]
+    assert said[2] == "Oslo on Monday, Turku on Friday, Riga on Sunday"
+
+
 async def test_a_query_engine_answers_with_the_passages_that_it_read(served):
     async with agent_of(served, "query") as remote:
         task = completed(await remote.send("When was it begun?"))

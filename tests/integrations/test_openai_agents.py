@@ -136,6 +136,14 @@ async def test_a_remote_agent_can_be_handed_over_to(served):
     assert RUN_PROGRESS in usage[-1]
 
 
+async def test_a_remote_agent_remembers_what_was_said_in_the_context(served):
+    said = "transfer me, how often did I ask?"
+    async with agent_of(served, "frontdesk") as remote:
+        first = completed(await remote.send(said))
+        again = completed(await remote.send(said, context_id=first.context_id))
+    assert [first.text, again.text] == ["asked 1 times", "asked 2 times"]
+
+
 async def test_outside_of_a_turn_the_model_answers_questions_of_remote_agents(served):
     async with agent_of(served, "plain") as remote:
         answer = await remote.send("ask and answer")
@@ -160,6 +168,14 @@ async def test_what_was_said_while_a_question_waited_stays_in_the_session(served
     roles = [each["role"] for each in served.model.requests[-1].messages[1:]]
     spoken = ["user", "assistant", "assistant"]
     assert roles == ["user", "assistant", "tool", *spoken, "user"]  # a result follows its call
+
+
+async def test_a_long_turn_keeps_what_was_said_alone(served):
+    async with agent_of(served, "long") as remote:
+        first = completed(await remote.send("draw, my name is Ada"))
+        same = completed(await remote.send("who am I?", context_id=first.context_id))
+    assert same.text == "You are Ada."
+    assert len(str(served.model.requests[-1].messages)) < 10_000
 
 
 async def test_the_example_of_the_page_runs(served):

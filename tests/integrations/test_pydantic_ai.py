@@ -92,6 +92,13 @@ async def test_a_context_remembers_so_many_messages(served):
         assert completed(await remote.send("who am I?", **same)).text == "I do not know you."
 
 
+async def test_an_agent_that_needs_dependencies_is_not_served_without(served):
+    async with agent_of(served, "needs-deps") as remote:
+        why = (await remote.send("why")).text
+    assert "deps_type=Desk" in why
+    assert "deps_of=lambda turn" in why
+
+
 async def test_a_question_outlives_a_crash(served):
     async with agent_of(served) as remote:
         task = await remote.send("book a room")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shutil import rmtree
+
 import pytest
 
 from parley import TaskState
@@ -54,6 +56,15 @@ async def test_agents_of_two_contexts_run_at_the_same_time(served):
         await remote.cancel(waiting.id)
 
 
+async def test_an_answer_goes_on_when_the_session_is_gone(served):
+    async with agent_of(served, "session") as remote:
+        task = await remote.send("book a room")
+        assert task.state is TaskState.INPUT_REQUIRED
+        rmtree(served.files / "sessions")
+        completed(await remote.send("yes", task_id=task.id))
+    assert served.notes("book") == ["Oslo"]
+
+
 async def test_a_session_manager_keeps_the_conversation_and_the_interrupt(served):
     async with agent_of(served, "session") as remote:
         first = completed(await remote.send("Hello, my name is Ada"))
@@ -63,6 +74,24 @@ async def test_a_session_manager_keeps_the_conversation_and_the_interrupt(served
     assert same.text == "You are Ada."
     roles = [each["role"] for each in served.model.requests[-1].messages]
     assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_tasks_at_once_in_a_session_keep_their_own_interrupts(served):
+    async with agent_of(served, "session") as remote:
+        room = await remote.send("book a room")
+        context = {"context_id": room.context_id}
+        hut = await remote.send("book a hut", **context)
+        completed(await remote.send("Hello, my name is Ada", **context))
+        said = [completed(await remote.send("yes", task_id=each.id)) for each in (room, hut)]
+        recalled = completed(await remote.send("recall what was said", **context)).text
+    assert [each.text for each in said] == ["Result: booked Oslo."] * 2
+    assert served.notes("book") == ["Oslo", "Oslo"]
+    assert set(recalled.split("; ")) == {"my name is Ada", "book a hut", "book a room"}
+    messages = served.model.requests[-1].messages
+    for number, each in enumerate(messages):  # a result follows its call
+        if each["role"] == "tool":
+            calls = [call["id"] for call in messages[number - 1].get("tool_calls", [])]
+            assert each["tool_call_id"] in calls
 
 
 async def test_a_file_that_a_tool_returns_is_an_artifact(served):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 import parley
@@ -28,6 +29,8 @@ from parley.llm import (
     ToolResult,
     llm_agent,
 )
+from parley.llm.model import ModelReply
+from parley.llm.token_budget import Tally, TokenSpending
 from parley.model.errors import ContentTypeNotSupportedError
 from parley.testing.model_endpoint import held
 from tests.llm.raw_endpoint import events, refusal, refusing
@@ -318,6 +321,38 @@ async def test_budgets_of_contexts_and_callers_hold_over_tasks(endpoint, monkeyp
     assert states[0] == states[1] == states[3] == ""
     assert "of this conversation is used up: 200 of 200" in states[2]
     assert "of a caller in a day is used up: 300 of 310" in states[4]
+
+
+async def test_a_reply_counts_once_if_the_process_dies_before_the_count_is_logged() -> None:
+    agent, budget = Agent("Counter"), TokenBudget(context=1000, caller_per_day=1000)
+    reply = ModelReply(id="a", usage=ModelUsage(input_tokens=90, output_tokens=10))
+    used = []
+
+    @agent.skill(replies="task")
+    async def count(turn: Turn) -> str:
+        """Counts, as the attempts before and after a crash do."""
+        spending = TokenSpending(turn, budget, "llm")
+        for number in (1, 2):  # the log has no count of the first
+            await spending.count(number, reply)
+        await spending.count(3, msgspec.structs.replace(reply, id="b"))
+        context = await turn.recall("llm:tokens")
+        used.append((context[1], (await spending._of_caller()).used))
+        return "done"
+
+    async with parley.connect(agent) as remote:
+        for _ in range(2):
+            await remote.send("Go", context_id="a")
+    assert used == [(200, 200), (400, 400)]
+
+
+@pytest.mark.parametrize("last", [64, 65])
+def test_a_count_remembers_a_bounded_number_of_tasks(last) -> None:
+    tally = Tally().counted("0", "a", 1)
+    for number in range(1, last):
+        tally = tally.counted(f"{number}", "a", 1)
+    assert len(tally.last) == min(last, 64)
+    assert tally.counted("0", "a", 1).used == (last if last == 64 else last + 1)
+    assert msgspec.json.decode(b"[20, 7]", type=Tally).used == 7  # as older versions stored it
 
 
 async def test_what_the_caller_lets_it_spend_holds_too(endpoint) -> None:

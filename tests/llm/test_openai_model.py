@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+from collections.abc import AsyncIterator
 from traceback import format_exception
 
 import pytest
+from starlette.responses import Response, StreamingResponse
 
 from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel
-from parley.llm.endpoint import openai_model
+from parley.llm.endpoint import bounded_stream, openai_model
 from parley.llm.model import ModelChunk, ModelToolCall
 from parley.model.backoff import Backoff
 from tests.llm.raw_endpoint import RawEndpoint, events, refusal, refusing, whole
@@ -136,6 +139,43 @@ async def test_a_reply_without_an_end_is_cut_off(raw, monkeypatch, field) -> Non
     raw.will(events(*[piece] * 100, {"finish": "stop"}))
     with pytest.raises(ModelFailed, match="more than 1,000 characters"):
         await said(model(raw))
+    assert len(raw.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("piece", "limit", "said_so"),
+    [
+        ("data: " + "x" * 500, "MAX_EVENT_BYTES", "an event of the stream .* more than 1,000 b"),
+        ("data: {}\n", "MAX_EVENT_BYTES", "an event of the stream .* more than 1,000 b"),
+        (": still here\n\n", "MAX_ANSWER_BYTES", "the reply .* more than 1,000 bytes"),
+        ('data: {"choices": []}\r\n\r\n', "MAX_ANSWER_BYTES", "the reply .* more than 1,000 b"),
+    ],
+    ids=["line", "event", "comments", "empty events"],
+)
+async def test_a_stream_without_an_end_is_cut_off(raw, monkeypatch, piece, limit, said_so) -> None:
+    monkeypatch.setattr(bounded_stream, limit, 1000)
+    sent: list[str] = []
+
+    async def endless() -> AsyncIterator[str]:
+        while True:
+            sent.append(piece)
+            yield piece
+            await asyncio.sleep(0)
+
+    raw.will(lambda body: StreamingResponse(endless(), media_type="text/event-stream"))
+    with pytest.raises(ModelFailed, match=said_so):
+        await asyncio.wait_for(said(model(raw)), 20)
+    assert len(raw.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_that_is_compressed_is_refused(raw, status) -> None:
+    packed = gzip.compress(b"data: " + b" " * 10_000_000)
+    headers = {"Content-Encoding": "gzip", "Content-Type": "text/event-stream"}
+    raw.will(lambda body: Response(packed, status, headers))
+    with pytest.raises(ModelFailed, match="answered compressed"):
+        await said(model(raw))
+    assert raw.headers[0]["accept-encoding"] == "identity"
     assert len(raw.bodies) == 1
 
 

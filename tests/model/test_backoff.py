@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from parley.model import backoff
@@ -26,3 +30,19 @@ def test_chance_takes_part_of_a_delay_or_adds_to_it(monkeypatch: pytest.MonkeyPa
     assert len(set(delays)) > 100
     monkeypatch.setattr(backoff, "uniform", lambda low, high: high)
     assert spread.delay(1) == 1.25
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
+def test_forked_processes_draw_other_numbers() -> None:
+    """Else workers of one process would all come back at the same time."""
+    program = (
+        "import os\n"
+        "from parley.model.backoff import uniform\n"
+        "for _ in range(3):\n"
+        "    if not (child := os.fork()):\n"
+        "        os.write(1, f'{uniform(0, 1)}\\n'.encode())\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+    )  # a process without threads, as that of this test has some
+    drawn = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    assert len({*drawn.split()}) == 3

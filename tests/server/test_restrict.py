@@ -179,7 +179,8 @@ async def grpc_status(target: str, method: str, metadata=(), data=b"") -> str:
     async with grpc.aio.insecure_channel(target) as channel:
         try:
             async with asyncio.timeout(30):
-                call = channel.stream_stream(method)([data], metadata=metadata)
+                # A message that a stream still writes when it is refused would be "INTERNAL" here.
+                call = channel.unary_stream(method)(data, metadata=metadata)
                 async for _ in call:
                     return "OK"
         except grpc.aio.AioRpcError as error:

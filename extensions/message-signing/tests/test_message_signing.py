@@ -134,3 +134,25 @@ def test_a_message_counts_once_and_not_for_long() -> None:
                 await client.send("pay")
 
     run(test, bank())
+
+
+def test_a_message_counts_once_over_a_restart(tmp_path: Any) -> None:
+    kept = []
+
+    class Keeping(MessageSigning):
+        def ask(self, request: Any) -> Any:
+            kept.append(super().ask(request))
+            return kept[-1]
+
+    def server() -> Any:
+        return parley.asgi(bank(), store=f"sqlite:///{tmp_path / 'tasks.db'}")
+
+    async def main() -> None:
+        ours, bare = [Keeping(THEIRS)], {"extensions": [URI], "idempotent": False}
+        async with serving(server()) as url, parley.connect(url, extensions=ours) as client:
+            await client.send("pay")
+        async with serving(server()) as url, parley.connect(url, **bare) as client:
+            with pytest.raises(InvalidParamsError, match="here before"):
+                await client.send(kept[0].message)
+
+    asyncio.run(main())

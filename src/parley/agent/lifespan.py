@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import traceback
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("parley.agent")
@@ -27,9 +29,12 @@ class Lifespan:
     Some resources have to be closed by the task that opened them: a task group, a cancel scope.
     """
 
-    def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+    def __init__(
+        self, name: str, function: Callable[[Any], AbstractAsyncContextManager[Any]], agent: Any
+    ) -> None:
         self._name = name
-        self._make = make
+        self._function = function
+        self._agent = agent
         self._task: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
         self._is_entered = False
@@ -75,16 +80,20 @@ class Lifespan:
         await self._task
 
     async def _run(self, entered: asyncio.Future[None]) -> None:
-        did = "could not be entered"
+        agent = f"the agent {self._name!r}"
+        said = f"{agent} cannot start: its lifespan function {{}} failed"
         try:
-            async with self._make() as self._value:
+            made = self._function(self._agent)
+            if not hasattr(type(made), "__aenter__"):
+                raise TypeError(f"it returned {made!r:.100}, no async context manager; {_EXAMPLE}")
+            async with made as self._value:
                 self._is_entered = True
                 entered.set_result(None)
-                did = "ended while the agent was served"
+                said = f"the lifespan function {{}} of {agent} ended while the agent was served"
                 await self._leave.wait()
-                did = "could not be left"
+                said = f"{agent} did not close all: its lifespan function {{}} failed at its end"
         except Exception as error:
-            failure = f"the lifespan of the agent {self._name!r} {did}: {_named(error)}"
+            failure = f"{said.format(_place(self._function, error))}: {_named(error)}"
             if not self._leave.is_set() and self._is_entered:
                 log.exception("%s", failure)
             raise LifespanFailed(failure) from error
@@ -103,7 +112,27 @@ class Lifespan:
             log.error("%s", error, exc_info=error)
 
 
+def _place(function: Any, error: Exception) -> str:
+    """Return the name of an author's function, its file, and the line in it that raised."""
+    plain = inspect.unwrap(function)
+    name = getattr(plain, "__name__", type(plain).__name__)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return name
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == code.co_filename
+    ]
+    path = Path(code.co_filename)
+    with suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    return f"{name} ({path}, line {lines[-1] if lines else code.co_firstlineno})"
+
+
 def _named(error: Exception) -> str:
+    if isinstance(error, RuntimeError) and str(error) == "generator didn't yield":
+        return "it ended without a yield, where the agent would be served"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

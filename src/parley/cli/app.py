@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
-from parley.cli.boundary import exit_status_of
+from parley.cli.boundary import exit_status_of, leave_stdout
 from parley.cli.commands import (
     agents,
     audit,
@@ -45,6 +45,29 @@ GROUPS = (
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base of all its errors
 
+COMMANDS: dict[str, Any] = {
+    "serve": serve,
+    "demo": demo,
+    "card": card,
+    "catalog": catalog,
+    "send": send,
+    "agents": agents,
+    "task": task,
+    "envelope": envelope,
+    "mcp": mcp,
+    "push": push,
+    "registry": registry,
+    "auth": auth,
+    "complete": complete,
+    "keys": keys,
+    "store": store,
+    "usage": usage,
+    "audit": audit,
+    "conformance": conformance,
+    "config": config,
+}
+"""The modules that register the commands, by their names, as help lists them."""
+
 ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.0).
 
 \b
@@ -61,8 +84,12 @@ http://127.0.0.1:9999, where parley serve listens.
 """
 
 
-def build() -> typer.Typer:
-    """Return the application with all its commands."""
+def build(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the application with all its commands.
+
+    With the ``words`` of a command line, only the command that they name is there, if they name
+    one: to make them all takes longer than most of them run.
+    """
     app = typer.Typer(
         name=NAME,
         help=ABOUT,
@@ -84,28 +111,11 @@ def build() -> typer.Typer:
         if context.invoked_subcommand is None:
             print_line(context.get_help())
 
-    for command_module in (
-        serve,
-        demo,
-        card,
-        catalog,
-        send,
-        agents,
-        task,
-        envelope,
-        mcp,
-        push,
-        registry,
-        auth,
-        complete,
-        keys,
-        store,
-        usage,
-        audit,
-        conformance,
-        config,
-    ):
-        command_module.register(app)
+    named = COMMANDS.get(words[0]) if words else None
+    for module in COMMANDS.values() if named is None else [named]:
+        module.register(app)
+    if named is not None:
+        _leave_out_siblings(app, words)
 
     @app.command("help", help="Show how to use parley, or one of its commands.")
     def show_help(
@@ -114,17 +124,30 @@ def build() -> typer.Typer:
     ) -> None:
         current: Any = context.parent
         names = command or []
-        for name in names:
-            known = getattr(current.command, "commands", {})
-            if name not in known:
+        for number, name in enumerate(names):
+            if not hasattr(current.command, "resolve_command"):
                 raise UsageFailure(
-                    f"there is no command {' '.join(names)!r}",
-                    hint="parley help lists the commands",
+                    f"{current.command_path} has no commands",
+                    hint=f"parley help {' '.join(names[:number])} shows how to use it",
                 )
-            current = type(current)(known[name], info_name=name, parent=current)
+            _, found, _ = current.command.resolve_command(current, [name])  # or it suggests one
+            current = type(current)(found, info_name=name, parent=current)
         print_line(current.get_help())
 
     return app
+
+
+def _leave_out_siblings(app: typer.Typer, words: Sequence[str]) -> None:
+    """Leave out the commands beside the one that is named, group by group."""
+    for word in words:
+        groups = [group for group in app.registered_groups if group.name == word]
+        commands = [command for command in app.registered_commands if command.name == word]
+        if not groups and not commands:
+            return
+        app.registered_groups, app.registered_commands = groups, commands
+        if commands or (inner := groups[0].typer_instance) is None:
+            return
+        app = inner
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -135,11 +158,13 @@ def run(arguments: Sequence[str]) -> int:
         is_stream="--stream" in arguments,
         debug="--debug" in arguments,
     )
-    return exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
+    status = exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
+    leave_stdout()
+    return status
 
 
 def _parse_and_run(arguments: list[str]) -> int:
-    command = typer.main.get_command(build())
+    command = typer.main.get_command(build(arguments))
     try:
         status = command.main(arguments, prog_name=NAME, standalone_mode=False)
     except _ParserError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable
 
-from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, CommandFailure
-from parley.cli.output.streams import Output
+from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, CommandFailure, OutputLost
+from parley.cli.output.streams import Output, give_up
 
 
 def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
@@ -20,8 +19,7 @@ def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone; the interpreter must find nothing to flush at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
         return BROKEN_PIPE
     except CommandFailure as failure:
         if failure.__cause__ is not None:
@@ -39,9 +37,29 @@ def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
         )
 
 
+def leave_stdout() -> None:
+    """Write what is kept back, or drop it: the interpreter would complain of it once more."""
+    try:
+        sys.stdout.flush()
+    except (OutputLost, OSError):
+        give_up(sys.stdout)
+
+
 def _report(output: Output, failure: CommandFailure) -> int:
+    if isinstance(failure, OutputLost):
+        return _report_loss(output, failure)
     try:
         output.failure(failure)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
+    except OutputLost as lost:
+        _report_loss(output, lost)
+        return _report_loss(output, failure)
+    return failure.exit_status
+
+
+def _report_loss(output: Output, failure: CommandFailure) -> int:
+    """Report a failure on stderr, whatever the format is: stdout cannot be written."""
+    give_up(sys.stdout)
+    Output(is_json=False, redact=output.redact).failure(failure)
     return failure.exit_status

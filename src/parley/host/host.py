@@ -244,7 +244,7 @@ class Host:
         self._services: list[TurnServices] = []
         served = {agent.key for agent in (*agents.values(), *tenants.values())}
         self._lifespans = {
-            agent.key: Lifespan(agent.name, partial(agent.lifespan, agent))
+            agent.key: Lifespan(agent.name, agent.lifespan, agent)
             for agent in every
             if agent.lifespan is not None
         }

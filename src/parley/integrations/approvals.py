@@ -8,6 +8,7 @@ import msgspec
 
 from parley.agent.turn import Turn
 from parley.extensions.typed_questions import schema_part
+from parley.integrations.answers import DoesNotFit, ask_until
 from parley.model.parts import Message, Part, Role
 from parley.model.uuid7 import new_id
 
@@ -49,17 +50,21 @@ async def approval(turn: Turn, tool: str, arguments: object, *, key: str) -> Too
 
     ``key`` names the question in the turn. The task waits as INPUT_REQUIRED.
     """
-    question = f"May the tool {tool} be called with {_shown(arguments)}? Answer yes or no."
-    text, times = question, 0
-    while True:
-        times += 1
-        parts = (Part(text=text), schema_part(ANSWER))
-        asked = Message(message_id=new_id(), role=Role.AGENT, parts=parts)
-        answer = await turn.ask(asked, key=key if times == 1 else f"{key}:again:{times}")
-        decision = decision_in(answer)
-        if decision is not None:
-            return decision
-        text = f"That was neither yes nor no. {question}"
+    text = f"May the tool {tool} be called with {_shown(arguments)}? Answer yes or no."
+
+    def question(problem: str) -> Message:
+        parts = (Part(text=f"{problem} {text}".strip()), schema_part(ANSWER))
+        return Message(message_id=new_id(), role=Role.AGENT, parts=parts)
+
+    return await ask_until(turn, question, clear_decision_in, key=key)
+
+
+def clear_decision_in(answer: Message) -> ToolApproval:
+    """Return the decision that a message has. Raises ``DoesNotFit`` without one."""
+    decision = decision_in(answer)
+    if decision is None:
+        raise DoesNotFit("That was neither yes nor no.")
+    return decision
 
 
 def decision_in(answer: Message) -> ToolApproval | None:

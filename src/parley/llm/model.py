@@ -69,8 +69,12 @@ class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply, as a task's log keeps it: with thinking only if the model wants it back."""
+    """A whole reply, as a task's log keeps it: with thinking only if the model wants it back.
 
+    ``id`` tells it from all others: a reply that the log has is counted once.
+    """
+
+    id: str = ""
     text: str = ""
     thinking: str = ""
     tool_calls: tuple[ModelToolCall, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -133,7 +134,7 @@ class ModelRun:
         self._ids.update(call.id for call in reply.tool_calls)
         self._output.used(reply.usage)
         self._last = reply.usage.input_tokens
-        await self._spending.count(number, reply.usage.tokens)
+        await self._spending.count(number, reply)
         if not is_new and self._writes and not reply.tool_calls:
             await self._output.text(reply.text)  # what an earlier attempt has streamed of it
         if reply.finish_reason == "length" and is_new:
@@ -175,6 +176,7 @@ class ModelRun:
         name = request.model or getattr(self._model, "name", "")
         wants_it_back = bool(getattr(self._model, "returns_thinking", False))
         return ModelReply(
+            id=secrets.token_hex(8),
             text=text,
             thinking="".join(kept) if wants_it_back and calls else "",
             tool_calls=tuple(calls),

@@ -11,13 +11,16 @@ from parley.agent.turn import Turn
 from parley.extensions.call_chain import ChainBudget
 from parley.extensions.spent import Spent
 from parley.llm.message_content import without_files
-from parley.llm.model import ModelRequest
+from parley.llm.model import ModelReply, ModelRequest
 from parley.llm.model_usage import ModelUsage
 
 CALLERS = "urn:parley:llm:callers"
 """The context in which the tokens of callers are counted."""
 
 DAY_MS = 86_400_000
+
+MOST_COUNTED = 64
+"""Of how many tasks a count keeps the last reply that it has."""
 
 SMALLEST_REPLY = 16
 """With fewer tokens left than this a model is not asked: no answer fits into them."""
@@ -73,6 +76,28 @@ def estimated(value: Any) -> int:
     return len(msgspec.json.encode(value)) // 4 + 1
 
 
+class Tally(msgspec.Struct, array_like=True):
+    """Counted tokens: of a ``day``, 0 for all days.
+
+    ``last`` has the last reply that each task has counted, the newest last: a crash between the
+    count and the log makes a task count its last reply again.
+    """
+
+    day: int = 0
+    used: int = 0
+    last: dict[str, str] = {}
+
+    def counted(self, task_id: str, reply_id: str, tokens: int) -> Tally:
+        """Return it with a reply, which counts once."""
+        if reply_id and self.last.get(task_id) == reply_id:
+            return self
+        last = {each: reply for each, reply in self.last.items() if each != task_id}
+        last[task_id] = reply_id
+        while len(last) > MOST_COUNTED:
+            del last[next(iter(last))]
+        return Tally(self.day, self.used + tokens, last)
+
+
 class TokenSpending:
     """What one run may still use, and counts what it has used."""
 
@@ -91,10 +116,11 @@ class TokenSpending:
         if budget.turn is not None:
             limits.append(("of one task", budget.turn, total.tokens))
         if budget.context is not None:
-            used = await turn.recall(f"{self._key}:tokens", 0)
-            limits.append(("of this conversation", budget.context, used))
+            tally = _tally(await turn.recall(f"{self._key}:tokens"))
+            limits.append(("of this conversation", budget.context, tally.used))
         if budget.caller_per_day is not None:
-            limits.append(("of a caller in a day", budget.caller_per_day, await self._of_caller()))
+            used = (await self._of_caller()).used
+            limits.append(("of a caller in a day", budget.caller_per_day, used))
         if callers is not None and callers.tokens is not None:
             limits.append(("that the caller set", callers.tokens, total.tokens))
         if callers is not None and callers.cost is not None and total.cost >= callers.cost:
@@ -124,13 +150,22 @@ class TokenSpending:
         )
         return left or None
 
-    async def count(self, number: int, tokens: int) -> None:
+    async def count(self, number: int, reply: ModelReply) -> None:
         """Count what a request has used, once in the life of the task."""
         turn, key = self._turn, f"{self._key}:count:{number}"
         if self._budget.context is not None:
-            await turn.step(key, turn.update, f"{self._key}:tokens", lambda used: used + tokens, 0)
+            await turn.step(key, self._count_context, reply)
         if self._budget.caller_per_day is not None:
-            await turn.step(f"{key}:caller", self._count_caller, tokens)
+            await turn.step(f"{key}:caller", self._count_caller, reply)
+
+    def _added(self, tally: Tally, reply: ModelReply) -> Tally:
+        return tally.counted(self._turn.task_id, reply.id, reply.usage.tokens)
+
+    async def _count_context(self, reply: ModelReply) -> None:
+        def add(value: Any) -> Any:
+            return msgspec.to_builtins(self._added(_tally(value), reply))
+
+        await self._turn.update(f"{self._key}:tokens", add)
 
     # -- callers: a value of the agent for each, beside its contexts --------------------------
 
@@ -138,23 +173,28 @@ class TokenSpending:
     def _today(self) -> int:
         return self._turn._attempt.runner.store.now() // DAY_MS
 
-    async def _of_caller(self) -> int:
+    async def _of_caller(self) -> Tally:
         runner = self._turn._attempt.runner
         return self._read(await runner.store.get_value(runner.scope, CALLERS, self._key))
 
-    def _read(self, found: bytes | None) -> int:
-        if found is None:
-            return 0
-        day, used = msgspec.json.decode(found, type=tuple[int, int])
-        return used if day == self._today else 0
+    def _read(self, found: bytes | None) -> Tally:
+        tally = Tally() if found is None else msgspec.json.decode(found, type=Tally)
+        return tally if tally.day == self._today else Tally(self._today, 0, tally.last)
 
-    async def _count_caller(self, tokens: int) -> None:
+    async def _count_caller(self, reply: ModelReply) -> None:
         runner = self._turn._attempt.runner
         while True:
             found = await runner.store.get_value(runner.scope, CALLERS, self._key)
-            value = msgspec.json.encode((self._today, self._read(found) + tokens))
+            value = msgspec.json.encode(self._added(self._read(found), reply))
             if await runner.store.compare_and_set(runner.scope, CALLERS, self._key, found, value):
                 return
+
+
+def _tally(value: Any) -> Tally:
+    """Return what a context has; older versions stored the number alone."""
+    if value is None or isinstance(value, int):
+        return Tally(0, value or 0)
+    return msgspec.convert(value, Tally)
 
 
 def priced(usage: ModelUsage, model: str, prices: Mapping[str, Price]) -> ModelUsage:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import msgspec
 
-uniform = random.Random().uniform
+_chance = random.Random()
+if hasattr(os, "register_at_fork"):
+    # Workers of one process would all wait for the same time.
+    os.register_at_fork(after_in_child=_chance.seed)
+
+uniform = _chance.uniform
 """Draw a number between two others, so that replicas and callers spread out.
 
 Its generator is not Python's own, which an agent may seed. Simulations replace it.

@@ -121,6 +121,18 @@ class TraceContext(A2AStruct, frozen=True, kw_only=True):
 NO_TRACE = TraceContext()
 
 
+class Once(Protocol):
+    """Names that are each taken once, by all replicas of an agent and over restarts."""
+
+    async def take(self, extension: str, name: str, until: int) -> bool:
+        """Take a name of an extension (its URI), and return whether it was free.
+
+        It is taken until a time (ms since 1970), and a minute longer. Raises ``OverloadedError``
+        while that cannot be told.
+        """
+        ...
+
+
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a request: who sent it, and how.
 
@@ -133,6 +145,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     request carries none (gRPC). ``deadline`` is when the answer is of no more use, where the
     binding itself has one: it joins that of the chain of calls. ``sender`` is how a caller without
     an id names itself: ids of its messages are its own, and no other such caller repeats them.
+    ``once`` is for the ``receive`` hooks of extensions, elsewhere ``None``.
     """
 
     caller: Caller = ANONYMOUS
@@ -146,6 +159,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str = ""
     deadline: Timestamp | None = None
     sender: str = ""
+    once: Once | None = None
 
 
 class StreamItem(NamedTuple):

@@ -63,8 +63,9 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    ``base_url`` is the agent's address as the sender sees it, ``chain`` the data of the chain of
-    calls, as received. The other fields are what its turn needs of the request.
+    ``base_url`` is the agent's address as the sender sees it, ``metadata`` that of the request, but
+    ``chain`` the data of the chain of calls, as received. The other fields are what its turn needs
+    of the request.
     """
 
     entry: str
@@ -73,6 +74,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    metadata: dict[str, Any] | None = None
     chain: dict[str, Any] | None = None
     trace: TraceContext | None = None
 

@@ -78,6 +78,48 @@ def calling(*servers: McpServer, **options: Any) -> tuple[Agent, list[ToolResult
 # -- results -------------------------------------------------------------------------------------
 
 
+async def test_a_tool_with_a_schema_that_is_too_large_is_left_out_or_refused(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.agent.tools.mcp_session.MAX_AGE", -1)  # each use lists anew
+    small = McpServer(shop.url, max_schema_bytes=100)
+    wanted = McpServer(shop.url, max_schema_bytes=100, tools=["raise_platform"])
+    agent, names = Agent("Mechanic"), list[str]()
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        names.extend(tool.tool for tool in await turn.tools(small))
+        await turn.tools(small)
+        with pytest.raises(
+            McpServerUnavailable, match=r"raise_platform .* more than 100: raise max"
+        ):
+            await turn.tools(wanted)
+        return "done"
+
+    async with served(agent) as caller:
+        assert (await caller.task("go")).state is TaskState.COMPLETED
+    assert "raise_platform" not in names
+    assert "photo" in names
+    said = "the tool 'raise_platform' of the MCP server http://127.0.0.1"
+    assert caplog.text.count(said) == 1  # however often the tools are listed
+
+
+async def test_a_server_whose_list_of_tools_is_too_large_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.agent.tools.mcp_session.MOST_LISTED_BYTES", 200)
+    agent, server = Agent("Mechanic"), McpServer(shop.url)
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        with pytest.raises(McpServerUnavailable, match="lists tools of more than 200 bytes"):
+            await turn.tools(server)
+        return "done"
+
+    async with served(agent) as caller:
+        assert (await caller.task("go")).state is TaskState.COMPLETED
+
+
 async def test_results_are_parts_and_data_with_their_schema(shop: Shop) -> None:
     agent, seen, server = Agent("Mechanic"), {}, McpServer(shop.url)
 

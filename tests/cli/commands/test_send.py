@@ -265,6 +265,60 @@ def test_metadata_travels_in_the_payload_and_parameters_beside_it(parley, agent)
     assert agent.asked[-1].headers["x-trace-id"] == "abc"
 
 
+MOOD, NEEDED = "https://example.com/ext/mood/v1", "urn:example:needed:v1"
+
+
+def declaring(agent, *required: str) -> None:
+    agent.card["capabilities"] = {
+        "streaming": True,
+        "extensions": [{"uri": uri, "required": uri in required} for uri in (MOOD, NEEDED)],
+    }
+
+
+@pytest.mark.parametrize("flags", [("--extension", f"{MOOD},{NEEDED}"), ()], ids=["flag", "env"])
+def test_an_extension_is_activated_in_every_request(parley, agent, monkeypatch, flags):
+    declaring(agent)
+    if not flags:
+        monkeypatch.setenv("A2ACLI_EXTENSION", f"{MOOD},{NEEDED}")
+    agent.says("SendStreamingMessage", WORKED)
+    agent.says("GetTask", DONE)
+    ran = parley("send", "-a", agent.url, "go", *flags)
+    assert ran.status == 0, ran.stderr
+    assert len(agent.asked) == 2
+    for asked in agent.asked:
+        assert set(asked.headers["a2a-extensions"].split(", ")) == {MOOD, NEEDED}
+    asked = parley("task", "get", TASK_ID, "-a", agent.url, "--extension", MOOD)
+    assert asked.status == 0
+    assert agent.asked[-1].headers["a2a-extensions"] == MOOD
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("urn:example:other:v1", f"urn:example:other:v1; it declares: {MOOD}, {NEEDED}"),
+        ("mood", "no installed package has an extension named 'mood'"),
+    ],
+    ids=["not declared", "not installed"],
+)
+def test_an_extension_that_would_do_nothing_is_refused(parley, agent, given, said):
+    declaring(agent)
+    ran = parley("send", "-a", agent.url, "go", "--extension", given)
+    assert ran.status == 2
+    assert said in ran.stderr
+    assert not agent.asked
+
+
+def test_who_needs_an_extension_is_told_how_to_activate_it(parley, agent):
+    declaring(agent, NEEDED)
+    ran = parley("send", "-a", agent.url, "go")
+    assert ran.status == 1
+    assert f"hint: activate what the agent requires: --extension {NEEDED}" in ran.stderr
+    agent.says("SendStreamingMessage", WORKED)
+    agent.says("GetTask", Answer(result=task("INPUT_REQUIRED", "Which?")))
+    ran = parley("send", "-a", agent.url, "go", "--extension", NEEDED)
+    assert ran.field("Next").startswith(f"parley send -a {agent.url} --extension {NEEDED} ")
+
+
 def test_verbose_shows_what_was_sent_too(parley, agent):
     agent.says("SendStreamingMessage", Answer(events=[{"message": message("Hi.")}]))
     ran = parley("send", "-a", agent.url, "hello", "--verbose")

@@ -212,7 +212,7 @@ def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target,
     ],
 )
 def test_wrong_options_are_said_in_a_line(file, parley, flags, status, words):
-    ran = parley("serve", "echo.py", "--store", "memory:", *flags)
+    ran = parley("serve", "echo.py", "--store", "memory:", "--port", "0", *flags)
     assert (ran.status, ran.stdout) == (status, "")
     assert words in ran.stderr
     assert "secret" not in ran.stderr
@@ -304,9 +304,9 @@ def test_a_lifespan_that_fails_is_said_in_a_line(file, parley):
     file.write_text(LIFESPAN.replace("    yield", '    raise OSError("no database")\n    yield'))
     ran = parley("serve", "echo.py", "--port", "0")
     assert ran.status == 1
-    assert "the lifespan of the agent 'Keeper' could not be entered: OSError: no database" in (
-        ran.stderr
-    )
+    assert "the agent 'Keeper' cannot start: its lifespan function" in ran.stderr
+    assert "(echo.py, line " in ran.stderr
+    assert ") failed: OSError: no database" in ran.stderr
     assert "Traceback" not in ran.stderr
     ran = parley("serve", "echo.py", "--port", "0", "--debug")
     assert "raise OSError" in ran.stderr

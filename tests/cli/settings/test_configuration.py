@@ -98,7 +98,13 @@ def test_help_and_version_print_and_end(parley, monkeypatch):
         assert max(map(len, shown.stdout.splitlines())) <= 80
         if command != "help":
             assert parley("help", *command.split()).stdout == shown.stdout
-    assert parley("help", "nonsense").status == 2
+    for words, said in (
+        (["sned"], "Did you mean 'send'?"),
+        (["task", "lst"], "Did you mean 'list'?"),
+        (["send", "hi"], "hint: parley help send shows how to use it"),
+    ):
+        assert said in (ran := parley("help", *words)).stderr
+        assert ran.status == 2
     for flag in ("-v", "--version"):
         ran = parley(flag)
         assert ran.status == 0

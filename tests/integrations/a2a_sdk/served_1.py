@@ -100,6 +100,7 @@ class Currency(AgentExecutor):
                 await asyncio.Event().wait()
             first = task.history[0].parts[0].text
             said = f"{first} in {text}, after {len(task.history)} messages"
+            said += f", at {dict(context.metadata or {}).get('bank', 'no bank')}"
             await updater.add_artifact([Part(text=said)], name="answer")
             await updater.complete()
         else:

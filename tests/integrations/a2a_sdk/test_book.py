@@ -33,7 +33,7 @@ class BookServer(Served):
         """Return the command."""
         target = str(BOOK / "on_parley.py")
         where = ("--port", str(self.port), "--store", f"sqlite:///{self.store}")
-        return [*self._python, "-m", "parley", "serve", target, *where]
+        return ["-m", "parley", "serve", target, *where]
 
 
 async def test_the_time_agent_of_the_book_and_its_client_run_unchanged(tmp_path: Path) -> None:

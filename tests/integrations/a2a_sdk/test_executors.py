@@ -109,7 +109,7 @@ async def test_a_question_is_answered_in_the_same_task(house: House) -> None:
         done = await task_of(currency, "yen", task=asked)
     assert (done.id, done.state) == (asked.id, TaskState.COMPLETED)
     # The executor saw the state that asked, and the history with the answer.
-    assert done.artifacts[0].text == "100 dollars in yen, after 3 messages"
+    assert done.artifacts[0].text == "100 dollars in yen, after 3 messages, at no bank"
 
 
 async def test_a_running_executor_is_canceled_and_told(house: House) -> None:
@@ -207,7 +207,8 @@ async def test_a_killed_executor_is_run_again_and_replaces_what_it_left(house: H
         await until(is_half_done, 10)
     async with house.agent("currency") as currency:
         asked = await task_of(currency, "7")
-        await task_of(currency, "slow", task=asked, return_immediately=True)
+        bank = {"metadata": {"bank": "Nordic"}}
+        await task_of(currency, "slow", task=asked, return_immediately=True, **bank)
         await until((house.place / "slow").exists, 10)
     await served.end()
     await served.start()
@@ -230,8 +231,9 @@ async def test_a_killed_executor_is_run_again_and_replaces_what_it_left(house: H
 
         await until(is_answered, 20)
         answered = await currency.get(asked.id)
-    # The run after the crash saw the state that asked, and the answer once.
-    assert [each.text for each in answered.artifacts] == ["7 in slow, after 3 messages"]
+    # The run after the crash saw the state that asked, the answer once, and its metadata.
+    [artifact] = answered.artifacts
+    assert artifact.text == "7 in slow, after 3 messages, at Nordic"
 
 
 async def test_a_task_can_be_durable_before_its_executor_runs(house: House) -> None:

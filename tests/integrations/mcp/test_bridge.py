@@ -14,11 +14,16 @@ from mcp import Client, MCPError, types
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 
 from parley import Agent, find
+from parley.client.registry.found import FoundAgent
 from parley.client.registry.remote_registry import RemoteRegistry
+from parley.integrations.mcp.agents import BridgedAgents
 from parley.integrations.mcp.bridge import McpBridge, NoAgents
 from parley.integrations.mcp.handles import Handles, UnknownHandle
 from parley.integrations.mcp.host import TASKS
 from parley.integrations.mcp.schemas import form_schema, object_schema
+from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from parley.model.catalog.entries import CatalogEntry
+from parley.model.encoding import encode
 from tests.integrations.mcp import workshop
 from tests.polling import until
 
@@ -311,6 +316,84 @@ async def test_tools_of_several_agents_have_their_names_and_one_that_is_away_is_
         McpBridge()
 
 
+def card_of(address: str, name: str, *skills: str) -> AgentCard:
+    """Return the card of an agent at an address."""
+    return AgentCard(
+        name=name,
+        description=name,
+        version="1",
+        capabilities=AgentCapabilities(),
+        default_input_modes=("text/plain",),
+        default_output_modes=("text/plain",),
+        supported_interfaces=(
+            AgentInterface(url=address, protocol_binding="JSONRPC", protocol_version="1.0"),
+        ),
+        skills=tuple(AgentSkill(id=each, name=each, description=each, tags=()) for each in skills),
+    )
+
+
+def found_at(address: str, name: str, *skills: str) -> FoundAgent:
+    """Return an agent as a registry finds it, with its card in the entry."""
+    data = msgspec.json.decode(encode(card_of(address, name, *skills)))
+    identifier = f"urn:air:{address.partition('://')[2]}:agent:x"
+    kind = "application/a2a-agent-card+json"
+    return FoundAgent(
+        entry=CatalogEntry(identifier=identifier, display_name=name, type=kind, data=data)
+    )
+
+
+async def whose(*agents: Any, found: Any = ()) -> dict[str, str]:
+    """Return the tools of a bridge that starts anew, and the addresses that they are of."""
+    async with bridged(*agents, found=found) as bridge:
+        tools = bridge.agents.tools
+        return {name: tool.agent.card.supported_interfaces[0].url for name, tool in tools.items()}
+
+
+async def test_a_found_agent_has_one_name_whatever_else_is_found() -> None:
+    good = found_at("https://good.example", "Booking", "book")
+    bad = found_at("https://bad.example", "Booking", "book")
+    own = card_of("https://own.example", "Booking", "book")
+    seen: dict[str, set[str]] = {}
+    for named in ([], [own], [own, card_of("https://x.example", "Other", "do")]):
+        for found in ([good], [bad, good], [good, bad]):
+            for name, address in (await whose(*named, found=found)).items():
+                seen.setdefault(name, set()).add(address)
+    assert all(len(addresses) == 1 for addresses in seen.values()), seen
+    assert seen["booking_book"] == seen["book"] == {"https://own.example"}
+    marked = [name for name in seen if name.startswith("booking_") and len(name) > 20]
+    assert len(marked) == 2
+
+
+async def test_named_agents_of_one_name_are_told_apart_by_their_addresses() -> None:
+    one = card_of("https://one.example", "Paint", "mix")
+    two = card_of("https://two.example", "Paint", "mix")
+    names = await whose(one, two)
+    assert names == await whose(two, one)
+    assert len(names) == 2
+    assert "paint_mix" not in names
+
+
+async def test_an_agent_that_answers_later_takes_no_name_over() -> None:
+    late = card_of("https://late.example", "Car", "repair_find")
+    early = card_of("https://early.example", "Car repair", "find")
+    namesake = card_of("https://namesake.example", "Car repair", "find")
+    agents = BridgedAgents([late, namesake, early], [], {})
+    read, away = agents._read, {0, 1}
+
+    async def reading(place: int) -> AgentCard | str:
+        return "away" if place in away else await read(place)
+
+    agents._read = reading  # type: ignore[method-assign]
+    assert set(await agents.load()) == away
+    away.clear()
+    assert await agents.load() == {}
+    whose = {name: tool.agent.card for name, tool in agents.tools.items()}
+    assert whose["car_repair_find"] is not None
+    assert whose["car_repair_find"].supported_interfaces[0].url == "https://early.example"
+    assert len(whose) == 3
+    await agents.aclose()
+
+
 async def test_a_registry_is_searched_and_what_it_finds_is_asked() -> None:
     catalog = {
         "specVersion": "1.0",
@@ -352,6 +435,9 @@ def test_a_handle_is_good_for_its_caller_alone() -> None:
         with pytest.raises(UnknownHandle):
             handles.read(wrong, principal)
     assert Handles().read(Handles().make("a/b", "t")) == ("a/b", "t")
+    assert Handles(b"j" * 32).read(handles.make("a", "t", None), None) == ("a", "t")
+    with pytest.raises(UnknownHandle):
+        handles.read(handles.make("a", "t", None), "ann")
 
 
 @pytest.mark.parametrize(

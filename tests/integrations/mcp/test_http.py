@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from parley import Agent, McpServer, McpServerUnavailable, Turn, connect
@@ -57,6 +57,28 @@ async def test_a_bridge_with_a_token_lets_in_who_has_it() -> None:
                 assert refused.status_code == 401
                 assert refused.headers["www-authenticate"].startswith("Bearer")
     assert caller.content[0].text == "nobody"  # the token is the bridge's, and goes no further
+
+
+async def test_a_task_is_named_by_its_caller_alone_unless_the_bridge_is_told_otherwise() -> None:
+    def make(url: str) -> Any:
+        return http_app(McpBridge(workshop.agent), tokens=["one", "two"])
+
+    async with listening(make) as url:
+        handle = ""
+        for token in ("one", "two", "one"):
+            async with (
+                httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+                Client(streamable_http_client(url, http_client=http)) as host,
+            ):
+                if not handle:
+                    sold = await host.call_tool("sell", {"message": "x"})
+                    handle = sold.structured_content["task"]
+                elif token == "one":
+                    ended = await host.call_tool("cancel_task", {"task": handle})
+                else:
+                    with pytest.raises(MCPError, match="no such task"):
+                        await host.call_tool("cancel_task", {"task": handle})
+    assert ended.content[0].text == "The task is canceled."
 
 
 async def test_agents_use_tools_with_tokens_of_an_issuer() -> None:

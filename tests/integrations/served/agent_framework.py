@@ -80,6 +80,7 @@ on_page = page("agent-framework")
 serve(
     {
         "agent": agent_framework.agent(assistant),
+        "small": agent_framework.agent(assistant, name="small", max_bytes=20_000),
         "structured": agent_framework.agent(structured),
         "caller": agent_framework.agent(caller),
         "forwarder": agent_framework.agent(forwarder),

@@ -12,9 +12,11 @@ from beeai_framework.agents.requirement.requirements.ask_permission import AskPe
 from beeai_framework.memory import UnconstrainedMemory
 from beeai_framework.tools import tool
 from beeai_framework.workflows import Workflow
+from beeai_framework.workflows.agent import AgentWorkflow
 from pydantic import BaseModel
 from serving import MODEL_URL, add, book, page, serve, wait
 
+import parley
 from parley.integrations import beeai
 from parley.llm.current_turn import current_turn
 
@@ -59,9 +61,34 @@ async def ask_days(trip: Trip) -> str:
 trips = Workflow(schema=Trip, name="trips")
 trips.add_step("days", ask_days)
 
+asks = parley.Agent("Asks", description="Says why a workflow that asks is not served")
+
+
+@asks.skill
+def why() -> str:
+    """Say why."""
+    team = AgentWorkflow(name="team")
+    team.add_agent(assistant)
+    try:
+        beeai.agent(team)
+    except ValueError as error:
+        return str(error)
+    return "it is served"
+
+
 on_page = page("beeai")
 remote = os.environ["PARLEY_TEST_REMOTE"]
-caller = agent("caller", asyncio.run(beeai.tools(remote)), final_answer_as_tool=False)
+shared = asyncio.run(beeai.tools(remote))
+caller = agent("caller", shared, final_answer_as_tool=False)
+plain = parley.Agent("Plain", description="Runs the framework by itself, with tools for all")
+
+
+@plain.skill
+async def run(message: str) -> str:
+    result = await agent("caller", shared, final_answer_as_tool=False).run(message)
+    return str(result.last_message.text)
+
+
 choices = {"required", "none", "single", "auto"}
 speaker = RequirementAgent(
     llm=OpenAIChatModel("gpt-4o", base_url=MODEL_URL, api_key="none", tool_choice_support=choices),
@@ -74,6 +101,8 @@ serve(
         "agent": beeai.agent(assistant),
         "structured": beeai.agent(agent("forecaster"), response_format=Weather),
         "caller": beeai.agent(caller),
+        "plain": plain,
+        "asks": asks,
         "speaker": beeai.agent(speaker),
         "react": beeai.agent(react, name="react"),
         "workflow": beeai.agent(trips),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import json
 import os
+import re
 import sys
 
 sys.path.pop(0)  # this folder has a file of the framework's name
@@ -19,6 +22,7 @@ from crewai.tools import tool
 from pydantic import BaseModel
 from serving import MODEL_URL, add, book, note, page, serve, wait
 
+import parley
 from parley.integrations import crewai
 
 
@@ -68,6 +72,49 @@ class Letters(Flow):
         return f"{feedback.output}: {feedback.feedback}"
 
 
+class Diary(BaseModel):
+    days: list[str] = []
+    kept: str = ""
+
+
+class Calendar(Flow[Diary]):
+    """Keeps a diary in its state."""
+
+    @start()
+    def begin(self):
+        return "A day"
+
+    @human_feedback(message="Which one?")
+    @listen(begin)
+    def write(self, day):
+        return day
+
+    @listen(write)
+    def end(self, feedback):
+        self.state.days.append(feedback.feedback)
+        if feedback.feedback == "large":
+            self.state.kept = "x" * 2_000_000
+        return ", ".join(self.state.days)
+
+
+plain = parley.Agent("Plain", description="Uses a tool in two runs of its own, without the adapter")
+
+
+@plain.skill
+async def run(message: str) -> str:
+    """Asks the weather in one run; another run uses the same tool before the answer."""
+    (shared,) = await crewai.tools(os.environ["PARLEY_TEST_REMOTE"])
+
+    def outside(**arguments):
+        return contextvars.Context().run(shared._run, **arguments)  # it knows no turn
+
+    asked = await asyncio.to_thread(outside, message="the weather")
+    other = await asyncio.to_thread(outside, message="birds")
+    task = re.search(r"The task (\S+) waits", asked)[1]
+    answer = await asyncio.to_thread(outside, message="Rome", task=task)
+    return json.dumps([asked.splitlines()[0], other, answer])
+
+
 remote = asyncio.run(crewai.tools(os.environ["PARLEY_TEST_REMOTE"]))
 on_page = page("crewai")
 serve(
@@ -79,6 +126,8 @@ serve(
             Crew(name="writers", agents=[writer], tasks=[draft], process=Process.sequential)
         ),
         "flow": crewai.agent(Letters),
+        "calendar": crewai.agent(Calendar),
+        "plain": plain,
         "page": on_page["served"],
         "page-caller": asyncio.run(on_page["planner"](os.environ["PARLEY_TEST_REMOTE"])),
     }

@@ -15,12 +15,14 @@ from google.adk.auth.auth_credential import AuthCredential, AuthCredentialTypes,
 from google.adk.auth.auth_schemes import OpenIdConnectWithConfig
 from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events import Event
+from google.adk.events.event_actions import EventActions
 from google.adk.events.request_input import RequestInput
 from google.adk.models.apigee_llm import ApigeeLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
 from google.adk.runners import InMemoryRunner, Runner
+from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext, exit_loop
 from google.adk.workflow import Workflow
@@ -30,8 +32,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
 from serving import FILES, MODEL_URL, add, book, documented, serve, wait
 
-from parley import Agent
+from parley import Agent, Turn
 from parley.integrations import google_adk
+from parley.integrations.google_adk.sessions import ContextSessions
 
 
 class Endpoint(ApigeeLlm):
@@ -150,6 +153,41 @@ def named(name: str, **options: object) -> LlmAgent:
     return LlmAgent(name=name, model=MODEL, description=f"The agent {name}", **options)
 
 
+class Cut:
+    """A turn whose context takes so many writes, and then no more."""
+
+    def __init__(self, turn: Turn, writes: int) -> None:
+        self._turn = turn
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
+
+    async def remember(self, key: str, value: Any) -> None:
+        if self._writes == 0:
+            raise ConnectionAbortedError
+        self._writes -= 1
+        await self._turn.remember(key, value)
+
+
+torn = Agent("Torn")
+
+
+@torn.skill(replies="task")
+async def tear(turn: Turn, writes: int) -> dict:
+    """Append an event that changes the state, cut off after so many writes; return what is kept."""
+    actions = EventActions(state_delta={"seats": 2, "window": None})
+    event = Event(author="user", invocation_id="i", actions=actions)
+    names = {"app_name": "torn", "user_id": "me"}
+    try:
+        sessions = ContextSessions(Cut(turn, writes))
+        await sessions.append_event(Session(id="s", **names), event)
+    except ConnectionAbortedError:
+        pass
+    kept = await ContextSessions(turn).get_session(session_id="s", **names)
+    return {} if kept is None else {"events": len(kept.events), "state": kept.state}
+
+
 async def agents() -> dict:
     """Return the agents by the features that they have."""
     remote = os.environ["PARLEY_TEST_REMOTE"]
@@ -205,8 +243,10 @@ async def agents() -> dict:
     served["runner"] = google_adk.agent(services)
     rounds = LoopAgent(name="rounds", sub_agents=[named("round")], max_iterations=8)
     served["short"] = google_adk.agent(rounds, max_events=20)
+    served["small"] = google_adk.agent(named("small"), max_bytes=20_000)
     served["page"] = google_adk.agent(documented("google-adk", "adk_helper.py")["helper"])
     served["outside"] = outside(remote)
+    served["torn"] = torn
     return served
 
 

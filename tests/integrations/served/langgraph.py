@@ -39,8 +39,13 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from parley import Agent, Caller, Part
+from parley import Agent, Caller, Part, Turn
 from parley.integrations import langgraph
+from parley.integrations.langgraph.checkpoints import ContextCheckpoints
+from parley.integrations.langgraph.running import ServedGraph
+from parley.integrations.serving import framework_agent
+from parley.llm.current_turn import current_turn, within
+from parley.llm.run_output import RunOutput
 from parley.security import ApiKey
 
 REMOTE = os.environ["PARLEY_TEST_REMOTE"]
@@ -151,6 +156,65 @@ outer.add_edge(START, "draft")
 outer.add_edge("draft", "reviewed")
 
 
+# -- a state that tasks at the same time change ----------------------------------------------------
+
+
+class Facts(TypedDict):
+    facts: Annotated[list[str], operator.add]
+    count: Annotated[int, operator.add]
+    newest: str
+
+
+class FactsState(MessagesState):
+    facts: Annotated[list[str], operator.add]
+    count: Annotated[int, operator.add]
+    newest: str
+
+
+def learn(state: FactsState) -> dict:
+    """Learns what a message says to add, or else what the caller answers."""
+    note("begin", "; ".join(each.text for each in state["messages"]))
+    command, _, fact = state["messages"][-1].text.partition(" ")
+    if command != "add":
+        fact = interrupt("What is it?")
+    said = AIMessage(f"said {fact}")
+    return {"facts": [fact], "count": 1, "newest": fact, "messages": [said]}
+
+
+learning = StateGraph(FactsState, input_schema=MessagesState, output_schema=Facts)
+learning.add_node("learn", learn)
+learning.add_edge(START, "learn")
+
+
+# -- one agent on two replicas, of which each has its own locks ------------------------------------
+
+replicas = {
+    name: ServedGraph(learning, None, None, None, None, "sync") for name in ("left", "right")
+}
+both_end = asyncio.Barrier(2)
+
+
+def settle_together(checkpoints: ContextCheckpoints) -> None:
+    """Let the first task that waited on a replica settle when that of the other does."""
+    settle, waits = checkpoints.settle, [True]
+
+    async def settled(*arguments: str) -> bool:
+        if current_turn().message.text in replicas and waits:
+            waits.clear()
+            await both_end.wait()
+        return await settle(*arguments)
+
+    checkpoints.settle = settled
+
+
+for each in replicas.values():
+    settle_together(each.checkpoints)
+
+
+async def on_a_replica(turn: Turn, output: RunOutput) -> None:
+    await replicas.get(turn.message.text, replicas["left"]).run(turn, output)
+
+
 # -- the graph of textbooks, stopped before its tools ----------------------------------------------
 
 
@@ -212,6 +276,54 @@ async def workflow(order: dict[str, str]) -> dict[str, object]:
     price = await priced(order["item"])
     agreed = interrupt({"question": f"It is {price}. Agreed?"}, response_schema=bool)
     return {"item": order["item"], "sold": agreed}
+
+
+# -- a turn whose context takes so many writes, and then no more -----------------------------------
+
+
+class Cut:
+    """Such a turn."""
+
+    def __init__(self, turn: Turn, writes: int) -> None:
+        self._turn = turn
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._turn, name)
+
+    def _take(self) -> None:
+        if self._writes == 0:
+            raise ConnectionAbortedError
+        self._writes -= 1
+
+    async def remember(self, *arguments: object) -> None:
+        self._take()
+        await self._turn.remember(*arguments)
+
+    async def update(self, *arguments: object) -> object:
+        self._take()
+        return await self._turn.update(*arguments)
+
+
+two_steps = StateGraph(Steps)
+for each in ("one", "two"):
+    two_steps.add_node(each, step(each))
+two_steps.add_edge(START, "one")
+two_steps.add_edge("one", "two")
+tearing = ServedGraph(two_steps, None, None, lambda turn: {"done": []}, None, "sync")
+torn = Agent("Torn")
+
+
+@torn.skill(replies="task")
+async def tear(turn: Turn, writes: int) -> None:
+    """Run a graph that is cut off after so many writes, then wait, and go on without a cut."""
+    try:
+        with within(Cut(turn, writes)):
+            await tearing.run(turn, RunOutput(turn))
+    except ConnectionAbortedError:
+        await turn.ask("Cut off. Go on?")
+        with within(turn):
+            await tearing.run(turn, RunOutput(turn))
 
 
 # -- callers ---------------------------------------------------------------------------------------
@@ -302,6 +414,12 @@ def served() -> dict[str, Agent]:
         "nested": langgraph.agent(outer, name="Nested"),
         "textbook": langgraph.agent(
             textbook.compile(checkpointer=blocking, interrupt_before=["tools"]), name="Textbook"
+        ),
+        "replicas": framework_agent(on_a_replica, name="Replicas"),
+        "torn": torn,
+        "shared-state": langgraph.agent(learning, name="Learning"),
+        "saved-state": langgraph.agent(
+            learning.compile(checkpointer=InMemorySaver()), name="Learning elsewhere"
         ),
         "calling": langgraph.agent(calling, name="Calling"),
         "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),

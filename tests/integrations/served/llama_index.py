@@ -110,6 +110,20 @@ class Planner(Workflow):
         return Planned(city=await ctx.store.get("city"), hotel=ev.hotel or ev.response)
 
 
+class Diary(Workflow):
+    """Keeps a diary in the store of its context."""
+
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> InputRequiredEvent:
+        return InputRequiredEvent(prefix="When?", city=ev.input)
+
+    @step
+    async def write(self, ctx: Context, ev: HumanResponseEvent) -> StopEvent:
+        days = [*await ctx.store.get("days", default=[]), f"{ev.city} on {ev.response}"]
+        await ctx.store.set("days", days)
+        return StopEvent(result=", ".join(days))
+
+
 def chat_engine(thread: str) -> SimpleChatEngine:
     """Chats."""
     return SimpleChatEngine.from_defaults(llm=llm)
@@ -151,6 +165,7 @@ if __name__ == "__main__":
             "team": llama_index.agent(team(back), name="Team"),
             "remote-team": llama_index.agent(team(remote), name="Remote team"),
             "planner": llama_index.agent(Planner(timeout=60)),
+            "diary": llama_index.agent(Diary(timeout=60)),
             "chat": llama_index.agent(chat_engine, name="Chat"),
             "query": llama_index.agent(query_engine(), name="Documents"),
             "page": serving.documented("llama-index", "assistant.py")["served"],

@@ -59,6 +59,12 @@ expert = agents.Agent(name="Expert", handoff_description="Knows sums", tools=[ad
 triage = agents.Agent(name="Triage", handoffs=[expert], model=model)
 
 
+@agents.function_tool(name_override="draw")
+def flood() -> str:
+    """Draw with letters."""
+    return "x" * 600_000
+
+
 plain = Agent("Plain", description="Runs the SDK by itself, without the adapter")
 
 
@@ -84,6 +90,9 @@ if __name__ == "__main__":
             "guarded": openai_agents.agent(guarded),
             "page": serving.documented("openai-agents", "assistant.py")["served"],
             "plain": plain,
+            "long": openai_agents.agent(
+                agents.Agent(name="Long", tools=[flood], model=model), max_turns=None
+            ),
             "triage": openai_agents.agent(triage),
             "frontdesk": openai_agents.agent(
                 agents.Agent(name="Frontdesk", handoffs=[remote], model=model)

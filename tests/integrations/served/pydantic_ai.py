@@ -125,10 +125,29 @@ async def agents() -> dict:
             Agent(MODEL, name="Search", output_type=Flight | NoFlight | str)
         ),
         "short": pydantic_ai.agent(Agent(MODEL, name="Short"), max_messages=2),
+        "needs-deps": needs_deps(),
         "page": pydantic_ai.agent(documented("pydantic-ai", "pydantic_helper.py")["helper"]),
         "outside": outside(remote),
     }
     return serving
+
+
+def needs_deps() -> parley.Agent:
+    """Return an agent that says why an agent that needs dependencies is not served without."""
+    agent = parley.Agent("Needs deps")
+
+    @agent.skill
+    def why() -> str:
+        """Say why."""
+        try:
+            pydantic_ai.agent(helper)
+        except ValueError as error:
+            return str(error)
+        return "it is served"
+
+    for each in (Agent(MODEL), Agent(MODEL, deps_type=Desk | None), Agent(MODEL, deps_type=object)):
+        pydantic_ai.agent(each)  # None is what these take
+    return agent
 
 
 def outside(url: str) -> parley.Agent:

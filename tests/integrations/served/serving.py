@@ -77,10 +77,14 @@ def serve(agents: Mapping[str, Agent]) -> None:
         sys.stdin.read()
         os._exit(0)
 
+    def listening(url: str) -> None:
+        print(url, flush=True)
+        os.dup2(2, 1)  # nobody reads what frameworks print, and a full pipe would stop them
+
     threading.Thread(target=end, daemon=True).start()
     parley.serve(
         {f"/{name}": agent for name, agent in agents.items()},
         port=0,
         store=f"sqlite:///{sys.argv[1]}",
-        on_listening=lambda url: print(url, flush=True),
+        on_listening=listening,
     )

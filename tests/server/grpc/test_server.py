@@ -274,7 +274,7 @@ async def test_a_deadline_passes_as_a_ceiling_of_the_wait_does():
         return "done"
 
     async with served(parley.asgi(agent)) as rpc:
-        working = await rpc.ask("SendMessage", HI, timeout=1.0)
+        working = await rpc.ask("SendMessage", HI, timeout=4.0)
         assert not working.state.is_terminal
         go_on.set()
         async with rpc.stream(request=SubscribeToTaskRequest(id=working.id)) as stream:

@@ -63,3 +63,57 @@ def test_cookies_are_hidden_and_not_what_says_how_they_are_used() -> None:
     said = "Strict rules at example.com/agents"
     assert hiding.text(said) == said
     assert hiding.text(f"{SECRET} {SECRET}2") == f"{HIDDEN} {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"credentials": {"kind": {"value": SECRET}}},
+        {"secret": [{"a": SECRET}, SECRET]},
+        {"request": {"headers": {"Proxy-Authorization": f"Bearer {SECRET}"}}},
+        {"headers": {"X-Session-Id": SECRET, "accept": "a/b"}},
+        {"headers": [["X-Session-Id", SECRET], ["accept", "a/b"]]},
+        {"headers": [{"name": "Authorization", "value": f"Basic {SECRET}"}]},
+        {"call": {"method": "GET", "url": f"postgresql://ann:{SECRET}@db.example/x"}},
+        {"url": f"wss://{SECRET}@host.example/x?y=1"},
+        {"body": json.dumps(json.dumps({"deep": [{"password": SECRET}]}))},
+        {"body": f'  {{"password": "{SECRET}"}}'},
+        {"body": f'Called with {{"a": 1, "password" : "{SECRET}"}} and'},
+        {"body": 'It said {\\"token\\": \\"' + SECRET + '\\"}.'},
+        {"body": f"user=ann&client_secret={SECRET}"},
+        {"path": f"/back?state=1&access_token={SECRET}#x"},
+        {"text": f"Authorization: Bearer {SECRET}"},
+    ],
+    ids=[
+        "object", "list", "header", "header of a session", "pairs", "named values", "userinfo",
+        "user alone", "text in a text", "blank before", "within a text", "escaped", "form", "path",
+        "scheme",
+    ],
+)  # fmt: skip
+def test_secrets_are_hidden_in_nested_data_and_wherever_they_stand_again(value: Any) -> None:
+    hiding = Hiding()
+    hidden = hiding.json(value)
+    assert SECRET not in json.dumps(hidden)
+    assert HIDDEN in json.dumps(hidden) or "@" not in json.dumps(hidden)
+    assert hiding.text(f"again {SECRET} there") == f"again {HIDDEN} there"
+    assert Hiding().json(hidden) == hidden
+
+
+def test_a_number_that_is_a_password_is_hidden() -> None:
+    assert Hiding().json({"password": 93471234, "tokens": 93471234, "secret": True}) == {
+        "password": HIDDEN,
+        "tokens": 93471234,
+        "secret": True,
+    }
+
+
+def test_names_that_a_card_or_a_schema_has_for_secrets_are_none() -> None:
+    plain = {
+        "securitySchemes": {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
+        "securityRequirements": [{"schemes": {"apiKey": {"list": ["read"]}}}],
+        "security": [{"token": ["write"]}],
+        "input": {"type": "object", "properties": {"password": {"type": "string"}}},
+        "usage": {"total_tokens": 123456},
+        "text": "Basic authentication, or bearer tokens: see https://example.com/a?b=c&page=2",
+    }
+    assert Hiding().json(plain) == plain

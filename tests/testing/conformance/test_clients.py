@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -58,13 +58,73 @@ async def test_our_own_client_conforms() -> None:
         f"{v.requirement.id}: {v.outcome} {v.reason}" for v in report.verdicts if v.reason
     ] == []
     assert report.conforms
-    assert len(report.verdicts) == len(SCENARIOS) >= 25
+    assert len(report.verdicts) == len(SCENARIOS) >= 49
     assert {each.where for each in report.verdicts} == {
         "JSONRPC 1.0",
         "HTTP+JSON 1.0",
         "JSONRPC 0.3",
+        "HTTP+JSON 0.3",
+        "GRPC 0.3",
         "GRPC 1.0",
     }
+
+
+class OldDefect(NamedTuple):
+    """What a client of 0.3 does wrong, and what the verdict says of it."""
+
+    said: str
+    path: str = "/v1/message:send"
+    message: Mapping[str, Any] = {"role": "ROLE_USER", "content": [{"text": "Hello"}]}
+    cancels: str = "/v1/tasks/{id}:cancel"
+
+
+OLD_DEFECTS = {
+    "a path of 1.0": ("CL-OLD-3", OldDefect("not at /rest/v1", path="/message:send")),
+    "a message of 1.0": (
+        "CL-OLD-3",
+        OldDefect("are of 1.0", message={"role": "ROLE_USER", "parts": [{"text": "Hello"}]}),
+    ),
+    "a role of JSON-RPC": (
+        "CL-OLD-3",
+        OldDefect("not 'ROLE_USER'", message={"role": "user", "content": [{"text": "Hello"}]}),
+    ),
+    "parts without a kind": (
+        "CL-OLD-3",
+        OldDefect("no kind", message={"role": "user", "parts": [{"text": "Hello"}]}),
+    ),
+    "an error that is taken": ("CL-OLD-5", OldDefect("says that it succeeded")),
+    "no task in the answer": ("CL-OLD-6", OldDefect("has taskId None")),
+    "cancelled at a path of 1.0": (
+        "CL-OLD-7",
+        OldDefect("not at /rest/v1", cancels="/tasks/{id}:cancel"),
+    ),
+    "not over gRPC": ("CL-OLD-8", OldDefect("is HTTP, and the card")),
+}
+
+
+@pytest.mark.parametrize("name", OLD_DEFECTS)
+async def test_a_defect_of_a_client_of_0_3_is_found(name: str) -> None:
+    id, defect = OLD_DEFECTS[name]
+
+    async def drive(assignment: Assignment) -> ClientOutcome:
+        async with HttpTransport() as http:
+            card = json.loads(
+                (await http.get(f"{assignment.url}/.well-known/agent-card.json", {})).body
+            )
+            url = card["url"] if "://" in card["url"] else assignment.url
+            headers = {"Content-Type": "application/json"}
+            for number in range(2 if assignment.action == "answer" else 1):
+                message = {"messageId": f"m{number}", **defect.message}
+                body = json.dumps({"message": message}).encode()
+                reply = await http.send("POST", url + defect.path, headers, body)
+            if assignment.action == "cancel":
+                path = defect.cancels.format(id=json.loads(reply.body)["task"]["id"])
+                await http.send("POST", url + path, headers, b"{}")
+            return ClientOutcome(succeeded=True, output=reply.body.decode())
+
+    [verdict] = (await run_client(drive, only=(id,))).verdicts
+    assert verdict.outcome == "failed", verdict
+    assert defect.said in verdict.reason
 
 
 def naive(**wrong: Any) -> Callable[[Assignment], Awaitable[ClientOutcome]]:

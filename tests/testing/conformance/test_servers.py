@@ -36,6 +36,9 @@ async def test_our_own_server_conforms_in_every_binding_and_version() -> None:
     seen: list[Verdict] = []
     async with served(grpc=True) as url:
         report = await run_server(url, texts=TEXTS, on_verdict=seen.append)
+        async with parley.connect(url) as remote:
+            left = [task async for task in remote.tasks() if not task.state.is_terminal]
+    assert left == []  # what the checks began is over
     assert [f"{v.where} {v.requirement.id}: {v.reason}" for v in report.failed] == []
     assert report.conforms
     assert tuple(seen) == report.verdicts

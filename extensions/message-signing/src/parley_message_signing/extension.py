@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from parley import CallContext
 from parley.extensions import Extension
 from parley.model.cards import AgentCard
-from parley.model.errors import InvalidParamsError, OverloadedError
+from parley.model.errors import InvalidParamsError
 from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.tasks import TaskArtifactUpdateEvent
@@ -34,9 +34,6 @@ from parley_message_signing.verifying import Keys, SignatureInvalid, Verdict, ve
 MOST_GROWING = 10_000
 """The artifacts in progress whose digests are kept; the oldest is forgotten, and ends unsigned."""
 
-MOST_SEEN = 100_000
-"""The signed messages within the window that are known, so that none counts twice."""
-
 
 class MessageSigning(Extension):
     """Messages and artifacts are signed.
@@ -47,8 +44,8 @@ class MessageSigning(Extension):
 
     ``trust`` is a JWK Set of the callers' public keys, ``trusted_key_sets`` are addresses of such
     sets. With either, an agent refuses messages that no such key signed, that were signed more than
-    ``window`` seconds ago (or ahead), or that it has had already. ``audience`` names the agent:
-    messages for another one are refused.
+    ``window`` seconds ago (or ahead), or that it has had already, on any replica and before a
+    restart. ``audience`` names the agent: messages for another one are refused.
 
     Raises ``ValueError`` for keys that cannot be used.
     """
@@ -76,7 +73,6 @@ class MessageSigning(Extension):
         self._jku, self._audience = jku, audience
         self._window, self._clock = window, clock
         self._growing: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._seen: OrderedDict[str, float] = OrderedDict()
         params: dict[str, Any] = {"windowSeconds": window, "verifies": self._trusted is not None}
         if self._keys is not None:
             params["keys"] = self._keys.published
@@ -157,16 +153,24 @@ class MessageSigning(Extension):
             found = await verified(message, self._trusted)
         except SignatureInvalid as error:
             raise InvalidParamsError(f"the message is refused: {error}") from None
-        self._check(message, found)
+        problem = self._problem(message, found.signature)
+        if not problem and not await self._is_new(message, found, context):
+            problem = "it was here before: sign each sending anew"
+        if problem:
+            raise InvalidParamsError(f"the message is refused: {problem}")
         return request
 
-    def _check(self, message: Message, verdict: Verdict) -> None:
-        now, signature = self._clock(), verdict.signature
+    async def _is_new(self, message: Message, verdict: Verdict, context: CallContext) -> bool:
+        if context.once is None:
+            raise RuntimeError("messages are verified where an agent receives them")
         # What was signed, and not the signature: with ES256 anyone can make a second one of it.
-        said = hashlib.sha256(message_payload(message, signature)).hexdigest()
-        known = f"{verdict.kid} {said}"
+        said = hashlib.sha256(message_payload(message, verdict.signature)).hexdigest()
+        until = round((verdict.signature.issued_at + self._window) * 1000)
+        return await context.once.take(URI, f"{verdict.kid} {said}", until)
+
+    def _problem(self, message: Message, signature: Signature) -> str:
         problem = ""
-        if abs(now - signature.issued_at) > self._window:
+        if abs(self._clock() - signature.issued_at) > self._window:
             problem = f"it was signed more than {self._window:g} seconds from now"
         elif self._audience and signature.audience != self._audience:
             problem = f"it is not for {self._audience!r}"
@@ -174,12 +178,4 @@ class MessageSigning(Extension):
             problem = "it was signed for another context"
         elif signature.task_id != message.task_id:
             problem = "it was signed for another task"
-        elif known in self._seen:
-            problem = "it was here before"
-        if problem:
-            raise InvalidParamsError(f"the message is refused: {problem}")
-        while self._seen and next(iter(self._seen.values())) < now - 2 * self._window:
-            self._seen.popitem(last=False)
-        if len(self._seen) >= MOST_SEEN:
-            raise OverloadedError("too many signed messages at once", retry_after=1)
-        self._seen[known] = now
+        return problem

@@ -24,6 +24,9 @@ MAX_TOOLS = 128
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 """How large the result of a call may be, in bytes."""
 
+MAX_SCHEMA_BYTES = 64 * 1024
+"""How large the schemas of one tool may be, together, in bytes."""
+
 
 class McpServerUnavailable(Exception):
     """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
@@ -35,7 +38,9 @@ class McpServer:
     ``auth`` is a bearer token, a credential of ``parley.client.auth`` or of a task, OAuth client
     credentials (``ClientCredentials``), or an ``httpx2.Auth`` such as the OAuth client of the
     package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names those that are
-    offered; without it all are, at most ``max_tools``. A result has up to ``max_result_bytes``.
+    offered; without it all are, at most ``max_tools``. A result has up to ``max_result_bytes``. A
+    tool whose JSON Schemas have more than ``max_schema_bytes`` is left out, with a warning in the
+    log, or refused if ``tools`` names it: models would get its schemas in each request.
 
     ``name`` begins the names of tools that two servers have. A call that a crash interrupted is
     not repeated, unless the tool is declared idempotent or read-only, or ``repeats`` is true.
@@ -56,6 +61,7 @@ class McpServer:
         tools: Sequence[str] | None = None,
         max_tools: int = MAX_TOOLS,
         max_result_bytes: int = MAX_RESULT_BYTES,
+        max_schema_bytes: int = MAX_SCHEMA_BYTES,
         repeats: bool = False,
         legacy: bool = False,
         insecure: bool = False,
@@ -93,7 +99,9 @@ class McpServer:
         self.cwd: str | None = None
         self.repeats = repeats
         self.legacy = legacy
-        self._set(name or parts.hostname, timeout, tools, max_tools, max_result_bytes)
+        self._set(
+            name or parts.hostname, timeout, tools, max_tools, max_result_bytes, max_schema_bytes
+        )
 
     @classmethod
     def stdio(
@@ -107,6 +115,7 @@ class McpServer:
         tools: Sequence[str] | None = None,
         max_tools: int = MAX_TOOLS,
         max_result_bytes: int = MAX_RESULT_BYTES,
+        max_schema_bytes: int = MAX_SCHEMA_BYTES,
         repeats: bool = False,
         legacy: bool = False,
     ) -> McpServer:
@@ -128,7 +137,7 @@ class McpServer:
         server.repeats = repeats
         server.legacy = legacy
         own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
-        server._set(name or own.stem, timeout, tools, max_tools, max_result_bytes)
+        server._set(name or own.stem, timeout, tools, max_tools, max_result_bytes, max_schema_bytes)
         return server
 
     def _set(
@@ -138,9 +147,12 @@ class McpServer:
         tools: Sequence[str] | None,
         max_tools: int,
         max_result_bytes: int,
+        max_schema_bytes: int,
     ) -> None:
-        if timeout <= 0 or max_tools < 1 or max_result_bytes < 1:
-            raise ValueError("timeout, max_tools and max_result_bytes are above 0")
+        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
+            raise ValueError(
+                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
+            )
         if isinstance(tools, str):
             raise TypeError('tools= is a list of names: tools=["search"]')
         self.name = name
@@ -148,6 +160,7 @@ class McpServer:
         self.tools = None if tools is None else frozenset(tools)
         self.max_tools = max_tools
         self.max_result_bytes = max_result_bytes
+        self.max_schema_bytes = max_schema_bytes
         self.is_authors = turn_egress.get() is None
 
     def __repr__(self) -> str:
@@ -169,6 +182,7 @@ class McpServer:
             self.auth if isinstance(self.auth, str) else id(self.auth) if self.auth else None,
             tuple(sorted(self.headers.items())),
             self.max_result_bytes,
+            self.max_schema_bytes,
             self.legacy,
             self.is_authors,
         )

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, nullcontext
 from contextvars import Context, ContextVar
 from typing import Any
 
+import msgspec
 from httpx2 import HTTPError
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client._transport import Transport
@@ -40,6 +41,9 @@ MAX_PAGES = 100
 MOST_LISTED = 2000
 """How many tools a server may list."""
 
+MOST_LISTED_BYTES = 16 * 1024 * 1024
+"""How large all that a server lists may be, in bytes."""
+
 LOST = frozenset({types.CONNECTION_CLOSED})
 """The codes of errors after which a connection is opened anew."""
 
@@ -67,6 +71,7 @@ class McpSession:
         self.users = 0
         self.retired = False
         self.tools: tuple[types.Tool, ...] = ()
+        self.too_large: dict[str, int] = {}
         self._egress = egress
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -148,20 +153,26 @@ class McpSession:
     # -- tools ---------------------------------------------------------------------------------
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
-        """Return all tools of the server. Raises ``McpServerUnavailable``."""
+        """Return the tools of the server. Raises ``McpServerUnavailable``.
+
+        Those with larger schemas than the server may have are left out: ``too_large`` has their
+        names, and how many bytes their schemas have.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._listed_at <= MAX_AGE:
             return self.tools
         client = self._connected()
         found: list[types.Tool] = []
         cursor: str | None = None
+        size = 0
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 for _ in range(MAX_PAGES):
                     page = await client.list_tools(cursor=cursor)
                     found += page.tools
+                    size += sum(len(each.model_dump_json()) for each in page.tools)
                     cursor = page.next_cursor
-                    if cursor is None or len(found) > MOST_LISTED:
+                    if cursor is None or len(found) > MOST_LISTED or size > MOST_LISTED_BYTES:
                         break
         except TimeoutError:
             raise self._unavailable(f"lists no tools within {OPEN_SECONDS:g} s") from None
@@ -170,7 +181,25 @@ class McpSession:
             raise self._failed(error) from error
         if len(found) > MOST_LISTED:
             raise self._unavailable(f"lists more than {MOST_LISTED:,} tools")
-        self.tools, self._listed_at = tuple(found), now
+        if size > MOST_LISTED_BYTES:
+            raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
+        sizes = {each.name: _schema_bytes(each) for each in found}
+        most = self.server.max_schema_bytes
+        known = self.too_large
+        self.too_large = {name: size for name, size in sizes.items() if size > most}
+        for name, size in self.too_large.items():
+            if name in known:  # the log has it from the listing before
+                continue
+            log.warning(
+                "the tool %.100r of the MCP server %s is left out: its schemas have %d bytes, more "
+                "than %d; raise max_schema_bytes if it is needed",
+                name,
+                self.server.address,
+                size,
+                most,
+            )
+        self.tools = tuple(each for each in found if each.name not in self.too_large)
+        self._listed_at = now
         return self.tools
 
     async def call(
@@ -260,6 +289,14 @@ class McpSession:
 
     def _unavailable(self, text: str) -> McpServerUnavailable:
         return McpServerUnavailable(f"the MCP server {self.server.address} {text}")
+
+
+def _schema_bytes(tool: types.Tool) -> int:
+    return sum(
+        len(msgspec.json.encode(schema))
+        for schema in (tool.input_schema, tool.output_schema)
+        if schema is not None
+    )
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -135,7 +135,7 @@ class TurnTools:
         session = await self.sessions.acquire(server)
         use = ServerUse(server, session)
         self._uses.append(use)
-        return use, offered(server, await session.list_tools())
+        return use, offered(server, await session.list_tools(), session.too_large)
 
     def _named(self, found: Sequence[tuple[ServerUse, Sequence[types.Tool]]]) -> Iterator[McpTool]:
         counts = Counter(tool_name(tool.name) for _, tools in found for tool in tools)
@@ -197,8 +197,19 @@ class TurnToolsOpening:
         return tools
 
 
-def offered(server: McpServer, tools: Sequence[types.Tool]) -> list[types.Tool]:
-    """Return the tools that a server is to offer. Raises ``McpServerUnavailable``."""
+def offered(
+    server: McpServer, tools: Sequence[types.Tool], too_large: Mapping[str, int]
+) -> list[types.Tool]:
+    """Return the tools that a server is to offer. Raises ``McpServerUnavailable``.
+
+    ``too_large`` are the names of tools that were left out, and how large their schemas are.
+    """
+    for name in sorted(too_large.keys() & (server.tools or ())):
+        raise McpServerUnavailable(
+            f"the tool {name} of the MCP server {server.address} has schemas of "
+            f"{too_large[name]:,} bytes, more than {server.max_schema_bytes:,}: raise "
+            "max_schema_bytes"
+        )
     found = [each for each in tools if server.tools is None or each.name in server.tools]
     if server.tools is not None and (absent := server.tools - {each.name for each in found}):
         raise McpServerUnavailable(

@@ -39,9 +39,11 @@ from parley.client.errors import (
 )
 from parley.client.origin import Origin
 from parley.client.retry import Retry
-from parley.model.cards import AgentCard
+from parley.extensions.installed import with_installed
+from parley.model.cards import AgentCard, AgentExtension
 from parley.model.errors import (
     A2AError,
+    ExtensionSupportRequiredError,
     PermissionDeniedError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -49,6 +51,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from parley.model.extensions import Extension
 from parley.model.tasks import Task
 from parley.wire.versions import SUPPORTED_VERSIONS
 
@@ -204,6 +207,7 @@ class AgentCall:
                 api_key=settings.api_key,
                 binding=self.bindings,
                 version=self.version,
+                extensions=self._extensions,
                 timeout=self.response_timeout,
                 retries=RETRY,
                 insecure=settings.insecure,
@@ -212,10 +216,11 @@ class AgentCall:
                 proxy=settings.proxy,
                 trust=self.trust() if shows_trust or self.requires_signature else None,
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise UsageFailure(str(error)) from None
         async with connection as agent:
             self.card = agent.card
+            self._check_extensions(agent.card)
             self._has_login = agent.has_credentials
             self._log_choice(agent)
             first = agent.interface
@@ -225,6 +230,23 @@ class AgentCall:
                 if agent.interface != first:
                     used = describe_interface(agent.interface)
                     self.output.note(f"{describe_interface(first)} cannot be used; called {used}")
+
+    @property
+    def _extensions(self) -> list[Extension | AgentExtension | str]:
+        """The extensions to activate. Raises ``ValueError`` for a name that nobody installed."""
+        return with_installed(self.settings.extension)
+
+    def _check_extensions(self, card: AgentCard) -> None:
+        """Refuse an extension that the card does not declare: it would do nothing."""
+        declared = [each.uri for each in card.capabilities.extensions]
+        for given in self._extensions:
+            uri = given if isinstance(given, str) else given.uri
+            if uri not in declared:
+                known = ", ".join(declared) or "none"
+                raise UsageFailure(
+                    f"the agent does not declare the extension {uri}; it declares: {known}",
+                    hint=f"see its card: {self.command('card get', '--verbose')}",
+                )
 
     def _log_choice(self, agent: RemoteAgent) -> None:
         chosen = agent.interface
@@ -324,6 +346,9 @@ class AgentCall:
             command.append("--require-signature")
         for name in settings.transport if settings.is_flag("transport") else ():
             command += ["--transport", name]
+        takes_extensions = settings.is_flag("extension") and not words.startswith("card")
+        for uri in settings.extension if takes_extensions else ():
+            command += ["--extension", uri]
         if settings.is_flag("a2a_version"):
             command += ["--a2a-version", settings.a2a_version or ""]
         if settings.is_flag("insecure") and settings.insecure:
@@ -423,6 +448,15 @@ class AgentCall:
         debug_hint = "--debug shows the exchange with the agent"
         if isinstance(error, TaskNotFoundError):
             return f"see your tasks with: {self.command('task list', '--verbose')}; {debug_hint}"
+        if isinstance(error, ExtensionSupportRequiredError):
+            needed = self.card.capabilities.extensions if self.card is not None else ()
+            flags = [
+                f"--extension {each.uri}"
+                for each in needed
+                if each.required and each.uri not in self.settings.extension
+            ]
+            if flags:
+                return f"activate what the agent requires: {' '.join(flags)}"
         if isinstance(error, VersionNotSupportedError):
             return f"see what the agent speaks: {self.command('card get', '--verbose')}"
         if isinstance(error, UnsupportedOperationError | TaskNotCancelableError) and self.task_id:

@@ -78,7 +78,7 @@ class McpServing:
         settings = self._settings
         has_own = bool(settings.bearer or settings.api_key or settings.client_cert)
         verifies = bool(access["tokens"] or access["oidc"])
-        options |= {"binds": True, "key": key.encode(), "carries": not (verifies or has_own)}
+        options |= {"key": key.encode(), "carries": not (verifies or has_own)}
 
         async def serve(bridge: McpBridge) -> None:
             try:

@@ -10,7 +10,7 @@ import typer
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
+from parley.cli.settings.options import CALL_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
 from parley.cli.settings.table import CommandSettings
 from parley.cli.settings.text_option import text_option
 
@@ -54,9 +54,7 @@ def register(task: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None)
     task.add_typer(group, name="push-config", help="Have a webhook told of a task's events.")
 
-    @settings_command(
-        group, "create", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{SECRETS}\n\n{EPILOG}"
-    )
+    @settings_command(group, "create", *CALL_OPTIONS, epilog=f"{EXAMPLES}\n\n{SECRETS}\n\n{EPILOG}")
     def create(
         settings: CommandSettings,
         output: Output,
@@ -111,7 +109,7 @@ def register(task: typer.Typer) -> None:
         call = call_for_task(settings, output, task_id)
         return call.run(lambda: _create(call, config, events))
 
-    @settings_command(group, "set", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "set", *CALL_OPTIONS, epilog=EPILOG)
     def set_options(
         settings: CommandSettings,
         output: Output,
@@ -126,7 +124,7 @@ def register(task: typer.Typer) -> None:
         call = call_for_task(settings, output, task_id)
         return call.run(lambda: _set(call, id, events))
 
-    @settings_command(group, "history", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "history", *CALL_OPTIONS, epilog=EPILOG)
     def history(
         settings: CommandSettings,
         output: Output,
@@ -139,7 +137,7 @@ def register(task: typer.Typer) -> None:
         call = call_for_task(settings, output, task_id)
         return call.run(lambda: _history(call, id))
 
-    @settings_command(group, "get", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "get", *CALL_OPTIONS, epilog=EPILOG)
     def get(
         settings: CommandSettings, output: Output, task_id: str = TASK, id: str = CONFIG
     ) -> int:
@@ -147,7 +145,7 @@ def register(task: typer.Typer) -> None:
         call = call_for_task(settings, output, task_id)
         return call.run(lambda: _get(call, id))
 
-    @settings_command(group, "list", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "list", *CALL_OPTIONS, epilog=EPILOG)
     def list_configs(
         settings: CommandSettings,
         output: Output,
@@ -167,7 +165,7 @@ def register(task: typer.Typer) -> None:
         call = call_for_task(settings, output, task_id)
         return call.run(lambda: _list(call, page_size, page_token))
 
-    @settings_command(group, "delete", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "delete", *CALL_OPTIONS, epilog=EPILOG)
     def delete(
         settings: CommandSettings, output: Output, task_id: str = TASK, id: str = CONFIG
     ) -> int:

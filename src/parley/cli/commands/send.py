@@ -11,7 +11,7 @@ from parley.cli.messages import build_message
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
-    CLIENT_OPTIONS,
+    CALL_OPTIONS,
     EXIT_HELP,
     SAVE,
     SECRETS_HELP,
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
         "task_id",
         "metadata",
         "history",
-        *CLIENT_OPTIONS,
+        *CALL_OPTIONS,
         "async",
         "wait",
         "poll_interval",

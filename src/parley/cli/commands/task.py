@@ -12,7 +12,7 @@ from parley.cli.commands import push_config
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
-    CLIENT_OPTIONS,
+    CALL_OPTIONS,
     EXIT_HELP,
     SAVE,
     SOURCES_HELP,
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
     push_config.register(group)
 
     @settings_command(
-        group, "get", "history", *CLIENT_OPTIONS, "wait", "poll_interval", epilog=EPILOG
+        group, "get", "history", *CALL_OPTIONS, "wait", "poll_interval", epilog=EPILOG
     )
     def get(
         settings: CommandSettings, output: Output, task_id: str = TASK, save: Path = SAVE
@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
         call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _get(call, task_id, save))
 
-    @settings_command(group, "list", "context_id", "history", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "list", "context_id", "history", *CALL_OPTIONS, epilog=EPILOG)
     def list_tasks(
         settings: CommandSettings,
         output: Output,
@@ -106,15 +106,13 @@ def register(app: typer.Typer) -> None:
         call = push_config.call_for_task(settings, output, "")
         return call.run(lambda: _list(call, wanted, page_size, page_token, artifacts))
 
-    @settings_command(group, "cancel", "metadata", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "cancel", "metadata", *CALL_OPTIONS, epilog=EPILOG)
     def cancel(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Cancel a task, and show the state that it is in then."""
         call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _cancel(call, task_id))
 
-    @settings_command(
-        group, "subscribe", "history", *CLIENT_OPTIONS, "poll_interval", epilog=EPILOG
-    )
+    @settings_command(group, "subscribe", "history", *CALL_OPTIONS, "poll_interval", epilog=EPILOG)
     def subscribe(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Follow a task's events until it ends or asks for something.
 
@@ -124,7 +122,7 @@ def register(app: typer.Typer) -> None:
         call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _subscribe(call, task_id))
 
-    @settings_command(group, "authorize", *CLIENT_OPTIONS, epilog=EPILOG)
+    @settings_command(group, "authorize", *CALL_OPTIONS, epilog=EPILOG)
     def authorize(
         settings: CommandSettings,
         output: Output,

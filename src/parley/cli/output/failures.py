@@ -61,6 +61,16 @@ class UsageFailure(CommandFailure):
         super().__init__("A2ACLI_ERR_USAGE", message, hint=hint)
 
 
+class OutputLost(CommandFailure):
+    """Stdout cannot be written: the disk is full, for instance."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "PARLEY_ERR_OUTPUT",
+            f"the output cannot be written: {reason}; what the command was to do may be done",
+        )
+
+
 def protocol_failure(error: A2AError, *, hint: str | None = None) -> CommandFailure:
     """Return ``error`` with the protocol's name and code for it (§11.4)."""
     return CommandFailure(type(error).__name__, error.message, hint=hint, a2a_code=error.code)

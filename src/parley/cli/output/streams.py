@@ -7,17 +7,19 @@ the lines of ``store export``.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import sys
 import textwrap
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
 
 import msgspec
 
-from parley.cli.output.failures import CommandFailure
+from parley.cli.output.failures import CommandFailure, OutputLost
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.text import TextWriter, visible, visible_json
 from parley.model.encoding import encode
@@ -85,10 +87,57 @@ class Output:
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    """Print lines and flush, on stdout or (``err``) on stderr."""
-    stream = sys.stderr if err else sys.stdout
-    stream.write(f"{visible(text)}\n")
-    stream.flush()
+    """Print lines and flush, on stdout or (``err``) on stderr.
+
+    What stderr does not take is lost: a command does its work without it.
+    """
+    if not err:
+        sys.stdout.write(f"{visible(text)}\n")
+        sys.stdout.flush()
+        return
+    try:
+        sys.stderr.write(f"{visible(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        give_up(sys.stderr)
+
+
+class Stdout:
+    """Stdout, whose failures are ``OutputLost``, but for a reader that is gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text. Raises ``OutputLost``."""
+        with _losses():
+            return self.stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is kept back. Raises ``OutputLost``."""
+        with _losses():
+            self.stream.flush()
+
+
+@contextlib.contextmanager
+def _losses() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLost(error.strerror or type(error).__name__) from None
+
+
+def give_up(stream: TextIO) -> None:
+    """Write nothing more to a stream: the interpreter has to find nothing to flush at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class LogFormatter(logging.Formatter):
@@ -120,10 +169,19 @@ def log_to_stderr(level: str) -> None:
 
 
 def prepare_streams() -> None:
-    """Make both streams write UTF-8 on every platform, and never fail on a character."""
+    """Make both streams write UTF-8 on every platform, and never fail on a character.
+
+    A stream that the caller has closed takes everything, and keeps nothing.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if not isinstance(sys.stdout, Stdout):
+        sys.stdout = cast("TextIO", Stdout(sys.stdout))
     if logging.lastResort is not None:  # for libraries that log without a handler
         logging.lastResort.setFormatter(LogFormatter())
 

@@ -48,6 +48,7 @@ AGENT_OPTIONS = (
 )
 OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
 CLIENT_OPTIONS = (*AGENT_OPTIONS, "timeout", *OUTPUT_OPTIONS)
+CALL_OPTIONS = (*AGENT_OPTIONS, "extension", "timeout", *OUTPUT_OPTIONS)
 
 PART_FLAGS = {"text": "--text", "file": "--file", "data": "--data", "media_type": "--media-type"}
 SAVE = typer.Option(

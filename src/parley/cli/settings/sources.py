@@ -246,7 +246,7 @@ def _read_flag(setting: Setting, raw: Any) -> bool:
     raise ValueError(f"{raw!r} is neither true nor false")
 
 
-_WITH_COMMAS = ("transport", "trust-origin", "card-key-origin")
+_WITH_COMMAS = ("transport", "extension", "trust-origin", "card-key-origin")
 
 
 def _read_list(setting: Setting, raw: Sequence[str]) -> tuple[str, ...]:

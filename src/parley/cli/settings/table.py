@@ -134,6 +134,16 @@ SETTINGS: tuple[Setting, ...] = (
         "(in A2ACLI_SVC_PARAM: one a line).",
     ),
     Setting(
+        name="extension",
+        kind="list",
+        default=(),
+        default_text="those that the agent requires and parley knows",
+        metavar="URI",
+        panel="Agent",
+        help="Activate an extension that the agent declares (A2A-Extensions): its URI, or the name "
+        "of an installed one; repeatable.",
+    ),
+    Setting(
         name="insecure",
         kind="flag",
         off=("--no-insecure",),
@@ -337,6 +347,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     transport: tuple[str, ...]
     a2a_version: str | None
     svc_param: tuple[str, ...]
+    extension: tuple[str, ...]
     insecure: bool
     ca_file: str | None
     client_cert: str | None

@@ -46,6 +46,7 @@ from parley.model.uuid7 import new_id
 from parley.push.validation import validated
 from parley.security.authorization import Authorization, access_of
 from parley.server.envelope.windows import Windows
+from parley.server.limits.once import AgentNames, StoredNames
 from parley.server.limits.rates import AgentLimits
 from parley.store.events import MessageReceived, RecordKind
 from parley.store.protocols.contexts import Receipt
@@ -81,6 +82,7 @@ class Admission:
         self._agent = agent
         self._executor = executor
         self._store = store
+        self._once = AgentNames(StoredNames(store), agent.key)
         self._windows = Windows.of(agent.envelope, store.now)
         self._slots = SkillSlots.of(agent.envelope)
         self._keeps_addresses = keeps_addresses
@@ -106,7 +108,7 @@ class Admission:
         if context.extensions:
             profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.has_receivers:
-                request = await profile.receive(request, context)
+                request = await profile.receive(request, replace(context, once=self._once))
             if CALL_CHAIN in context.extensions:
                 if context.deadline is not None:
                     request = with_deadline(request, context.deadline)
@@ -363,6 +365,7 @@ class Admission:
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
             base_url=self._base_url(context),
+            metadata=_metadata_of(request),
             chain=_chain_of(request, context),
             trace=context.trace or None,
         )
@@ -411,6 +414,11 @@ async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskR
         return agent.default_skill
     first = await store.private_records(record.task.id, [RecordKind.TURN], limit=1)
     return agent.skills.get(first_turn(first).skill, agent.default_skill)
+
+
+def _metadata_of(request: SendMessageRequest) -> dict[str, Any] | None:
+    """Return the metadata of a request, for the log, without the chain of calls."""
+    return {k: v for k, v in (request.metadata or {}).items() if k != CALL_CHAIN} or None
 
 
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:

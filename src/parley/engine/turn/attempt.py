@@ -18,6 +18,8 @@ from parley.engine.handoff.value import HandedConversation
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.remote_calls import PREFIX, RemoteCall
+from parley.engine.turn.task_values import LISTS
+from parley.engine.turn.task_values import PREFIX as VALUE_PREFIX
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.tool_calls import PREFIX as TOOL_PREFIX
 from parley.engine.turn.tool_calls import ToolCallRecord
@@ -70,7 +72,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
     server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
-    they were not read yet.
+    they were not read yet. ``metadata`` came with the message that began the task,
+    ``latest_metadata`` with the one that a later turn took.
     """
 
     message: Message
@@ -79,6 +82,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
+    latest_metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
     base_url: str = ""
     trace: TraceContext = NO_TRACE
@@ -192,6 +196,7 @@ class Attempt:
     reference_count = 0
     decision_count = 0
     artifact_ids: frozenset[str] = frozenset()
+    unowned: frozenset[str] = frozenset()
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
@@ -370,6 +375,21 @@ class Attempt:
         result = self.journal.results[f"step:{key}"] = msgspec.Raw(value)
         writer.write(StepResult(key=f"step:{key}", value=result))
         await writer.flush()
+
+    async def own_value(self, key: str, *, lists: bool = False) -> None:
+        """Have the value that the context keeps under ``key`` removed when the task ends.
+
+        If it ``lists`` others, it is an object with their ``keys``, and they are removed too. What
+        is to be removed is durable before this returns. Raises ``TurnOver`` after the turn's end.
+        """
+        writer, name = self.working(), f"{VALUE_PREFIX}{key}"
+        if name not in self.journal.results:
+            value = self.journal.results[name] = msgspec.Raw(LISTS if lists else b"null")
+            writer.write(StepResult(key=name, value=value))
+            self.unowned |= {name}
+        if name in self.unowned:  # also if another branch of the function owns it just now
+            await writer.flush()
+            self.unowned -= {name}
 
     # -- decisions of the policy ---------------------------------------------------------------
 

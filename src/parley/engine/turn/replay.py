@@ -104,8 +104,8 @@ def request_of(
     """Return the request of a turn, as far as the log knows it.
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender; extensions and the trace are those of one message. Accepted output
-    modes and the agent's address stay until another message names others.
+    is the message's sender; extensions, the trace and the latest metadata are those of one message.
+    Accepted output modes and the agent's address stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -132,6 +132,7 @@ def request_of(
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
         base_url=taken.base_url or request.base_url,
+        latest_metadata=taken.metadata,
         chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
         trace=taken.trace or NO_TRACE,
     )
@@ -156,6 +157,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         extensions=received.extensions,
         caller=received.caller,
         base_url=received.base_url,
+        metadata=received.metadata,
         chain=received.chain,
         trace=received.trace,
     )

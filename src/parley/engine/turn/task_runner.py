@@ -34,6 +34,7 @@ from parley.engine.turn.replay import (
     turn_taking,
 )
 from parley.engine.turn.runner_owner import RunnerOwner
+from parley.engine.turn.task_values import forget_values
 from parley.engine.turn.task_writer import TaskWriter
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
@@ -495,7 +496,7 @@ class TaskRunner:
         self.waiters.delegate_pending(self.executor.remote_replies)
 
     async def _settle_elsewhere(self, attempt: Attempt | None, state: TaskState) -> None:
-        """Delete the task's credentials, and cancel what it started if it did not succeed."""
+        """Delete what the task alone needed, and cancel what it started if it did not succeed."""
         results = None if attempt is None else attempt.results
         if attempt is None:
             self._records = self._records or PrivateRecords()
@@ -505,6 +506,7 @@ class TaskRunner:
             await self.executor.cancel_calls(self.task_id, calls)
         if results:
             await forget(self.store, self.scope, self.context_id, results)
+            await forget_values(self.store, self.scope, self.context_id, results)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
         if attempt is None or not self.executor.options.keep_history:

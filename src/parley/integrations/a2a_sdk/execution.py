@@ -115,14 +115,14 @@ class Execution:
     # -- what the executor gets ----------------------------------------------------------------
 
     def _request(self) -> SendMessageRequest:
-        turn = self._turn
+        turn, asked = self._turn, self._turn._attempt.request
         message = replace(turn.latest, task_id=turn.task_id, context_id=turn.context_id)
         modes = turn.accepted_output_modes
         return SendMessageRequest(
             tenant=turn.tenant,
             message=message,
             configuration=SendMessageConfiguration(accepted_output_modes=modes) if modes else None,
-            metadata=turn._attempt.request.metadata if turn.number == 1 else None,
+            metadata=asked.metadata if turn.number == 1 else asked.latest_metadata,
         )
 
     async def _context(self, request: SendMessageRequest | None) -> Any:

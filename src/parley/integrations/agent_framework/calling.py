@@ -85,8 +85,8 @@ def _task(ids: dict[str, str]) -> Task:
 
 
 def _contents(result: ToolResult) -> Any:
-    if result.is_error:
-        raise RuntimeError(result.text)
+    if result.is_error:  # of an exception the framework tells the model nothing but that
+        return f"Error: {result.text}"
     files = [part for part in result.parts if part.is_file]
     if not files:
         return result.text

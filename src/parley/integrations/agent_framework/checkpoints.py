@@ -1,4 +1,4 @@
-"""The checkpoints of a workflow, kept with the context of its task."""
+"""The checkpoints of a workflow, kept until its task ends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from agent_framework._workflows._checkpoint_encoding import (
 )
 
 from parley.agent.turn import Turn
+from parley.integrations.task_values import TaskValue
 
 
 class TaskCheckpoints:
@@ -22,13 +23,12 @@ class TaskCheckpoints:
     """
 
     def __init__(self, turn: Turn, types: Iterable[str] = ()) -> None:
-        self._turn = turn
-        self._key = f"agent_framework.checkpoint.{turn.task_id}"
+        self._kept = TaskValue(turn, "agent_framework.checkpoint")
         self._types = frozenset(types)
 
     async def newest(self) -> Any | None:
         """Return the newest checkpoint, ``None`` if there is none."""
-        kept = await self._turn.recall(self._key)
+        kept = await self._kept.read()
         if kept is None:
             return None
         decoded = decode_checkpoint_value(kept, allowed_types=self._types)
@@ -36,11 +36,11 @@ class TaskCheckpoints:
 
     async def forget(self) -> None:
         """Delete the checkpoint."""
-        await self._turn.remember(self._key, None)
+        await self._kept.remove()
 
     async def save(self, checkpoint: Any) -> str:
         """Keep a checkpoint in place of the one before."""
-        await self._turn.remember(self._key, encode_checkpoint_value(checkpoint.to_dict()))
+        await self._kept.write(encode_checkpoint_value(checkpoint.to_dict()))
         return str(checkpoint.checkpoint_id)
 
     async def load(self, checkpoint_id: str) -> Any:

@@ -14,13 +14,15 @@ from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.replay import RememberReplies, RememberResults, Steps
 from parley.integrations.agent_framework.requests import answers_to
 from parley.integrations.agent_framework.running import guarded, plain, schema_of
+from parley.integrations.agent_framework.sessions import Bounds
 from parley.integrations.agent_framework.shown import ShownUpdates
 from parley.integrations.agent_framework.workflows import run_workflow
+from parley.integrations.conversations import MAX_BYTES, ContextState
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 
-SESSION = "agent_framework.session"
+SESSION = "agent_framework.context"
 """The key of the session in a context."""
 
 MAX_MESSAGES = 200
@@ -33,6 +35,7 @@ def agent(
     name: str | None = None,
     description: str | None = None,
     max_messages: int = MAX_MESSAGES,
+    max_bytes: int = MAX_BYTES,
     remember_runs: bool = True,
     checkpoint_types: Iterable[str] = (),
     **options: Any,
@@ -44,12 +47,13 @@ def agent(
     turn gets one of its own.
 
     The session belongs to the context: it is kept in Parley's store, with the newest
-    ``max_messages`` of its history; session ids that providers of the framework see differ from
-    caller to caller. Tools with ``approval_mode="always_require"``, and what a workflow requests,
-    ask the turn's caller. Replies of the model and results of tools are remembered in the task, so
-    neither an answer nor a crash repeats them, unless ``remember_runs`` is false. A workflow goes
-    on from its newest checkpoint, in which ``checkpoint_types`` are the author's own types
-    (``module:name``). ``options`` are those of ``Agent``.
+    ``max_messages`` of its history and at most ``max_bytes`` of JSON; session ids that providers of
+    the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``,
+    and what a workflow requests, ask the turn's caller. Replies of the model and results of tools
+    are remembered in the task, so neither an answer nor a crash repeats them, unless
+    ``remember_runs`` is false. A workflow goes on from its newest checkpoint, in which
+    ``checkpoint_types`` are the author's own types (``module:name``). ``options`` are those of
+    ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
     """
@@ -63,11 +67,13 @@ def agent(
             thing,
             name,
             description,
-            {**options, "max_messages": max_messages, "types": tuple(checkpoint_types)},
+            Bounds(max_messages, max_bytes),
+            tuple(checkpoint_types),
+            options,
         )
     given = getattr(thing, "name", None)
     return framework_agent(
-        _Runs(thing, max_messages=max_messages, remember=remember_runs),
+        _Runs(thing, Bounds(max_messages, max_bytes), remember=remember_runs),
         name=name or given or type(thing).__name__,
         description=_described(thing, description),
         tags=("agent-framework",),
@@ -77,9 +83,13 @@ def agent(
 
 
 def _workflow_agent(
-    build: Callable[[], Any], name: str | None, description: str | None, options: dict[str, Any]
+    build: Callable[[], Any],
+    name: str | None,
+    description: str | None,
+    bounds: Bounds,
+    types: tuple[str, ...],
+    options: dict[str, Any],
 ) -> Agent:
-    max_messages, types = options.pop("max_messages"), options.pop("types")
     workflow = build() if callable(build) else None
     if isinstance(workflow, WorkflowAgent):
         workflow = workflow.workflow
@@ -94,9 +104,7 @@ def _workflow_agent(
         return made.workflow if isinstance(made, WorkflowAgent) else made
 
     async def run(turn: Turn, output: RunOutput) -> object:
-        return await guarded(
-            turn, run_workflow(built, turn, output, max_messages=max_messages, types=types)
-        )
+        return await guarded(turn, run_workflow(built, turn, output, bounds=bounds, types=types))
 
     return framework_agent(
         run,
@@ -110,9 +118,9 @@ def _workflow_agent(
 class _Runs:
     """Runs an agent for a turn."""
 
-    def __init__(self, agent: Any, *, max_messages: int, remember: bool) -> None:
+    def __init__(self, agent: Any, bounds: Bounds, *, remember: bool) -> None:
         self._agent = agent
-        self._max_messages = max_messages
+        self._bounds = bounds
         takes = inspect.signature(agent.run).parameters
         self._remembers = remember and "middleware" in takes
         self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
@@ -121,7 +129,13 @@ class _Runs:
         return await guarded(turn, self._run(turn, output))
 
     async def _run(self, turn: Turn, output: RunOutput) -> None:
-        session = await self._session(turn)
+        most = self._bounds.max_bytes
+        kept = ContextState(turn, SESSION, max_bytes=most, shorten=self._bounds.shortened)
+        before = await kept.read(step="session")
+        if before:
+            session = AgentSession.from_dict(before)
+        else:
+            session = self._agent.create_session(session_id=thread_id(turn))
         options: dict[str, Any] = {}
         if self._remembers:
             steps = Steps(turn)
@@ -139,8 +153,7 @@ class _Runs:
             asked += len(requests)
         if self._format is not None:
             await output.data(plain(response.value), schema=schema_of(self._format))
-        trim(session, self._max_messages)
-        await turn.remember(SESSION, session.to_dict())
+        await kept.write(before, session.to_dict())
 
     async def _once(
         self, message: Any, session: Any, shown: ShownUpdates, options: Mapping[str, Any]
@@ -156,24 +169,6 @@ class _Runs:
         if hasattr(stream, "get_final_response"):
             return await stream.get_final_response()
         return AgentResponse.from_updates(updates)
-
-    async def _session(self, turn: Turn) -> Any:
-        """Return the session of the context as it was when the task began."""
-        kept = await turn.step("session", turn.recall, SESSION)
-        if kept is not None:
-            return AgentSession.from_dict(kept)
-        return self._agent.create_session(session_id=thread_id(turn))
-
-
-def trim(session: Any, most: int) -> None:
-    """Keep the newest messages of a session's history, from one of the user on."""
-    for state in session.state.values():
-        messages = state.get("messages") if isinstance(state, dict) else None
-        if isinstance(messages, list) and len(messages) > most:
-            kept = messages[len(messages) - most :]
-            while kept and str(getattr(kept[0], "role", "user")) != "user":
-                kept.pop(0)
-            state["messages"] = kept
 
 
 def _described(thing: Any, description: str | None) -> str:

@@ -12,7 +12,9 @@ from parley.integrations.agent_framework.checkpoints import TaskCheckpoints
 from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.requests import answer_to, yes_or_no
 from parley.integrations.agent_framework.running import plain
+from parley.integrations.agent_framework.sessions import Bounds
 from parley.integrations.agent_framework.shown import ShownUpdates, usage_of
+from parley.integrations.conversations import ContextConversation
 from parley.llm.run_output import RunOutput
 
 CONVERSATION = "agent_framework.conversation"
@@ -24,7 +26,7 @@ async def run_workflow(
     turn: Turn,
     output: RunOutput,
     *,
-    max_messages: int,
+    bounds: Bounds,
     types: Iterable[str] = (),
 ) -> None:
     """Run a workflow until it has nothing more to do.
@@ -33,7 +35,10 @@ async def run_workflow(
     workflow goes on from the checkpoint that waits for it.
     """
     checkpoints = TaskCheckpoints(turn, types)
-    history = await turn.recall(CONVERSATION, [])
+    conversation = ContextConversation(
+        turn, CONVERSATION, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes
+    )
+    history = await conversation.earlier()
     events = _Events(output)
     while True:
         checkpoint = await checkpoints.newest()
@@ -56,21 +61,8 @@ async def run_workflow(
             break
         await output.new_message()
     if events.said:
-        spoken = _turns(turn.task_id, turn.message.text, events.said)
-
-        def added(said: list[dict[str, str]]) -> list[dict[str, str]]:
-            now = [*(each for each in said if each["task"] != turn.task_id), *spoken]
-            return now[max(0, len(now) - max_messages) :]
-
-        await turn.update(CONVERSATION, added, [])
-    await checkpoints.forget()
-
-
-def _turns(task: str, asked: str, said: str) -> list[dict[str, str]]:
-    return [
-        {"role": "user", "text": asked, "task": task},
-        {"role": "assistant", "text": said, "task": task},
-    ]
+        asked = {"role": "user", "text": turn.message.text}
+        await conversation.add([asked, {"role": "assistant", "text": events.said}])
 
 
 async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> Any:
@@ -84,10 +76,17 @@ async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> An
     if turn.data is not None:
         for kind in types:
             if hasattr(kind, "model_validate"):
-                return kind.model_validate(turn.data)
+                return _validated(turn, kind)
         if dict in types or str not in types:
             return turn.data
     return turn.message.text
+
+
+def _validated(turn: Turn, kind: Any) -> Any:
+    try:
+        return kind.model_validate(turn.data)
+    except ValueError as error:
+        turn.reject(f"The data does not fit this workflow: {error}")
 
 
 async def _response(turn: Turn, event: Any, key: str) -> Any:

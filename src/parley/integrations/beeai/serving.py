@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from beeai_framework.agents import BaseAgent
@@ -17,6 +19,7 @@ from beeai_framework.workflows.agent import AgentWorkflow, AgentWorkflowInput
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
+from parley.integrations.beeai.calling import BeeAnswerTool
 from parley.integrations.beeai.messages import message_of, newest, read, written
 from parley.integrations.beeai.replay import RunReplay
 from parley.integrations.beeai.shown import EmittedEvents
@@ -49,13 +52,16 @@ def agent(
     gets the data of the message as its state, and returns its state. ``options`` are those of
     Parley's ``Agent``.
 
-    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
+    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, and for an
+    ``AgentWorkflow`` whose agents ask for permission at the terminal.
     """
     if not isinstance(thing, Runnable | Workflow | AgentWorkflow):
         raise TypeError(
             f"{type(thing).__name__} is no part of BeeAI that can be served: give an agent, "
             "another Runnable, a Workflow or an AgentWorkflow"
         )
+    if isinstance(thing, AgentWorkflow):
+        _check_permissions(thing)
     given_name, given_description = _described(thing)
     return framework_agent(
         _Runs(thing, response_format, max_messages),
@@ -173,15 +179,22 @@ async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
         memory.reset()
         await memory.add_many(read(kept))
     if isinstance(agent, ReActAgent):
-        copied._input = agent._input.model_copy(update={"memory": memory, "stream": True})
+        used = {"memory": memory, "stream": True, "tools": _without_answers(agent._input.tools)}
+        copied._input = agent._input.model_copy(update=used)
         copied._input.llm = _streaming(agent._input.llm)
         return copied
     copied.memory = memory
     if isinstance(agent, RequirementAgent):
         copied._llm = _streaming(agent._llm)
+        copied._tools = _without_answers(agent._tools)
         asks = _Permissions(turn)
         copied._requirements = [asks.of(each) for each in agent._requirements]
     return copied
+
+
+def _without_answers(tools: Iterable[Any]) -> list[Any]:
+    """Return tools but those that answer agents: within a turn its caller is asked."""
+    return [each for each in tools if not isinstance(each, BeeAnswerTool)]
 
 
 def _streaming(llm: Any) -> Any:
@@ -190,6 +203,27 @@ def _streaming(llm: Any) -> Any:
     copied.__dict__.pop("emitter", None)
     copied.parameters = llm.parameters.model_copy(update={"stream": True})
     return copied
+
+
+def _check_permissions(workflow: AgentWorkflow) -> None:
+    """Raise ``ValueError`` for an agent of a workflow that asks at the terminal of the server.
+
+    A workflow makes its agents itself, so they get no requirement of one turn.
+    """
+    for step in workflow.workflow.steps.values():
+        make = inspect.getclosurevars(step.handler).nonlocals.get("create_agent")
+        captured = {} if make is None else inspect.getclosurevars(make).nonlocals
+        inner: Any = captured.get("instance")
+        for each in getattr(inner, "_requirements", None) or ():
+            if not isinstance(each, ask_permission.AskPermissionRequirement):
+                continue
+            if each._handler is ask_permission._default_handler or each._remember_choices:
+                raise ValueError(
+                    f"the agent {inner.meta.name} of this workflow asks for permission at the "
+                    "terminal, or remembers the choice of one caller for all: give "
+                    "AskPermissionRequirement(handler=...), which may ask current_turn(), and no "
+                    "remember_choices; or serve the agent by itself"
+                )
 
 
 class _Permissions:
@@ -227,7 +261,9 @@ def _described(thing: Any) -> tuple[str, str]:
     """Return the name and the description of an agent or a workflow."""
     if isinstance(thing, BaseAgent):
         meta = thing.meta
-        tools = [f"- {each.name}: {each.description.strip()}" for each in meta.tools]
+        tools = [
+            f"- {each.name}: {each.description.strip()}" for each in _without_answers(meta.tools)
+        ]
         text = "\n".join([meta.description, "", "Tools:", *tools]) if tools else meta.description
         return meta.name, text.strip()
     if isinstance(thing, Workflow | AgentWorkflow):

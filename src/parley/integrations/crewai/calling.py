@@ -19,8 +19,9 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
 
     Give them to an agent or a task of the framework, or to a coworker that the others delegate to.
     In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
-    agent are asked of the turn's caller. Elsewhere a question is the tool's result, and its next
-    call answers it. ``options`` are those of ``parley.connect``. Raises what that raises.
+    agent are asked of the turn's caller. Elsewhere a question is the tool's result, with the id of
+    the task that waits; a call that names it answers. ``options`` are those of
+    ``parley.connect``. Raises what that raises.
     """
     return [CrewRemoteTool.of(skill) for skill in await remote_skills(agent, **options)]
 
@@ -30,19 +31,25 @@ class CrewRemoteTool(BaseTool):  # type: ignore[misc]
 
     _parley_remote_skill: ClassVar[bool] = True
     _skill: Any = PrivateAttr(default=None)
-    _waiting: Any = PrivateAttr(default=None)
+    _task_field: str = PrivateAttr(default="")
 
     @classmethod
-    def of(cls, skill: RemoteSkill) -> CrewRemoteTool:
-        """Return a skill as a tool."""
+    def of(cls, skill: RemoteSkill, *, in_turn: bool = False) -> CrewRemoteTool:
+        """Return a skill as a tool; in a turn, its caller answers the questions of the agent."""
+        properties = skill.parameters.get("properties", {})
+        field = "" if in_turn else next(each for each in TASK_FIELDS if each not in properties)
         tool = cls(
             name=skill.name,
             description=skill.description,
-            args_schema=_model_of(skill),
+            args_schema=_model_of(skill, field),
             cache_function=lambda *_: False,
         )
-        tool._skill = skill
+        tool._skill, tool._task_field = skill, field
         return tool
+
+    def in_turn(self) -> CrewRemoteTool:
+        """Return the tool as the turn of a task uses it, with the schema of the card alone."""
+        return CrewRemoteTool.of(self._skill, in_turn=True)
 
     def _run(self, **arguments: Any) -> str:
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -60,16 +67,18 @@ class CrewRemoteTool(BaseTool):  # type: ignore[misc]
 
     async def _called(self, arguments: dict[str, Any]) -> str:
         skill: RemoteSkill = self._skill
+        waiting = arguments.pop(self._task_field, None) if self._task_field else None
         try:
-            if self._waiting is not None:
-                task, self._waiting = self._waiting, None
+            if waiting:
                 said = arguments.get("message", "") if skill.takes_words else arguments
-                result = await skill.answer(task, said)
+                result = await skill.answer(str(waiting), said)
             else:
                 result = await skill.call(arguments)
         except RemoteQuestion as question:
-            self._waiting = question.task
-            return f"{skill.card.name} asks: {question}\nCall the tool again to answer."
+            return (
+                f"{skill.card.name} asks: {question}\nThe task {question.task.id} waits. "
+                f"To answer, call the tool again with that {self._task_field}."
+            )
         if result.is_error:
             raise RuntimeError(result.text)
         return result.text
@@ -85,8 +94,15 @@ KINDS: dict[str, Any] = {
 }
 
 
-def _model_of(skill: RemoteSkill) -> type[BaseModel]:
-    """Return the parameters of a skill as the pydantic model that the framework wants."""
+TASK_FIELDS = ("task", "waiting_task", "a2a_waiting_task_id")
+"""How the parameter may be called that says which question a call answers."""
+
+
+def _model_of(skill: RemoteSkill, task_field: str) -> type[BaseModel]:
+    """Return the parameters of a skill as the pydantic model that the framework wants.
+
+    A field of the name ``task_field`` is added to them.
+    """
     schema = skill.parameters
     required = set(schema.get("required", ()))
     fields: dict[str, Any] = {}
@@ -98,5 +114,8 @@ def _model_of(skill: RemoteSkill) -> type[BaseModel]:
         else:
             default = about.get("default")
             fields[name] = (kind | None, Field(default, description=about.get("description", name)))
+    if task_field:
+        about = "The id of the task whose question this answers; none for a new request"
+        fields[task_field] = (str | None, Field(None, description=about))
     config = ConfigDict(extra="allow" if schema.get("additionalProperties") else "ignore")
     return create_model(f"{skill.name}_arguments", __config__=config, **fields)

@@ -9,25 +9,29 @@ from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackCont
 from crewai.flow.flow_config import flow_config
 from crewai.flow.persistence.base import FlowPersistence
 
-from parley.integrations.crewai.people import Asker, Pause, text_in
+from parley.integrations.answers import text_in
+from parley.integrations.conversations import ContextState
+from parley.integrations.crewai.people import Asker, Pause
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
+from parley.integrations.task_values import TaskValue
 
-STATE = "crewai.flow"
-"""The key of the state of the newest flow in a context."""
+STATE = "crewai.flow-state"
+"""The key of the state that the flows of a context share."""
 
 
 async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) -> Any:
     """Run a flow until it ends; a method that wants feedback asks the caller, and then goes on.
 
     While the caller is asked, the framework's own record of the pause is kept: no method that has
-    ended runs again for the answer.
+    ended runs again for the answer. A flow begins with the state of those that have ended, and
+    changes of it what it has changed itself.
     """
     turn = run.turn
     state = _State()
-    pause_key = f"crewai.pause.{turn.task_id}"
-    pause = await turn.recall(pause_key)
+    paused, shared = TaskValue(turn, "crewai.pause"), ContextState(turn, STATE)
+    pause = await paused.read()
     number = 0 if pause is None else pause["number"]
-    earlier = await turn.step("flow", turn.recall, STATE)
+    earlier = await shared.read(step="flow")
     if pause is None:
         result = await run.run(functools.partial(_begin, kind, run, state, inputs, earlier))
     else:
@@ -36,16 +40,16 @@ async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) ->
         if isinstance(result, HumanFeedbackPending):
             number += 1
             pause = {**state.pending, "number": number}
-            await turn.remember(pause_key, pause)
+            await paused.write(pause)
         assert pause is not None
         answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
         state.pending = pause
         resume = functools.partial(_resume, kind, run, state, pause["id"], text_in(answer))
         pause = None
         result = await run.run(resume)
-    await turn.remember(pause_key, None)
     if state.newest is not None:
-        await turn.remember(STATE, state.newest)
+        newest = {name: value for name, value in state.newest.items() if name != "id"}
+        await shared.write(earlier, newest)
     return result
 
 
@@ -54,14 +58,13 @@ def _begin(
     run: ThreadedRun,
     state: _State,
     inputs: dict[str, Any],
-    earlier: dict[str, Any] | None,
+    earlier: dict[str, Any],
 ) -> Any:
     flow = kind()
     flow.input_provider = Asker(run)
     flow.persistence = state
-    for name, value in (earlier or {}).items():
-        if name != "id":
-            _set(flow.state, name, value)
+    for name, value in earlier.items():
+        _set(flow.state, name, value)
     result = flow.kickoff(inputs=_fitting(flow.state, inputs))
     state.keep(flow.state)
     return result

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
-import msgspec
 from crewai.flow.async_feedback import HumanFeedbackPending
 from crewai.hooks import LLMCallHookContext, ToolCallHookContext
 
+from parley.integrations.answers import text_in
 from parley.integrations.approvals import approval, decision_in
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
-from parley.model.parts import Message
 
 
 class Feedback:
@@ -109,12 +108,6 @@ class Approvals:
         key = f"approve:{name}:{self._times[name]}"
         asked = approval(self._run.turn, context.tool_name, dict(context.tool_input), key=key)
         return None if self._run.wait(asked).is_approved else False
-
-
-def text_in(answer: Message) -> str:
-    """Return what an answer says: its text, else its data as JSON."""
-    data = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
-    return answer.text or "\n".join(msgspec.json.encode(each).decode() for each in data)
 
 
 def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import inspect
-import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -19,11 +16,9 @@ from typing import Any
 import msgspec
 
 from parley.integrations.crewai.threaded_run import ThreadedRun
+from parley.integrations.remembered_calls import CallKeys, json_value, remembered
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
-
-MAX_KEPT = 1 << 20
-"""The most bytes of one reply or result that are remembered; a longer one is made again."""
 
 PARLEY = "_parley_remote_skill"
 """The attribute of tools that are remote skills: the turn remembers their calls by itself."""
@@ -35,8 +30,7 @@ class ThreadedReplay:
     def __init__(self, run: ThreadedRun, output: RunOutput) -> None:
         self._run = run
         self._output = output
-        self._times: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._keys = CallKeys()
         self.newest_usage: ModelUsage | None = None
 
     # -- what an agent of the framework uses ---------------------------------------------------
@@ -78,10 +72,11 @@ class ThreadedReplay:
         """Return a tool whose results are remembered; its coroutines run in Parley's event loop."""
         if not hasattr(tool, "model_copy"):
             return tool
+        if is_remote := getattr(type(tool), PARLEY, False):
+            tool = tool.in_turn()
         copied = tool.model_copy()
         name = "func" if callable(getattr(tool, "func", None)) else "_run"
         inner = getattr(tool, name)
-        is_remote = getattr(type(tool), PARLEY, False)
 
         @functools.wraps(inner)
         def call(*args: Any, **arguments: Any) -> Any:
@@ -89,7 +84,7 @@ class ThreadedReplay:
                 result = inner(*args, **arguments)
                 if inspect.iscoroutine(result):
                     result = self._run.wait(result)
-                return result, _result(result)
+                return result, json_value(result)
 
             if is_remote:
                 return use()[0]
@@ -98,13 +93,6 @@ class ThreadedReplay:
 
         copied.__dict__[name] = call
         return copied
-
-    def key(self, kind: str, asked: object) -> str:
-        """Return the key of the next call that is asked this."""
-        digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:24]
-        with self._lock:
-            self._times[f"{kind}:{digest}"] += 1
-            return f"{kind}:{digest}:{self._times[f'{kind}:{digest}']}"
 
     def _once(
         self, kind: str, asked: object, function: Callable[[], tuple[Any, Any]]
@@ -115,7 +103,7 @@ class ThreadedReplay:
         """
         begun: Future[bool] = Future()
         made: Future[Any] = Future()
-        key = self.key(kind, asked)
+        key = self._keys.key(kind, asked)
 
         async def step() -> Any:
             begun.set_result(True)
@@ -134,7 +122,7 @@ class ThreadedReplay:
             except BaseException as error:
                 made.set_exception(error if isinstance(error, Exception) else RuntimeError("ended"))
                 raise
-            made.set_result(written if len(msgspec.json.encode(written)) <= MAX_KEPT else None)
+            made.set_result(remembered(written))
             return value
 
         kept, value = self._run.wait_with(whole(), begun, make)
@@ -173,13 +161,6 @@ def _read(kept: dict[str, Any], kind: Any) -> Any:
     if "model" in kept:
         return kind.model_validate(kept["model"]) if kind is not None else kept["model"]
     return kept["calls"] if "calls" in kept else kept["text"]
-
-
-def _result(result: Any) -> dict[str, Any] | None:
-    try:
-        return {"value": msgspec.json.decode(msgspec.json.encode(result))}
-    except (TypeError, ValueError):
-        return None
 
 
 def _plain(value: Any) -> Any:

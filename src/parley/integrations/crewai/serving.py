@@ -14,8 +14,10 @@ from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.integrations.answers import text_in
+from parley.integrations.conversations import ContextConversation
 from parley.integrations.crewai.flows import run_flow
-from parley.integrations.crewai.people import Approvals, Feedback, text_in
+from parley.integrations.crewai.people import Approvals, Feedback
 from parley.integrations.crewai.replay import ThreadedReplay
 from parley.integrations.crewai.shown import RunEvents
 from parley.integrations.crewai.threaded_run import ThreadedRun
@@ -23,7 +25,7 @@ from parley.integrations.message_files import InputFile, input_of
 from parley.integrations.serving import framework_agent
 from parley.llm.run_output import RunOutput
 
-CONVERSATION = "crewai.conversation"
+CONVERSATION = "crewai.messages"
 """The key of the messages of a context."""
 
 MAX_MESSAGES = 50
@@ -103,8 +105,8 @@ class _Runs:
         run = ThreadedRun(turn)
         replay = ThreadedReplay(run, output)
         shown = RunEvents(run, output, replay, hidden=self._format is not None)
-        kept = await turn.step("conversation", turn.recall, CONVERSATION) or []
-        history = [{name: each[name] for name in ("role", "content")} for each in kept]
+        conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
+        history = await conversation.earlier(step="conversation")
         said = await input_of(turn, turn.message)
         with ExitStack() as stack:  # what the thread's copy of the context has
             stack.callback(reset_stream_sinks, add_stream_sink(shown))
@@ -119,16 +121,9 @@ class _Runs:
             else:
                 result = await self._agent(run, replay, history, said)
         text = await self._finish(result, output, shown)
-        spoken = [
-            {"role": "user", "content": turn.message.text, "task": turn.task_id},
-            {"role": "assistant", "content": text, "task": turn.task_id},
-        ]
-
-        def added(said: list[Any]) -> list[Any]:
-            now = [*(each for each in said if each["task"] != turn.task_id), *spoken]
-            return now[max(0, len(now) - self._max_messages) :]
-
-        await turn.update(CONVERSATION, added, [])
+        await conversation.add(
+            [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
+        )
         return None
 
     async def _agent(

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
 from google.adk.events.event import Event
 from google.genai import types
 
 from parley.agent.turn import Turn
 from parley.extensions.typed_questions import schema_part
+from parley.integrations.answers import said_in
 from parley.integrations.approvals import approval, decision_in
 from parley.integrations.google_adk.content import json_of
 from parley.model.parts import Message, Part, Role
@@ -160,14 +160,6 @@ async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
         answer = answer.get("authResponseUri") or answer.get("auth_response_uri") or ""
     filled = {**oauth, "authResponseUri": str(answer)}
     return {**config, "exchangedAuthCredential": {**(exchanged or {}), "oauth2": filled}}
-
-
-def said_in(answer: Message) -> Any:
-    """Return what an answer says: its data, else its text."""
-    for part in answer.parts:
-        if part.data is not msgspec.UNSET:
-            return part.data
-    return answer.text
 
 
 def fitting(schema: Any, answer: Message) -> tuple[bool, Any]:

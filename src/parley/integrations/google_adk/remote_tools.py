@@ -69,6 +69,8 @@ class AdkSkillTool(BaseTool):
                 payload["schema"] = question.schema
             tool_context.request_confirmation(hint=question.text, payload=payload)
             return {"status": "asked", "question": question.text}
+        if asked is not None:
+            tool_context.state[ASKED.format(call_id)] = None
         return said(result)
 
 

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any
 
 from google.adk.agents.llm_agent import LlmAgent
@@ -20,6 +21,7 @@ from google.genai import types
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.integrations.conversations import MAX_BYTES
 from parley.integrations.google_adk.content import content_of, parts_of
 from parley.integrations.google_adk.interrupts import answer_to, open_calls
 from parley.integrations.google_adk.sessions import MAX_EVENTS, ContextSessions
@@ -40,6 +42,7 @@ def agent(
     description: str | None = None,
     sessions: BaseSessionService | None = None,
     max_events: int = MAX_EVENTS,
+    max_bytes: int = MAX_BYTES,
     artifacts: BaseArtifactService | None = None,
     memory: Any = None,
     credentials: Any = None,
@@ -51,10 +54,10 @@ def agent(
     The name and the description are those of the root agent, the skill's tags name its tools and
     sub-agents. The session has the id of the context, the user is its owner. ``sessions`` is a
     session service of ADK; without it sessions are kept with the contexts in the store of the
-    tasks (``ContextSessions``), with about ``max_events`` events each. ``artifacts`` keeps files,
-    which are shown to the caller; without it they are artifacts of the task. ``memory`` and
-    ``credentials`` are services of ADK, and ``run_config`` holds for every run. The services of a
-    ``Runner`` are used.
+    tasks (``ContextSessions``), with about ``max_events`` events and at most ``max_bytes`` of JSON
+    each; only tasks that complete are remembered. ``artifacts`` keeps files, which are shown to the
+    caller; without it they are artifacts of the task. ``memory`` and ``credentials`` are services
+    of ADK, and ``run_config`` holds for every run. The services of a ``Runner`` are used.
 
     Agents and workflows are made resumable, so a crash repeats no tool that returned; an app says
     so itself. What pauses ADK (tools that need confirmation, long-running tools, requests for
@@ -72,7 +75,7 @@ def agent(
         app_name = app.name
     thing = app.root_agent
     assert thing is not None
-    keep = sessions or (lambda turn: ContextSessions(turn, max_events=max_events))
+    keep = sessions or (partial(ContextSessions, max_events=max_events, max_bytes=max_bytes))
     runs = AdkRuns(app, app_name, keep, artifacts, memory, credentials, run_config)
     about = description if description is not None else str(getattr(thing, "description", "") or "")
     settings: dict[str, Any] = {"tags": ("google-adk", *_abilities(thing)), **options}
@@ -114,10 +117,11 @@ class AdkRuns:
             "user_id": user_id(turn),
             "session_id": turn.context_id,
         }
+        sessions = self._sessions_for(turn)
         runner = Runner(
             app=self._app,
             app_name=self._app_name,
-            session_service=self._sessions_for(turn),
+            session_service=sessions,
             artifact_service=artifacts,
             auto_create_session=True,
             **self._services,
@@ -128,6 +132,8 @@ class AdkRuns:
         if shown.error is not None:
             turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
             turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")
+        if isinstance(sessions, ContextSessions):
+            await sessions.finish()
 
     def _sessions_for(self, turn: Turn) -> BaseSessionService:
         sessions = self._sessions

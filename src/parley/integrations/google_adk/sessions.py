@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from google.adk.events.event import Event
 from google.adk.sessions.base_session_service import (
     BaseSessionService,
@@ -17,27 +19,54 @@ from google.adk.sessions.state import State
 from pydantic_core import to_jsonable_python
 
 from parley.agent.turn import Turn
+from parley.integrations.conversations import (
+    MAX_BYTES,
+    ContextConversation,
+    ContextState,
+    Messages,
+    replaced,
+)
+from parley.integrations.task_values import TaskValue
 
-HEAD = "adk-session"
-SEGMENT = "adk-events-{}"
+EVENTS = "adk-events"
+STATE = "adk-state"
+RUN = "adk-run"
+SEGMENT = "adk-run-{}"
 SEGMENT_EVENTS = 20
-"""How many events are written as one value."""
+SEGMENT_BYTES = 64_000
+"""How many events, and about how many bytes, of a run are written as one value."""
 
 MAX_EVENTS = 500
+
+OWN = "parley:"
+"""The prefix of what tools and sub-agents of this package keep in the state."""
 
 
 class ContextSessions(BaseSessionService):
     """The session of a turn's context, kept in the store of the task with the context.
 
     So it survives restarts, other replicas continue it, and it is deleted with the context. It
-    holds the newest events, about ``max_events``, from the beginning of a message on, and all of
-    the state. State of the prefixes ``user:`` and ``app:`` belongs to the session, too: for state
-    that sessions share, use another service of ADK.
+    holds the events of the tasks that have completed, about the newest ``max_events`` and at most
+    ``max_bytes`` of JSON, in whole tasks, and those of the turn's own task, which are added to it
+    by ``finish``. A task that ends otherwise leaves nothing, and tasks at the same time do not see
+    each other's open calls. A task that is larger loses its files. State is kept alike, up to
+    ``max_bytes``; that of the prefixes ``user:`` and ``app:`` belongs to the session, too: for
+    state that sessions share, use another service of ADK.
     """
 
-    def __init__(self, turn: Turn, *, max_events: int = MAX_EVENTS) -> None:
+    def __init__(
+        self, turn: Turn, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._turn = turn
-        self._segments = max(2, 1 + max_events // SEGMENT_EVENTS)
+        self._conversation = ContextConversation(
+            turn, EVENTS, max_messages=max_events, max_bytes=max_bytes, shorten=_without_files
+        )
+        self._state = ContextState(turn, STATE, max_bytes=max_bytes)
+        self._run = TaskValue(turn, RUN)
+        self._writing = asyncio.Lock()
+        self._head: dict[str, Any] | None = None
+        self._segments: list[list[Any]] = []
+        self._room = 0
 
     async def create_session(
         self,
@@ -48,9 +77,7 @@ class ContextSessions(BaseSessionService):
         session_id: str | None = None,
     ) -> Session:
         """Create the session of the context."""
-        kept = to_jsonable_python(state or {}, serialize_unknown=True)
-        head = {"state": kept, "first": 0, "last": 0, "updated": time.time()}
-        await self._turn.remember(HEAD, head)
+        kept = await self._change_state(_kept_state(state or {}))
         return Session(
             id=session_id or self._turn.context_id, app_name=app_name, user_id=user_id, state=kept
         )
@@ -64,15 +91,14 @@ class ContextSessions(BaseSessionService):
         config: GetSessionConfig | None = None,
     ) -> Session | None:
         """Return the session, ``None`` before the first message."""
-        head = await self._turn.recall(HEAD)
-        if head is None:
+        head = await self._load()
+        earlier = await self._conversation.earlier()
+        written = [*earlier, *(each for segment in self._segments for each in segment)]
+        state = {**await self._state.read(), **head["changed"]}
+        if not written and not state:
             return None
-        written: list[Any] = []
-        for number in range(head["first"], head["last"] + 1):
-            written += await self._turn.recall(SEGMENT.format(number), [])
         events = [Event.model_validate(each) for each in written]
-        if head["first"]:
-            events = _from_a_message(events)
+        updated = events[-1].timestamp if events else time.time()
         if config is not None and config.after_timestamp is not None:
             events = [each for each in events if each.timestamp >= config.after_timestamp]
         if config is not None and config.num_recent_events is not None:
@@ -81,30 +107,31 @@ class ContextSessions(BaseSessionService):
             id=session_id,
             app_name=app_name,
             user_id=user_id,
-            state=head["state"],
+            state=state,
             events=events,
-            last_update_time=head["updated"],
+            last_update_time=updated,
         )
 
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """Return the session of the context, without its events."""
-        head = await self._turn.recall(HEAD)
-        if head is None:
-            return ListSessionsResponse()
-        known = Session(
-            id=self._turn.context_id, app_name=app_name, user_id=user_id or "", state=head["state"]
+        known = await self.get_session(
+            app_name=app_name, user_id=user_id or "", session_id=self._turn.context_id
         )
-        return ListSessionsResponse(sessions=[known])
+        if known is None:
+            return ListSessionsResponse()
+        return ListSessionsResponse(sessions=[known.model_copy(update={"events": []})])
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete the session of the context."""
-        head = await self._turn.recall(HEAD)
-        if head is not None:
-            for number in range(head["first"], head["last"] + 1):
-                await self._turn.remember(SEGMENT.format(number), None)
-            await self._turn.remember(HEAD, None)
+        """Delete the session of the context, with what this task has added."""
+        await self._load()
+        for number in range(len(self._segments)):
+            await self._segment(number).remove()
+        await self._run.remove()
+        self._head, self._segments = None, []
+        await self._turn.remember(EVENTS, None)
+        await self._turn.remember(STATE, None)
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event; it is durable before this returns. Partial events are not kept."""
@@ -112,42 +139,80 @@ class ContextSessions(BaseSessionService):
         if event.partial:
             return event
         written = event.model_dump(mode="json", by_alias=True, exclude_none=True)
-        number = (await self._turn.recall(HEAD, {"last": 0}))["last"]
-        while not await self._fits(number, written):
-            number += 1
-        delta = event.actions.state_delta if event.actions else {}
-        forgotten = await self._keep_head(number, _kept_state(delta))
-        for old in forgotten:
-            await self._turn.remember(SEGMENT.format(old), None)
+        delta = _kept_state(event.actions.state_delta if event.actions else {})
+        if delta:  # what was set to None was left out above
+            written["actions"]["stateDelta"] = delta
+        async with self._writing:
+            await self._add(written)
+        await self._change_state(delta)
         session.last_update_time = event.timestamp
         return event
 
-    async def _fits(self, number: int, written: Any) -> bool:
-        """Append an event to a segment, unless that is full."""
-        fits = False
+    async def finish(self) -> None:
+        """Add the task's events and the changes that it made of the state to the session.
 
-        def append(events: list[Any]) -> list[Any]:
-            nonlocal fits
-            fits = len(events) < SEGMENT_EVENTS
-            return [*events, written] if fits else events
+        A further attempt at the task replaces them.
+        """
+        head = await self._load()
+        await self._conversation.add(each for segment in self._segments for each in segment)
+        changed = {
+            name: value
+            for name, value in head["changed"].items()
+            if value is not None or not name.startswith(OWN)  # a question that was answered
+        }
+        if head["changed"]:
+            await self._state.write(head["before"], changed)
 
-        await self._turn.update(SEGMENT.format(number), append, [])
-        return fits
+    # -- the task's own ------------------------------------------------------------------------
 
-    async def _keep_head(self, number: int, delta: Mapping[str, Any]) -> list[int]:
-        """Write which segments there are and the state; return the segments to forget."""
-        forgotten: list[int] = []
+    async def _load(self) -> dict[str, Any]:
+        """Return what the run has kept beside its events; read them the first time."""
+        async with self._writing:
+            return await self._loaded()
 
-        def change(head: dict[str, Any]) -> dict[str, Any]:
-            nonlocal forgotten
-            last = max(head["last"], number)
-            first = max(head["first"], last - self._segments + 1)
-            forgotten = list(range(head["first"], first))
-            state = {**head["state"], **delta}
-            return {"state": state, "first": first, "last": last, "updated": time.time()}
+    async def _loaded(self) -> dict[str, Any]:
+        if self._head is None:
+            head = await self._run.read() or {"segments": 0, "before": {}, "changed": {}}
+            self._segments = [
+                await self._segment(number).read() or [] for number in range(head["segments"])
+            ]
+            # An event is written before what it changes: a crash in between left it with the event.
+            for event in (each for segment in self._segments for each in segment):
+                if delta := event.get("actions", {}).get("stateDelta"):
+                    _note(head, await self._state.read(), delta)
+            self._head = head
+        return self._head
 
-        await self._turn.update(HEAD, change, {"state": {}, "first": 0, "last": 0, "updated": 0.0})
-        return forgotten
+    def _segment(self, number: int) -> TaskValue:
+        return TaskValue(self._turn, SEGMENT.format(number))
+
+    async def _add(self, event: Any) -> None:
+        head = await self._loaded()
+        size = len(msgspec.json.encode(event))
+        if not self._segments or self._room < size or len(self._segments[-1]) >= SEGMENT_EVENTS:
+            self._segments.append([])
+            self._room = SEGMENT_BYTES
+            head["segments"] = len(self._segments)
+            await self._run.write(head)
+        self._room -= size
+        self._segments[-1].append(event)
+        await self._segment(len(self._segments) - 1).write(self._segments[-1])
+
+    async def _change_state(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep changes of the state, and return the state."""
+        async with self._writing:
+            head, state = await self._loaded(), await self._state.read()
+            if delta:
+                _note(head, state, delta)
+                await self._run.write(head)
+            return {**state, **head["changed"]}
+
+
+def _note(head: dict[str, Any], state: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add changes of the state, which was this before, to what a run keeps beside its events."""
+    known = {name: state[name] for name in delta if name in state and name not in head["changed"]}
+    head["before"] = {**known, **head["before"]}
+    head["changed"] = {**head["changed"], **delta}
 
 
 def _kept_state(delta: Mapping[str, Any]) -> Any:
@@ -155,9 +220,11 @@ def _kept_state(delta: Mapping[str, Any]) -> Any:
     return to_jsonable_python(kept, serialize_unknown=True)
 
 
-def _from_a_message(events: list[Event]) -> list[Event]:
-    """Return the events from the first message of the user on: a call keeps its result."""
-    for number, event in enumerate(events):
-        if event.author == "user" and not event.get_function_responses():
-            return events[number:]
-    return events
+def _without_files(events: Messages) -> Messages:
+    def text(value: dict[str, Any]) -> Any | None:
+        blob = value.get("inlineData")
+        if not isinstance(blob, dict):
+            return None
+        return {"text": f"(a file of the type {blob.get('mimeType', 'unknown')})"}
+
+    return [replaced(each, text) for each in events]

@@ -20,15 +20,13 @@ from parley.integrations.google_adk.task_artifacts import TaskArtifacts
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
-SHARED_STATE = ("temp:", "app:", "user:", "parley:")
-"""The prefixes of state that progress does not show."""
-
 
 class ShownEvents:
     """Shows the events of a run: the text of the last message is the answer, the rest progress.
 
     Each agent of a ``ParallelAgent`` writes an artifact of its own name, because they speak at the
-    same time. The text of an agent with an output schema is data.
+    same time. The text of an agent with an output schema is data. Of the state, progress shows what
+    agents say under an ``output_key``: tools keep other things there, such as credentials.
     """
 
     def __init__(
@@ -47,6 +45,7 @@ class ShownEvents:
         self._where = dict(where)
         self._exits = exits
         self._parallel = parallel_agents(root)
+        self._output_keys = output_keys(root)
         self._branches: dict[str, RunOutput] = {}
         self._streamed: dict[str, bool] = {}
         self._begun: dict[str, bool] = {}
@@ -85,7 +84,7 @@ class ShownEvents:
         delta = {
             key: value
             for key, value in (actions.state_delta if actions else {}).items()
-            if not key.startswith(SHARED_STATE)
+            if key in self._output_keys
         }
         if delta and not event.partial:
             await self._output.step("state", to_jsonable_python(delta, serialize_unknown=True))
@@ -213,6 +212,18 @@ def schema_of(kind: Any) -> dict[str, Any] | None:
         return TypeAdapter(kind).json_schema()
     except PydanticUserError:  # a type that pydantic cannot describe has no schema to show
         return None
+
+
+def output_keys(root: Any) -> frozenset[str]:
+    """Return the keys of the state that an agent and its sub-agents write their answers under."""
+    found: set[str] = set()
+    todo = [root]
+    while todo:
+        agent = todo.pop()
+        todo += getattr(agent, "sub_agents", None) or ()
+        if isinstance(key := getattr(agent, "output_key", None), str):
+            found.add(key)
+    return frozenset(found)
 
 
 def parallel_agents(root: Any) -> frozenset[str]:

@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
 )
 
 from parley.agent.turn import Turn
+from parley.integrations.task_values import TaskValue
 from parley.llm.current_turn import current_turn
 
 R = TypeVar("R")
@@ -35,16 +36,25 @@ KEPT_TASKS = 20
 LARGEST = 32 * 1024 * 1024
 """How many characters a checkpoint has at most, as it is kept."""
 
+LARGEST_TOGETHER = 2 * LARGEST
+"""How many characters the checkpoints of tasks that have ended have together; oldest go first."""
+
+Place = tuple[str, str]
+"""The namespace and the id of a checkpoint."""
+
+EMPTY: dict[str, Any] = {"index": {}, "keys": []}
+
 Index = dict[str, dict[str, dict[str, Any]]]
-"""What is known of checkpoints, by namespace and id: their parent, and the task that made them."""
+"""What is known of checkpoints, by namespace and id: their parent, size, and task."""
 
 
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
-    It keeps the newest checkpoint of each of the last ``KEPT_TASKS`` tasks, and no history: give
-    the graph another checkpointer to travel in time. It raises ``RuntimeError`` outside of a turn,
-    and ``ValueError`` for a state that is too large.
+    It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed,
+    and no history: give the graph another checkpointer to travel in time. A task sees its own and
+    those of tasks that have completed; those of tasks that ended otherwise are removed. It raises
+    ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that is too large.
     """
 
     def __init__(self) -> None:
@@ -62,10 +72,13 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         thread, space = _names(config)
         index = await self._index(thread)
         ids = index.get(space, {})
-        checkpoint_id = get_checkpoint_id(config) or max(ids, default=None)
-        if checkpoint_id is None or checkpoint_id not in ids:
-            return None
-        return await self._tuple(thread, space, checkpoint_id, ids[checkpoint_id])
+        wanted = get_checkpoint_id(config)
+        for checkpoint_id in sorted(ids, reverse=True) if wanted is None else [wanted]:
+            if checkpoint_id in ids:
+                found = await self._tuple(thread, space, checkpoint_id, ids[checkpoint_id])
+                if found is not None:
+                    return found
+        return None
 
     async def alist(
         self,
@@ -110,11 +123,11 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         writes.sort(key=lambda each: writes_sort_key(each["path"], each["task"], each["index"]))
         return CheckpointTuple(
             config=_config(thread, space, checkpoint_id),
-            checkpoint=self._read(saved["checkpoint"]),
-            metadata=self._read(saved["metadata"]),
+            checkpoint=self.read(saved["checkpoint"]),
+            metadata=self.read(saved["metadata"]),
             parent_config=_config(thread, space, known["parent"]) if known["parent"] else None,
             pending_writes=[
-                (each["task"], each["channel"], self._read(each["value"])) for each in writes
+                (each["task"], each["channel"], self.read(each["value"])) for each in writes
             ],
         )
 
@@ -132,35 +145,73 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         thread, space = _names(config)
         checkpoint_id: str = checkpoint["id"]
         whole = get_serializable_checkpoint_metadata(config, metadata)
-        value = {"checkpoint": self._written(checkpoint), "metadata": self._written(whole)}
+        value = {"checkpoint": self.written(checkpoint), "metadata": self.written(whole)}
         if (size := len(value["checkpoint"][1])) > LARGEST:
             raise ValueError(
                 f"the state of the graph has grown to {size:,} characters, and a context keeps "
                 f"{LARGEST:,}: trim its messages, or compile it with a checkpointer"
             )
-        await turn.remember(_key(thread, space, checkpoint_id), value)
+        parent = get_checkpoint_id(config)
         known = {
-            "parent": get_checkpoint_id(config),
+            "parent": parent,
             "task": whole.get(TASK, ""),
             # A channel that keeps differences is read by way of the checkpoints before.
             "differs": bool(metadata.get("counters_since_delta_snapshot")),
+            "size": size,
         }
-        forgotten: list[tuple[str, str]] = []
+        forgotten: list[Place] = []
+
+        def add(own: dict[str, Any]) -> dict[str, Any]:
+            # Until the value of this one is written, the one before it is the newest.
+            index: Index = own["index"]
+            forgotten[:] = [each for each in _superfluous(index, space) if each != (space, parent)]
+            if not space and metadata.get("source", "") in ("input", "loop"):
+                forgotten.extend(_runs(index, before=parent or ""))
+            index = _without(index, forgotten)
+            index.setdefault(space, {})[checkpoint_id] = known
+            return {"index": index, "keys": _keys_of(thread, [*_places(index), *forgotten])}
+
+        await _own(thread).update(add, EMPTY)
+        await turn.remember(_key(thread, space, checkpoint_id), value)
+        await self._forget(thread, forgotten)
+        return _config(thread, space, checkpoint_id)
+
+    async def newest(self, thread: str) -> str:
+        """Return the id of the newest checkpoint of tasks that have ended, empty without one."""
+        return _newest(await _turn().recall(_key(thread), {}))
+
+    async def settle(self, thread: str, newest: str) -> bool:
+        """Let other tasks begin from where the task of this turn has ended.
+
+        Does nothing and returns false if ``newest`` is not the newest of those that have ended.
+        """
+        own: Index = (await _own(thread).read() or EMPTY)["index"]
+        is_settled = False
+
+        def together(index: Index) -> tuple[Index, Sequence[Place]]:
+            for space, ids in own.items():
+                index.setdefault(space, {}).update(ids)
+            old = [place for space in index for place in _superfluous(index, space)]
+            return index, [*old, *_runs(index)]
 
         def add(index: Index) -> Index:
-            index.setdefault(space, {})[checkpoint_id] = known
-            forgotten[:] = _superfluous(index, space, checkpoint_id, metadata.get("source", ""))
-            for name, each in forgotten:
-                del index[name][each]
-                if not index[name]:
-                    del index[name]
-            return index
+            nonlocal is_settled
+            is_settled = _newest(index) == newest
+            return _without(*together(index)) if is_settled else index
 
-        await turn.update(_key(thread), add, {})
-        for name, each in forgotten:
-            await turn.remember(f"{_key(thread, name, each)}:writes", None)
-            await turn.remember(_key(thread, name, each), None)
-        return _config(thread, space, checkpoint_id)
+        # The index names them until they are gone; what it names and is gone, is not read.
+        _, superfluous = together(await _turn().recall(_key(thread), {}))
+        await self._forget(thread, superfluous)
+        await _turn().update(_key(thread), add, {})
+        if is_settled:
+            await _own(thread).write(EMPTY)
+        return is_settled
+
+    async def _forget(self, thread: str, places: Sequence[Place]) -> None:
+        turn = _turn()
+        for space, checkpoint_id in places:
+            for key in _keys(thread, space, checkpoint_id):
+                await turn.remember(key, None)
 
     async def aput_writes(
         self,
@@ -177,7 +228,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                 "path": task_path,
                 "index": WRITES_IDX_MAP.get(channel, number),
                 "channel": channel,
-                "value": self._written(value),
+                "value": self.written(value),
             }
             for number, (channel, value) in enumerate(writes)
         ]
@@ -190,8 +241,14 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                     found[place] = each
             return list(found.values())
 
+        def name(own: dict[str, Any]) -> dict[str, Any]:
+            return {**own, "keys": [*own["keys"], key]}
+
         turn, checkpoint_id = _turn(), config["configurable"]["checkpoint_id"]
         key = f"{_key(thread, space, checkpoint_id)}:writes"
+        own = await _own(thread).read() or EMPTY
+        if checkpoint_id not in own["index"].get(space, {}):  # it is being written
+            await _own(thread).update(name, EMPTY)
         await turn.update(key, add, [])
         ids = (await self._index(thread)).get(space, {})
         if checkpoint_id not in ids and max(ids, default="") > checkpoint_id:
@@ -199,23 +256,25 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Forget all checkpoints of a thread."""
-        turn = _turn()
-        for space, ids in (await self._index(thread_id)).items():
-            for checkpoint_id in ids:
-                key = _key(thread_id, space, checkpoint_id)
-                await turn.remember(f"{key}:writes", None)
-                await turn.remember(key, None)
-        await turn.remember(_key(thread_id), None)
+        index = await self._index(thread_id)
+        await self._forget(thread_id, _places(index))
+        await _turn().remember(_key(thread_id), None)
+        await _own(thread_id).write(EMPTY)
 
     async def _index(self, thread: str) -> Index:
         found: Index = await _turn().recall(_key(thread), {})
+        own: Index = (await _own(thread).read() or EMPTY)["index"]
+        for space, ids in own.items():
+            found.setdefault(space, {}).update(ids)
         return found
 
-    def _written(self, value: object) -> list[str]:
+    def written(self, value: object) -> list[str]:
+        """Return a value as the JSON that is kept of it."""
         kind, data = self.serde.dumps_typed(value)
         return [kind, base64.b64encode(data).decode()]
 
-    def _read(self, value: Sequence[str]) -> Any:
+    def read(self, value: Sequence[str]) -> Any:
+        """Return a value of which ``written`` made JSON."""
         return self.serde.loads_typed((value[0], base64.b64decode(value[1])))
 
     # -- for nodes in threads ------------------------------------------------------------------
@@ -268,30 +327,59 @@ def _turn() -> Turn:
     return turn
 
 
-def _superfluous(index: Index, space: str, newest: str, source: str) -> list[tuple[str, str]]:
-    """Return the checkpoints that nothing goes on from, after the newest one was added."""
-    task = index[space][newest]["task"]
-    found: list[tuple[str, str]] = []
-    if not space and source in ("input", "loop"):
-        # The step has ended, and with it the subgraphs that ran in it. A ":" names such a run.
-        found += [
-            (name, each)
-            for name, ids in index.items()
-            if ":" in name
-            for each, known in ids.items()
-            if known["task"] == task
-        ]
+def _own(thread: str) -> TaskValue:
+    """Return the index of the checkpoints that go with the task of the turn."""
+    return TaskValue(_turn(), _key(thread), lists=True)
+
+
+def _newest(index: Index) -> str:
+    return max(index.get("", {}), default="")
+
+
+def _places(index: Index) -> Sequence[Place]:
+    return [(space, each) for space, ids in index.items() for each in ids]
+
+
+def _keys_of(thread: str, places: Sequence[Place]) -> Sequence[str]:
+    return [key for place in places for key in _keys(thread, *place)]
+
+
+def _runs(index: Index, before: str | None = None) -> Sequence[Place]:
+    """Return the checkpoints of subgraphs that ran in a step: a ":" names such a run.
+
+    ``before`` is the checkpoint with which the newest step began that may not have ended.
+    """
+    found = [place for place in _places(index) if ":" in place[0]]
+    return [place for place in found if before is None or place[1] < before]
+
+
+def _without(index: Index, places: Sequence[Place]) -> Index:
+    left = {
+        space: {each: known for each, known in ids.items() if (space, each) not in places}
+        for space, ids in index.items()
+    }
+    return {space: ids for space, ids in left.items() if ids}
+
+
+def _superfluous(index: Index, space: str) -> list[Place]:
+    """Return the checkpoints of a namespace that nothing goes on from."""
     kept: set[str] = set()
     tasks: set[str] = set()
-    for each in sorted(index[space], reverse=True):
-        if index[space][each]["task"] not in tasks and len(tasks) < KEPT_TASKS:
-            tasks.add(index[space][each]["task"])
-            behind: str | None = each
-            while behind in index[space] and behind not in kept:
-                kept.add(behind)
-                known = index[space][behind]
-                behind = known["parent"] if known["differs"] else None
-    return found + [(space, each) for each in index[space] if each not in kept]
+    size = 0
+    for each in sorted(index.get(space, {}), reverse=True):
+        known = index[space][each]
+        if known["task"] in tasks or len(tasks) >= KEPT_TASKS:
+            continue
+        size += known["size"]
+        if tasks and size > LARGEST_TOGETHER:
+            break
+        tasks.add(known["task"])
+        behind: str | None = each
+        while behind in index[space] and behind not in kept:
+            kept.add(behind)
+            known = index[space][behind]
+            behind = known["parent"] if known["differs"] else None
+    return [(space, each) for each in index.get(space, {}) if each not in kept]
 
 
 def _names(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -316,3 +404,9 @@ def _key(thread: str, space: str | None = None, checkpoint_id: str = "") -> str:
         return f"langgraph:{digest}"
     within = hashlib.sha256(space.encode()).hexdigest()[:16] if space else "root"
     return f"langgraph:{digest}:{within}:{checkpoint_id}"
+
+
+def _keys(thread: str, space: str, checkpoint_id: str) -> tuple[str, str]:
+    """Return the keys of a checkpoint, and of what nodes wrote after it."""
+    key = _key(thread, space, checkpoint_id)
+    return f"{key}:writes", key

@@ -131,15 +131,37 @@ def _decisions(
         data = data["decisions"]
     if isinstance(data, Mapping) and isinstance(data.get("type"), str):
         data = [data] * len(requests)
-    if isinstance(data, list):
-        if len(data) != len(requests):
-            raise NotUnderstood(f"There are {len(requests)} calls to decide about, in order.")
-        return data
     allowed = {
         each.get("action_name"): each.get("allowed_decisions")
         for each in value.get("review_configs") or []
     }
-    return [_decision(allowed.get(each.get("name")), answer) for each in requests]
+    may = [allowed.get(each.get("name")) for each in requests]
+    if isinstance(data, list):
+        if len(data) != len(requests):
+            raise NotUnderstood(f"There are {len(requests)} calls to decide about, in order.")
+        return [_checked_decision(*each) for each in zip(may, data, strict=True)]
+    return [_decision(each, answer) for each in may]
+
+
+KINDS = ("approve", "edit", "reject", "respond")
+
+
+def _checked_decision(allowed: Sequence[str] | None, decision: Any) -> Any:
+    """Return a decision that is data. Raises ``NotUnderstood`` for one that cannot be read."""
+    kinds = [each for each in KINDS if allowed is None or each in allowed]
+    kind = decision.get("type") if isinstance(decision, Mapping) else None
+    if kind not in kinds:
+        raise NotUnderstood(f"A decision is an object; its type is one of {', '.join(kinds)}.")
+    edited = decision.get("edited_action")
+    if kind == "edit" and not (
+        isinstance(edited, Mapping)
+        and isinstance(edited.get("name"), str)
+        and isinstance(edited.get("args"), Mapping)
+    ):
+        raise NotUnderstood("A decision to edit has an edited_action with a name and args.")
+    if not isinstance(decision.get("message", ""), str):
+        raise NotUnderstood("The message of a decision is text.")
+    return decision
 
 
 def _decision(allowed: Sequence[str] | None, answer: Message) -> dict[str, Any]:

@@ -166,18 +166,30 @@ class ThreadRun:
         state, is_newest = await self._thread.place()
         if state is None:
             given = await self._served.input_of(self._turn)
-            await self._go(given, None)
+            await self._go(given, await self._thread.beginning())
             state, is_newest = await self._thread.place()
         while state is not None and state.next:
             given = await self._next(state)
-            await self._go(given, None if is_newest else state)
+            await self._go(given, self._thread.config(None if is_newest else state))
             state, is_newest = await self._thread.place()
         if state is None:
             raise RuntimeError("the checkpointer of the graph lost the state of its thread")
         await self._finish(state.values)
+        await self._end(state)
 
-    async def _go(self, given: Any, at: Snapshot | None) -> None:
-        config = self._thread.config(at)
+    async def _end(self, state: Snapshot | None) -> None:
+        """Let other tasks of the thread begin from where this one has ended."""
+        checkpoints, name = self._served.checkpoints, self._thread.name
+        if checkpoints is None:
+            return await self._thread.end(state)
+        while state is not None:
+            newest = await checkpoints.newest(name)
+            await self._thread.end(state)
+            if await checkpoints.settle(name, newest):
+                return
+            state, _ = await self._thread.place()  # on another replica a task ended meanwhile
+
+    async def _go(self, given: Any, config: dict[str, Any]) -> None:
         try:
             async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
                 async for _, mode, data in events:
@@ -209,6 +221,7 @@ class ThreadRun:
 
     async def _next(self, state: Snapshot) -> Any:
         """Return what a graph that has not ended goes on with."""
+        await self._thread.wait()
         if state.interrupts:
             return Command(resume={each.id: await self._answer(each) for each in state.interrupts})
         graph = self._served.graph

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 from parley.agent.turn import Turn
-from parley.integrations.langgraph.checkpoints import TASK
+from parley.integrations.langgraph.checkpoints import TASK, ContextCheckpoints
+from parley.integrations.langgraph.merging import last_update
+from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
+
+BASE = "parley_base"
+"""The metadata of checkpoints that says which one of other tasks they have in them."""
+
+NOTHING = "00000000-0000-0000-0000-000000000000"
+"""The id of a checkpoint that there is not: from there a task begins with an empty state."""
 
 Snapshot = Any
 """LangGraph's ``StateSnapshot``."""
@@ -31,7 +39,9 @@ class GraphThread:
 
     The thread is named like the context, for its owner alone. Checkpoints say which task made them,
     so each task goes on from its own newest one, also when another task of the same context has
-    gone on in the thread meanwhile.
+    gone on in the thread meanwhile. A task begins from the newest checkpoint of a task that has
+    ended, so it has nothing of others that wait or were canceled; when it has ended, what it
+    changed is put on top of what others have ended with meanwhile.
     """
 
     def __init__(self, graph: Any, turn: Turn, config: Mapping[str, Any]) -> None:
@@ -39,15 +49,82 @@ class GraphThread:
         self.name = thread_id(turn)
         self._task_id = turn.task_id
         self._config = dict(config)
+        self._base = ""
+        self._beginning = TaskValue(turn, "langgraph:beginning")
 
-    def config(self, at: Snapshot | None = None) -> dict[str, Any]:
+    def config(self, at: Snapshot | None = None, **metadata: Any) -> dict[str, Any]:
         """Return the configuration of a run: of the thread, or from one of its checkpoints."""
+        return self._config_at("" if at is None else _id_of(at), **metadata)
+
+    def _config_at(self, checkpoint_id: str, **metadata: Any) -> dict[str, Any]:
         configurable = {**self._config.get("configurable", {}), "thread_id": self.name}
-        if at is not None:
+        if checkpoint_id:
             configurable["checkpoint_ns"] = ""
-            configurable["checkpoint_id"] = at.config["configurable"]["checkpoint_id"]
-        metadata = {**self._config.get("metadata", {}), TASK: self._task_id}
+            configurable["checkpoint_id"] = checkpoint_id
+        known = {TASK: self._task_id, BASE: self._base, **metadata}
+        metadata = {**self._config.get("metadata", {}), **known}
         return {**self._config, "configurable": configurable, "metadata": metadata}
+
+    async def beginning(self) -> dict[str, Any]:
+        """Return the configuration of the first run of a task."""
+        head = await self.graph.aget_state(self._where)
+        if head.metadata is None or not head.next:
+            self._base = NOTHING if head.metadata is None else _id_of(head)
+            return self.config()
+        self._base = NOTHING
+        async for found in self._ended():
+            self._base = _id_of(found)
+            break
+        return self._config_at(self._base)
+
+    async def _ended(self) -> AsyncIterator[Snapshot]:
+        """Yield where other tasks of the thread have ended, the newest first."""
+        tasks = {self._task_id}
+        where = {"configurable": {**self._where["configurable"], "checkpoint_ns": ""}}
+        async for saved in self.graph.checkpointer.alist(where):
+            task = saved.metadata.get(TASK, "")
+            if task not in tasks:
+                tasks.add(task)
+                state = await self.graph.aget_state(saved.config)
+                if not state.next:
+                    yield state
+
+    async def end(self, state: Snapshot) -> None:
+        """Put what the task has changed on top of what others have ended with since it began."""
+        if getattr(self.graph, "builder", None) is None:
+            return
+        async for other in self._ended():
+            if _id_of(other) > self._base:
+                before = await self._values_before()
+                update = last_update(self.graph, other.values, before, state.values)
+                self._base = _id_of(other)  # it has what this one has, and more
+                await self.graph.abulk_update_state(self.config(other), update)
+            return
+
+    async def wait(self) -> None:
+        """Keep the state from which the task began: others may end meanwhile, and push it out."""
+        saver = self.graph.checkpointer
+        if not isinstance(saver, ContextCheckpoints) or self._base in ("", NOTHING):
+            return
+        if await self._beginning.read() is None:
+            values = saver.written(await self._values_before())
+            await self._beginning.write({"base": self._base, "values": values})
+
+    async def _values_before(self) -> dict[str, Any]:
+        """Return the state from which the task began."""
+        saver = self.graph.checkpointer
+        if self._base in ("", NOTHING):
+            return {}
+        if isinstance(saver, ContextCheckpoints):
+            kept = await self._beginning.read()
+            if kept is not None and kept["base"] == self._base:
+                return dict(saver.read(kept["values"]))
+        found = await self.graph.aget_state(self._config_at(self._base))
+        return dict(found.values or {})
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        return {"configurable": self.config()["configurable"]}
 
     async def place(self) -> tuple[Snapshot | None, bool]:
         """Return the newest state of this task, and whether it is that of the thread too.
@@ -55,17 +132,22 @@ class GraphThread:
         There is none before the task's message was given to the graph, and after checkpoints were
         lost.
         """
-        where = {"configurable": self.config()["configurable"]}
-        head = await self.graph.aget_state(where, subgraphs=True)
+        head = await self.graph.aget_state(self._where, subgraphs=True)
         if (head.metadata or {}).get(TASK) == self._task_id:
+            self._base = head.metadata.get(BASE, "")
             return head, True
         if head.metadata is None:
             return None, True
         async for found in self.graph.aget_state_history(
-            where, filter={TASK: self._task_id}, limit=1
+            self._where, filter={TASK: self._task_id}, limit=1
         ):
+            self._base = found.metadata.get(BASE, "")
             return found, False
         return None, True
+
+
+def _id_of(state: Snapshot) -> str:
+    return str(state.config["configurable"]["checkpoint_id"])
 
 
 def is_at_breakpoint(graph: Any, state: Snapshot) -> list[str]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.llms import ChatMessage
 
 from parley.agent.turn import Turn
+from parley.integrations.conversations import ContextConversation
 from parley.integrations.llama_index.failures import failed
 from parley.integrations.llama_index.outputs import sources_of
 from parley.llm.run_output import RunOutput
 
 KEY = "urn:parley:llama-index:chat"
-
-MAX_BYTES = 500_000
-"""How many bytes of JSON a conversation keeps; its oldest messages are dropped above that."""
 
 
 async def query(engine: BaseQueryEngine, turn: Turn, output: RunOutput) -> None:
@@ -32,27 +29,17 @@ async def query(engine: BaseQueryEngine, turn: Turn, output: RunOutput) -> None:
 
 async def chat(engine: BaseChatEngine, turn: Turn, output: RunOutput) -> None:
     """Say the text of the message to a chat engine, with the conversation of the context."""
-    said = [each for each in await turn.recall(KEY, []) if each["task"] != turn.task_id]
-    history = [ChatMessage(**item) for each in said for item in each["messages"]]
+    conversation = ContextConversation(turn, KEY)
+    history = [ChatMessage(**each) for each in await conversation.earlier()]
     try:
         response: Any = await engine.astream_chat(turn.message.text, chat_history=history)
         text = await _show(response, output)
     except Exception as error:
         failed(turn, error)
         raise
-    spoken = [
-        {"role": "user", "content": turn.message.text},
-        {"role": "assistant", "content": text},
-    ]
-    entry = {"task": turn.task_id, "messages": spoken}
-
-    def added(kept: list[Any]) -> list[Any]:
-        kept = [each for each in kept if each["task"] != turn.task_id] + [entry]
-        while len(kept) > 1 and len(msgspec.json.encode(kept)) > MAX_BYTES:
-            del kept[0]
-        return kept
-
-    await turn.update(KEY, added, [])
+    await conversation.add(
+        [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
+    )
 
 
 async def _show(response: Any, output: RunOutput) -> str:

@@ -15,24 +15,31 @@ from workflows.events import StepState, StepStateChanged, WorkflowIdleEvent
 from workflows.handler import WorkflowHandler
 
 from parley.agent.turn import Turn
+from parley.integrations.conversations import ContextConversation, ContextState
 from parley.integrations.llama_index.event_display import WorkflowDisplay
 from parley.integrations.llama_index.failures import failed
 from parley.integrations.llama_index.inputs import chat_message, start_values
 from parley.integrations.llama_index.outputs import result_of
 from parley.integrations.llama_index.questions import Questions, asking, awaited_by, described
-from parley.integrations.llama_index.serializing import ContextSerializer
+from parley.integrations.llama_index.serializing import (
+    ContextSerializer,
+    Kept,
+    parts_of,
+    without_files,
+    written_state,
+)
+from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 STEP = "llama-index"
-KEY = "urn:parley:llama-index:conversation"
+MESSAGES = "urn:parley:llama-index:messages"
+STATE = "urn:parley:llama-index:state"
+CHECKPOINT = "urn:parley:llama-index:checkpoint"
 
 CHECKPOINT_BYTES = 500_000
 """A larger context is kept only at a question; a crash then repeats more."""
-
-MAX_BYTES = 1_000_000
-"""How many bytes of JSON a conversation keeps; the older half of its messages goes above that."""
 
 QUIET_SECONDS = 0.05
 """For how long no event comes of a workflow that stands still, and waits for none in a step."""
@@ -50,7 +57,8 @@ class WorkflowRun:
     """Runs a workflow for one turn.
 
     Its context at a question is a step of the task. Its context after each step is kept until the
-    task ends, so a crash repeats the steps that had not ended.
+    task ends, so a crash repeats the steps that had not ended. When it has ended, what it added to
+    the memory and changed in the store is added to what the context has by then.
     """
 
     def __init__(
@@ -70,7 +78,10 @@ class WorkflowRun:
         self._memory = None if memory is None else memory(thread_id(turn))
         self._is_agent = isinstance(workflow, AgentWorkflow | BaseWorkflowAgent)
         self._serializer = ContextSerializer(_llm_of(workflow), self._memory)
-        self._key = f"{KEY}:{turn.task_id}"
+        self._checkpoints = TaskValue(turn, CHECKPOINT)
+        self._conversation = ContextConversation(turn, MESSAGES, shorten=without_files)
+        self._store = ContextState(turn, STATE)
+        self._before: dict[str, Any] = {}
         self._is_live = False
         self._context: Context | None = None
         self._handler: WorkflowHandler | None = None
@@ -102,7 +113,7 @@ class WorkflowRun:
         """Run until the workflow asks, and return its context. Raises ``WorkflowOver``."""
         if not self._is_live:
             self._is_live = True
-            newest = await self._turn.recall(self._key)
+            newest = await self._checkpoints.read()
             if newest is not None and newest["number"] == number:
                 kept, answers = newest, newest_answers(newest, answers)
             self._display.used = _usage(kept)
@@ -153,10 +164,12 @@ class WorkflowRun:
     async def _started(self, kept: dict[str, Any] | None) -> WorkflowHandler:
         workflow: Any = self._workflow
         if kept is not None:
+            if self._memory is None:
+                self._conversation.resume(kept["conversation"], parts_of(kept["context"]).messages)
+                self._before = kept["before"]
             self._context = self._read(kept["context"])
             return workflow.run(ctx=self._context)
-        said = None if self._memory is not None else await self._turn.recall(KEY)
-        self._context = Context(workflow) if said is None else self._read(said)
+        self._context = await self._first_context()
         if not self._is_agent:
             values = await start_values(self._turn, workflow, self._turn.message)
             return workflow.run(ctx=self._context, **values)
@@ -164,6 +177,19 @@ class WorkflowRun:
         if self._memory is not None:
             return workflow.run(user_msg=message, ctx=self._context, memory=self._memory)
         return workflow.run(user_msg=message, ctx=self._context)
+
+    async def _first_context(self) -> Context:
+        """Return a context with what tasks that ended have left."""
+        new = Context(self._workflow)
+        if self._memory is not None:
+            return new
+        messages = await self._conversation.earlier()
+        self._before = await self._store.read()
+        if not messages and not self._before:
+            return new
+        state: dict[str, Any] = json.loads(json.dumps(new.to_dict(self._serializer)))
+        state["state"] = written_state(Kept(messages, self._before), state["state"])
+        return self._read(state)
 
     def _send(self, answers: list[Any]) -> None:
         assert self._context is not None
@@ -201,21 +227,28 @@ class WorkflowRun:
         state = self._state()
         waiting = awaited_by(self._workflow, state)
         questions = [described(each, waiting) for each in pending]
-        return {"context": state, "questions": questions, "usage": _said(self._display.used)}
+        return {**self._kept(state), "questions": questions}
 
     async def _checkpoint(self, number: int) -> None:
         state = self._state()
         if state["is_running"] and len(msgspec.json.encode(state)) <= CHECKPOINT_BYTES:
-            usage = _said(self._display.used)
-            kept = {"context": state, "number": number, "usage": usage, "questions": []}
-            await self._turn.remember(self._key, kept)
+            kept = {**self._kept(state), "number": number, "questions": []}
+            await self._checkpoints.write(kept)
+
+    def _kept(self, state: dict[str, Any]) -> dict[str, Any]:
+        kept = {"context": state, "usage": _said(self._display.used)}
+        if self._memory is None:
+            kept["conversation"] = self._conversation.mark(parts_of(state).messages)
+            kept["before"] = self._before
+        return kept
 
     # -- the end -------------------------------------------------------------------------------
 
     async def _finish(self, result: Any) -> None:
         if self._memory is None:
-            await self._remember()
-        await self._turn.remember(self._key, None)
+            kept = parts_of(self._state())
+            await self._conversation.finish(kept.messages)
+            await self._store.write(self._before, kept.state)
         self._output.used(self._display.used)
         text, data, schema = result_of(result)
         if data is None and self._is_agent and self._schema is not None:
@@ -224,22 +257,6 @@ class WorkflowRun:
             await self._output.data(data, schema=self._schema or schema)
         elif text and not self._display.said:
             await self._output.text(text)
-
-    async def _remember(self) -> None:
-        """Keep the context for the next turn of the conversation, within bounds."""
-        assert self._context is not None
-        state = self._state()
-        while len(msgspec.json.encode(state)) > MAX_BYTES:
-            memory = await self._context.store.get("memory", default=None)
-            messages = [] if memory is None else memory.get_all()
-            later = [n for n, each in enumerate(messages) if n and each.role == "user"]
-            if not later:
-                self._turn.log.warning("the conversation is too large to be kept")
-                return
-            memory.set(messages[later[len(later) // 2] :])
-            await self._context.store.set("memory", memory)
-            state = self._state()
-        await self._turn.remember(KEY, state)
 
 
 def newest_answers(newest: dict[str, Any], answers: list[Any]) -> list[Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from parley.extensions.skill_schemas import schemas_on
 from parley.host.connecting import connect
 from parley.integrations.mcp.schemas import WRAPPED_INPUT, WRAPPED_RESULT, object_schema
 from parley.llm.remote_skills import RemoteSkill, tool_name
+from parley.llm.tool_names import LONGEST
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 
@@ -36,6 +38,9 @@ MOST_FOUND = 256
 
 LOAD_SECONDS = 20.0
 """How long an agent may take to answer with its card."""
+
+MARK_LENGTH = 12
+"""How many characters of the digest of an address are part of a name: 60 bits."""
 
 
 class SkillTool:
@@ -77,12 +82,13 @@ class SkillTool:
 class BridgedAgent:
     """An agent of a bridge. ``is_found``: a search found it, so it gets no credentials.
 
-    ``slug`` names it in tools, resources and handles.
+    ``slug`` names it in tools, resources and handles. ``mark`` tells it from others of its name.
     """
 
-    def __init__(self, reference: Any, slug: str, *, is_found: bool) -> None:
+    def __init__(self, reference: Any, slug: str, *, is_found: bool, mark: str = "") -> None:
         self.reference = reference
         self.slug = slug
+        self.mark = mark
         self.is_found = is_found
         self.card: AgentCard | None = None
         self.read_at = float("-inf")
@@ -94,7 +100,13 @@ class BridgedAgent:
 
 
 class BridgedAgents:
-    """The agents of a bridge. ``options`` are those of ``parley.connect`` for named ones."""
+    """The agents of a bridge. ``options`` are those of ``parley.connect`` for named ones.
+
+    Tools are named after agents so that a host that trusts a tool never reaches another agent by
+    its name. The name of an agent that a search found has the mark of its address, always: what
+    else was found does not change it. Of those that the operator named, two of one name have it. A
+    name stays with the agent that has it, whatever answers later.
+    """
 
     def __init__(
         self, named: Sequence[Any], found: Sequence[FoundAgent], options: Mapping[str, Any]
@@ -121,12 +133,12 @@ class BridgedAgents:
                 if place not in self._cards or now - self._cards[place].read_at > CARD_SECONDS
             ]
             read = await asyncio.gather(*(self._read(each) for each in old))
-            problems: dict[int, str] = {}
-            for place, card in zip(old, read, strict=True):
-                if isinstance(card, str):
-                    problems[place] = card
-                    continue
-                agent = self._cards.get(place) or self._add(place, card)
+            results = dict(zip(old, read, strict=True))
+            problems = {place: card for place, card in results.items() if isinstance(card, str)}
+            cards = {place: card for place, card in results.items() if not isinstance(card, str)}
+            self._add({place: card for place, card in cards.items() if place not in self._cards})
+            for place, card in cards.items():
+                agent = self._cards[place]
                 agent.card, agent.read_at = card, now
             if len(problems) < len(old) or not self.tools:
                 self._name_tools(reserved)
@@ -144,25 +156,33 @@ class BridgedAgents:
             log.warning("an agent cannot be offered: %s", problem)
             return problem
 
-    def _add(self, place: int, card: AgentCard) -> BridgedAgent:
-        reference, is_found = self._named[place]
-        wanted = tool_name(card.name.lower())[:30]
-        slug, number = wanted, 2
-        while slug in self._agents:
-            slug, number = f"{wanted}_{number}", number + 1
-        agent = BridgedAgent(reference, slug, is_found=is_found)
-        self._agents[slug] = self._cards[place] = agent
-        return agent
+    def _add(self, cards: Mapping[int, AgentCard]) -> None:
+        """Name the agents that answered for the first time."""
+        plain = {place: tool_name(card.name.lower())[:30] for place, card in cards.items()}
+        counts = Counter(plain[place] for place in cards if not self._named[place][1])
+        for place, card in cards.items():
+            reference, is_found = self._named[place]
+            slug, mark = plain[place], _mark(_address(reference, card))
+            if is_found or counts[slug] > 1 or slug in self._agents:
+                slug = f"{slug}_{mark}"
+            marked, number = slug, 2
+            while slug in self._agents:  # one agent, twice
+                slug, number = f"{marked}_{number}", number + 1
+            agent = BridgedAgent(reference, slug, is_found=is_found, mark=mark)
+            self._agents[slug] = self._cards[place] = agent
 
     def _name_tools(self, reserved: frozenset[str]) -> None:
         tools: dict[str, SkillTool] = {}
-        is_alone = len(self._named) == 1
-        for place in sorted(self._cards):
-            agent = self._cards[place]
+        only_named = sum(not is_found for _, is_found in self._named) == 1
+        for agent in sorted(self._cards.values(), key=lambda each: each.is_found):
             assert agent.card is not None
+            is_alone = only_named and not agent.is_found
             schemas = schemas_on(agent.card)
             for skill in agent.card.skills:
                 wanted = tool_name(skill.id if is_alone else f"{agent.slug}_{skill.id}")
+                there = tools.get(wanted) or self.tools.get(wanted)
+                if there is not None and there.agent is not agent:
+                    wanted = f"{wanted[: LONGEST - MARK_LENGTH - 1]}_{agent.mark}"
                 name, number = wanted, 2
                 while name in tools or name in reserved:
                     name, number = f"{wanted[:60]}_{number}", number + 1
@@ -212,6 +232,22 @@ class BridgedAgents:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._connections.aclose()
+
+
+def _address(reference: Any, card: AgentCard) -> str:
+    """Return what tells an agent from another one that has its name."""
+    if isinstance(reference, FoundAgent):
+        return f"{reference.identifier} {reference.card_url}"
+    if isinstance(reference, str):
+        scheme, _, rest = reference.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"  # a password may change
+    return card.supported_interfaces[0].url if card.supported_interfaces else card.name
+
+
+def _mark(address: str) -> str:
+    digest = base64.b32encode(hashlib.sha256(address.encode()).digest()).decode()
+    return digest[:MARK_LENGTH].lower()
 
 
 async def _open(reference: Any, **options: Any) -> RemoteAgent:

@@ -53,7 +53,8 @@ class McpBridge:
     in ``found`` and those that ``registry`` finds get no credentials, and are called at public
     addresses only, as after ``parley.find``. With ``carries`` a host's own bearer token or API key
     (``X-API-Key``) goes to the named agents. ``binds`` ties the names of tasks to their callers,
-    for hosts of several users; ``key`` is the secret for that, by default one of this process.
+    over HTTP; ``key`` is the secret for that, by default one of this process. Over stdio there is
+    one host, so its names are not tied, and outlive the process.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class McpBridge:
         name: str = "parley",
         wait: float = WAIT_SECONDS,
         carries: bool = False,
-        binds: bool = False,
+        binds: bool = True,
         key: bytes = b"",
         **options: Any,
     ) -> None:

@@ -19,21 +19,25 @@ class UnknownHandle(Exception):
 class Handles:
     """Names tasks as ``agent.task``, and with a ``key`` binds each name to its caller.
 
-    Where several callers share the agents' credentials, nobody can name a task of another.
+    Where several callers share the agents' credentials, nobody can name a task of another. A
+    ``principal`` of ``None`` is the one host of a connection that no other has: its names are not
+    bound.
     """
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
 
-    def make(self, agent: str, task_id: str, principal: str = "") -> str:
+    def make(self, agent: str, task_id: str, principal: str | None = "") -> str:
         """Return the handle of a task."""
         named = f"{agent}.{task_id}"
-        return f"{named}.{self._mac(named, principal)}" if self._key else named
+        if not self._key or principal is None:
+            return named
+        return f"{named}.{self._mac(named, principal)}"
 
-    def read(self, handle: str, principal: str = "") -> tuple[str, str]:
+    def read(self, handle: str, principal: str | None = "") -> tuple[str, str]:
         """Return the agent and the id of the task. Raises ``UnknownHandle``."""
         named = handle
-        if self._key:
+        if self._key and principal is not None:
             named, _, mac = handle.rpartition(".")
             if not hmac.compare_digest(mac.encode(), self._mac(named, principal).encode()):
                 raise UnknownHandle

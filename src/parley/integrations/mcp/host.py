@@ -35,10 +35,13 @@ class HostRequest:
                 self.credentials["bearer"] = token.strip()
             if key := headers.get("x-api-key", ""):
                 self.credentials["api_key"] = key
-        self.principal = self._principal()
+        self.principal = None if headers is None else self._principal()
 
     def _principal(self) -> str:
-        """Return who asks, as far as that is known: tasks are bound to it."""
+        """Return who asks, as far as that is known: tasks are bound to it.
+
+        Over stdio ``principal`` is ``None``: one host has the connection.
+        """
         token = get_access_token()
         if token is not None:
             return repr(principal_components(token))

@@ -8,14 +8,16 @@ import msgspec
 from agents.items import RunItem, ToolApprovalItem
 
 from parley.agent.turn import Turn
+from parley.integrations.conversations import ContextConversation, replaced
 
-KEY = "urn:parley:openai-agents:conversation"
+KEY = "urn:parley:openai-agents:messages"
 
 MAX_BYTES = 500_000
 """How many bytes of JSON a conversation keeps; its oldest turns are dropped above that."""
 
 MAX_TURN_BYTES = 200_000
-"""Above this, the files of a turn are not kept, only that they were there."""
+"""Above this, the files of a turn are not kept, only that they were there, and if that is not
+enough, only its messages."""
 
 _FILES = {
     "input_image": "(an image)",
@@ -26,26 +28,27 @@ _FILES = {
 
 async def conversation(turn: Turn) -> list[Any]:
     """Return the items of earlier turns of this context, the oldest first."""
-    said = await turn.recall(KEY, [])
-    return [item for each in said if each["task"] != turn.task_id for item in each["items"]]
+    return await _kept(turn).earlier()
 
 
 async def remember(turn: Turn, item: dict[str, Any], new_items: list[RunItem]) -> None:
     """Add the message and what the run made of it. Idempotent for a task."""
     items: list[Any] = [item]
     items += [each.to_input_item() for each in new_items if not isinstance(each, ToolApprovalItem)]
-    if len(msgspec.json.encode(items)) > MAX_TURN_BYTES:
-        items = [_without_files(each) for each in items]
-    entry = {"task": turn.task_id, "items": msgspec.json.decode(msgspec.json.encode(items))}
+    await _kept(turn).add(_bounded(msgspec.json.decode(msgspec.json.encode(items))))
 
-    def added(said: list[Any]) -> list[Any]:
-        kept = [each for each in said if each["task"] != turn.task_id] + [entry]
-        sizes = [len(msgspec.json.encode(each)) for each in kept]
-        while len(kept) > 1 and sum(sizes) > MAX_BYTES:
-            del kept[0], sizes[0]
-        return kept
 
-    await turn.update(KEY, added, [])
+def _kept(turn: Turn) -> ContextConversation:
+    return ContextConversation(turn, KEY, max_bytes=MAX_BYTES)
+
+
+def _bounded(items: list[Any]) -> list[Any]:
+    if len(msgspec.json.encode(items)) <= MAX_TURN_BYTES:
+        return items
+    items = [replaced(each, _without_file) for each in items]
+    if len(msgspec.json.encode(items)) <= MAX_TURN_BYTES:
+        return items
+    return [each for each in items if each.get("type", "message") == "message"]
 
 
 def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
@@ -69,11 +72,6 @@ def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
     return [*said, *new]
 
 
-def _without_files(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_files(each) for each in value]
-    if isinstance(value, dict):
-        if (kind := value.get("type")) in _FILES:
-            return {"type": "input_text", "text": _FILES[kind]}
-        return {name: _without_files(each) for name, each in value.items()}
-    return value
+def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
+    said = _FILES.get(str(value.get("type")))
+    return None if said is None else {"type": "input_text", "text": said}

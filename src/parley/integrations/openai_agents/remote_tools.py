@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from typing import Any
 
 import agents
@@ -13,12 +12,10 @@ from agents.tool_context import ToolContext
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.message_files import InputFile
+from parley.integrations.open_questions import PARAMETERS, OpenQuestions
 from parley.integrations.openai_agents.turn_run import current_run
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, tool_name
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 from parley.model.parts import Part
-
-MAX_QUESTIONS = 100
-"""How many questions of remote tasks wait for an answer, outside of turns; older ones are lost."""
 
 
 async def tools(agent: Callee, **options: Any) -> list[agents.FunctionTool]:
@@ -33,56 +30,8 @@ async def tools(agent: Callee, **options: Any) -> list[agents.FunctionTool]:
     skills = await remote_skills(agent, **options)
     if not skills:
         return []
-    questions = OpenQuestions(tool_name(f"answer_{skills[0].card.name}"))
-    found = [_tool(skill, questions) for skill in skills]
-    return [*found, questions.tool(skills[0].card.name)]
-
-
-class OpenQuestions:
-    """Questions of remote tasks that were called outside of a turn."""
-
-    def __init__(self, answer_name: str) -> None:
-        self._name = answer_name
-        self._open: OrderedDict[str, tuple[RemoteSkill, RemoteQuestion]] = OrderedDict()
-
-    def ask(self, skill: RemoteSkill, question: RemoteQuestion) -> str:
-        """Return a question as the model reads it."""
-        self._open[question.task.id] = (skill, question)
-        while len(self._open) > MAX_QUESTIONS:
-            self._open.popitem(last=False)
-        return (
-            f"The agent asks: {question.text}\n"
-            f"(The task {question.task.id} waits; answer it with the tool {self._name}.)"
-        )
-
-    def tool(self, of: str) -> agents.FunctionTool:
-        """Return the tool that answers."""
-        words = {
-            "task": {"type": "string", "description": "The id of the task that asks"},
-            "answer": {"type": "string", "description": "What to answer"},
-        }
-        return agents.FunctionTool(
-            name=self._name,
-            description=f"Answers a question of the agent {of}.",
-            params_json_schema={
-                "type": "object",
-                "properties": words,
-                "required": list(words),
-                "additionalProperties": False,
-            },
-            on_invoke_tool=self._answer,
-            is_enabled=lambda context, agent: bool(self._open),
-        )
-
-    async def _answer(self, context: ToolContext[Any], arguments: str) -> Any:
-        given = json.loads(arguments or "{}")
-        skill, question = self._open.pop(str(given.get("task", "")), (None, None))
-        if skill is None or question is None:
-            return f"No such task waits. Those that do: {', '.join(self._open) or 'none'}."
-        try:
-            return output_of(await skill.answer(question.task, str(given.get("answer", ""))))
-        except RemoteQuestion as another:
-            return self.ask(skill, another)
+    questions = OpenQuestions(skills[0].card.name)
+    return [*(_tool(skill, questions) for skill in skills), _answering(questions)]
 
 
 class RemoteInvocation:
@@ -102,8 +51,24 @@ class RemoteInvocation:
                     json.loads(arguments or "{}"), key="" if run is None else run.call_key()
                 )
             except RemoteQuestion as question:
-                return self._questions.ask(self.skill, question)
+                result = self._questions.ask(self.skill, question)
         return output_of(result)
+
+
+def _answering(questions: OpenQuestions) -> agents.FunctionTool:
+    async def answer(context: ToolContext[Any], arguments: str) -> Any:
+        given = json.loads(arguments or "{}")
+        return output_of(
+            await questions.answer(str(given.get("task", "")), str(given.get("answer", "")))
+        )
+
+    return agents.FunctionTool(
+        name=questions.tool_name,
+        description=questions.description,
+        params_json_schema=dict(PARAMETERS),
+        on_invoke_tool=answer,
+        is_enabled=lambda context, agent: bool(questions),
+    )
 
 
 def _tool(skill: RemoteSkill, questions: OpenQuestions) -> agents.FunctionTool:

@@ -118,6 +118,7 @@ class RemoteAgentModel(agents.Model):  # type: ignore[misc]
             answer = await bound.send(
                 said,
                 key=None if run is None else run.call_key(),
+                context_key="",
                 pass_questions=True,
                 progress=True,
             )

@@ -24,6 +24,7 @@ from parley.integrations.openai_agents.event_display import EventDisplay
 from parley.integrations.openai_agents.failures import Refusal, failed
 from parley.integrations.openai_agents.inputs import input_item
 from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
+from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
 from parley.llm.model_usage import ModelUsage
 from parley.llm.remote_skills import RemoteSkill
@@ -62,9 +63,10 @@ class RunOver(Exception):
 class TurnRun:
     """Runs an agent for one turn.
 
-    A run stops after each round of tool calls, and where a call needs approval: its state is then a
-    step of the task, and the next run continues from it, in this attempt or a later one. A call of
-    a remote skill stops the run too and is made here, so that its question finds the state kept.
+    A run stops after each round of tool calls, and where a call needs approval: its state is then
+    kept until the task ends, in place of the one before, and the next run continues from it, in
+    this attempt or a later one. A call of a remote skill stops the run too and is made here, so
+    that its question finds the state kept.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class TurnRun:
         self._item: dict[str, Any] = {}
         self._history: list[Any] = []
         self._results: dict[str, ToolResult] = {}
+        self._kept = TaskValue(turn, STEP)
         self._rounds = 0
         self._calls = 0
         self._is_live = False
@@ -91,20 +94,23 @@ class TurnRun:
         length = -1
         if self._session is not None:
             length = await self._turn.step(f"{STEP}:session", self._session_length)
+        kept = await self._kept.read()
         with self._current():
             while True:
+                if kept is not None:
+                    self._rounds, length = kept["round"], kept["length"]
+                    state = await RunState.from_json(
+                        self._agent, kept["state"], context_override=self._context()
+                    )
+                    await self._decide(state)
                 self._rounds += 1
                 self._calls = 0
                 try:
-                    kept = await self._turn.step(f"{STEP}:{self._rounds}", self._go, state, length)
+                    kept = {"round": self._rounds, **await self._go(state, length)}
                 except RunOver as over:
                     result = over.result
                     break
-                state = await RunState.from_json(
-                    self._agent, kept["state"], context_override=self._context()
-                )
-                length = kept["length"]
-                await self._decide(state)
+                await self._kept.write(kept)
         await self._finish(result)
 
     def call_key(self) -> str:

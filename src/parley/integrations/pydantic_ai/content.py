@@ -6,7 +6,6 @@ import mimetypes
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
@@ -60,11 +59,3 @@ def contents_of(parts: Sequence[Part]) -> list[UserContent]:
             kind = kinds.get(media_type.partition("/")[0], DocumentUrl)
             found.append(kind(url=part.url, media_type=media_type))
     return found
-
-
-def said_in(answer: Message) -> Any:
-    """Return what an answer says: its data, else its text."""
-    for part in answer.parts:
-        if part.data is not msgspec.UNSET:
-            return part.data
-    return answer.text

@@ -11,9 +11,10 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from parley.agent.turn import Turn
+from parley.integrations.task_values import TaskValue
 
 HISTORY = "pydantic-ai"
-RUN = "pydantic-ai:{}"
+RUN = "pydantic-ai-run"
 
 MAX_BYTES = 1_000_000
 """How many bytes of JSON a conversation keeps; its oldest tasks go above that."""
@@ -25,9 +26,9 @@ class KeptConversation:
     """What a context remembers: the messages of its tasks that ended, and the run of this one.
 
     It has the newest messages of the context, at most ``limit`` and ``MAX_BYTES``, in whole tasks;
-    the newest task is always kept. The run of a task
-    is written before the model is asked again and before tools are called, so a further attempt
-    goes on from there. It is removed when the task ends.
+    the newest task is always kept. The run of a task is written before the model is asked again and
+    before tools are called, so a further attempt goes on from there. It is removed when the task
+    ends, however it ends.
     """
 
     def __init__(self, turn: Turn, limit: int) -> None:
@@ -41,6 +42,7 @@ class KeptConversation:
         self.usage = RunUsage()
         self._turn = turn
         self._limit = limit
+        self._run = TaskValue(turn, RUN)
 
     async def load(self) -> None:
         """Read what is kept."""
@@ -48,7 +50,7 @@ class KeptConversation:
         others = [turn for turn in turns if turn["task"] != self._turn.task_id]
         written = [each for turn in others for each in turn["messages"]]
         self.earlier = ModelMessagesTypeAdapter.validate_python(written)
-        run = await self._turn.recall(RUN.format(self._turn.task_id))
+        run = await self._run.read()
         if run is not None:
             self.messages = ModelMessagesTypeAdapter.validate_python(run["messages"])
             self.requests = (
@@ -80,7 +82,7 @@ class KeptConversation:
             "usage": {name: getattr(usage, name) for name in counted},
             "pauses": self.pauses,
         }
-        await self._turn.remember(RUN.format(self._turn.task_id), run)
+        await self._run.write(run)
 
     async def finish(self, messages: list[ModelMessage]) -> None:
         """Add the task to what the context remembers. A further attempt replaces it."""
@@ -97,11 +99,6 @@ class KeptConversation:
             return kept
 
         await self._turn.update(HISTORY, add, [])
-        await self.forget()
-
-    async def forget(self) -> None:
-        """Remove the run of this task."""
-        await self._turn.remember(RUN.format(self._turn.task_id), None)
 
 
 def _written(messages: list[ModelMessage]) -> Any:

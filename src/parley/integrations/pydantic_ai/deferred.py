@@ -12,8 +12,8 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from parley.agent.turn import Turn
 from parley.extensions.typed_questions import schema_part
+from parley.integrations.answers import said_in
 from parley.integrations.approvals import approval
-from parley.integrations.pydantic_ai.content import said_in
 from parley.integrations.pydantic_ai.remote_toolset import ASKED, RemoteToolset, returned
 from parley.llm.remote_skills import RemoteQuestion
 from parley.model.parts import Part

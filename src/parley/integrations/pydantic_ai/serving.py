@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.exceptions import (
@@ -54,12 +55,19 @@ def agent(
     last step: the model is not asked again for what it said, and only tools of the step that was
     interrupted are called again. ``options`` are those of ``framework_agent`` and ``Agent``.
 
-    Raises ``TypeError`` for anything but an agent, ``ValueError`` for an invalid option.
+    Raises ``TypeError`` for anything but an agent, ``ValueError`` for an invalid option, and for an
+    agent with a ``deps_type`` that gets no dependencies.
     """
     if not isinstance(thing, AbstractAgent):
         raise TypeError(f"agent takes an Agent of pydantic_ai, not {thing!r:.200}")
     if deps is not None and deps_of is not None:
         raise ValueError("deps are a value, deps_of returns them: give one of them")
+    if deps is None and deps_of is None and _needs_deps(thing.deps_type):
+        raise ValueError(
+            f"the agent {thing.name or 'without a name'} has deps_type="
+            f"{_name_of(thing.deps_type)}, and its tools would get None: give deps=..., or "
+            "deps_of=lambda turn: ... to make them for each turn"
+        )
     runs = AgentRuns(thing, deps, deps_of, usage_limits, tuple(toolsets), max_messages)
     about = description if description is not None else str(thing.description or "")
     tools = _tool_names(thing, toolsets)
@@ -110,12 +118,8 @@ class AgentRuns:
         try:
             await self._advance(turn, shown, kept)
         except AgentRunError as error:
-            await kept.forget()
             turn.log.error("the run failed", exc_info=error)
             turn.fail(_said_of(error))
-        except Exception:
-            await kept.forget()
-            raise
 
     async def _advance(self, turn: Turn, shown: ShownRun, kept: KeptConversation) -> None:
         deps = self._deps if self._deps_of is None else self._deps_of(turn)
@@ -177,6 +181,15 @@ class AgentRuns:
                         async for event in called:
                             await shown.show(event)
         return run.result
+
+
+def _needs_deps(kind: Any) -> bool:
+    """Return whether ``None`` is no value of a type of dependencies."""
+    return kind not in (NoneType, None, Any, object) and NoneType not in get_args(kind)
+
+
+def _name_of(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
 
 
 def _new(run: Any, kept: KeptConversation) -> list[Any]:

@@ -13,22 +13,22 @@ from strands.types._snapshot import Snapshot
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from parley.agent.turn import Turn
-from parley.integrations.strands.contents import prompt_of
+from parley.integrations.conversations import ContextConversation, ContextState
+from parley.integrations.strands.contents import prompt_of, without_files
 from parley.integrations.strands.current import CurrentRun, running
 from parley.integrations.strands.event_display import StrandsDisplay
 from parley.integrations.strands.failures import check_end, failed
 from parley.integrations.strands.interrupts import Interrupts, unanswered
+from parley.integrations.strands.user_sessions import UserSession
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 STEP = "strands"
-KEY = "urn:parley:strands:conversation"
+MESSAGES = "urn:parley:strands:messages"
+STATE = "urn:parley:strands:state"
 
 CHECKPOINT_BYTES = 500_000
 """A larger snapshot is kept only at an interrupt; a crash then repeats rounds of tool calls."""
-
-MAX_BYTES = 1_000_000
-"""How many bytes of JSON a conversation keeps: files go first, then the oldest messages."""
 
 
 class AgentOver(Exception):
@@ -40,7 +40,11 @@ class AgentOver(Exception):
 
 
 class AgentRun:
-    """Runs an agent for one turn. The agent is this turn's own."""
+    """Runs an agent for one turn. The agent is this turn's own.
+
+    When it has ended, what it added to the messages and changed of its state is added to what the
+    context has by then.
+    """
 
     def __init__(
         self, thing: strands.Agent, turn: Turn, output: RunOutput, state: dict[str, Any]
@@ -56,21 +60,26 @@ class AgentRun:
         self._is_live = False
         self._kept: dict[str, Any] | None = None
         # A session manager keeps the agent's state by itself, message by message.
-        self._has_session = thing._session_manager is not None
-        thing._checkpointing = not self._has_session
+        self._session: UserSession | None = None
+        if thing._session_manager is not None:
+            self._session = UserSession(thing, turn.task_id)
+        thing._checkpointing = self._session is None
+        first = _written(thing.messages)
+        self._conversation = ContextConversation(turn, MESSAGES, shorten=without_files, first=first)
+        self._store = ContextState(turn, STATE)
+        self._before: dict[str, Any] = {}
 
     async def run(self) -> None:
         """Run until the agent has answered, and show it."""
         prompt: Any = await prompt_of(self._turn, self._turn.message)
-        begun = 0
-        if self._has_session:
-            begun = await self._turn.step(f"{STEP}:begun", self._length)
+        if self._session is not None:
+            prompt = self._session.prompt(prompt)
         number = 0
         with running(CurrentRun(self._interrupts)):
             while True:
                 number += 1
                 try:
-                    self._kept = await self._turn.step(f"{STEP}:{number}", self._go, prompt, begun)
+                    self._kept = await self._turn.step(f"{STEP}:{number}", self._go, prompt)
                 except AgentOver as over:
                     result = over.result
                     break
@@ -84,12 +93,12 @@ class AgentRun:
 
     # -- from one snapshot to the next ---------------------------------------------------------
 
-    async def _go(self, prompt: Any, begun: int) -> dict[str, Any]:
+    async def _go(self, prompt: Any) -> dict[str, Any]:
         """Run until the state is to be kept, and return it. Raises ``AgentOver`` at the end."""
         if not self._is_live:
             self._is_live = True
-            if self._has_session:
-                prompt = self._taken_up(prompt, begun)
+            if self._session is not None:
+                prompt = await self._session.taken_up(prompt, self._kept)
             else:
                 await self._restore()
         if isinstance(prompt, dict) and "interrupts" in prompt:
@@ -103,19 +112,18 @@ class AgentRun:
                 self._used(usage)
                 raise AgentOver(result)
             checkpoint = None if result.checkpoint is None else result.checkpoint.to_dict()
-            snapshot = None if self._has_session else self._snapshot()
+            snapshot = None if self._session is not None else self._snapshot()
             is_kept = interrupts or (
                 checkpoint is not None
                 and checkpoint["position"] == "after_tools"
                 and len(msgspec.json.encode(snapshot)) <= CHECKPOINT_BYTES
             )
             if is_kept:
-                return {
-                    "snapshot": snapshot,
-                    "checkpoint": checkpoint,
-                    "interrupts": interrupts,
-                    "usage": usage,
-                }
+                kept = {"checkpoint": checkpoint, "interrupts": interrupts, "usage": usage}
+                if snapshot is None:
+                    return {**kept, "pending": _written(self._agent._interrupt_state.to_dict())}
+                mark = self._conversation.mark(snapshot["data"]["messages"])
+                return {**kept, "snapshot": snapshot, "conversation": mark, "before": self._before}
             self._used(usage)
             prompt = {"checkpointResume": {"checkpoint": checkpoint}}
 
@@ -138,40 +146,31 @@ class AgentRun:
     # -- the state -----------------------------------------------------------------------------
 
     def _snapshot(self) -> Any:
-        return encode_bytes_values(self._agent.take_snapshot(preset="session").to_dict())
+        return _written(self._agent.take_snapshot(preset="session").to_dict())
 
     async def _restore(self) -> None:
-        """Load the newest snapshot of this task, or else that of the conversation."""
-        kept = await self._turn.recall(KEY) if self._kept is None else self._kept["snapshot"]
-        if kept is not None:
-            self._agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(kept)))
-
-    def _length(self) -> int:
-        return len(self._agent.messages)
-
-    def _taken_up(self, prompt: Any, begun: int) -> Any:
-        """Return how an attempt continues what a session manager kept of an earlier one."""
-        state = self._agent._interrupt_state
-        if isinstance(prompt, list) and prompt and "interruptResponse" in prompt[0]:
-            return prompt if state.activated else None
-        has_begun = len(self._agent.messages) > begun
-        if has_begun and state.activated:
-            waiting = [each for each in state.interrupts.values() if each.response is None]
-            return {"interrupts": unanswered(waiting), "usage": {}, "checkpoint": None}
-        if state.activated:  # a task that was canceled left it
-            state.deactivate()
-        return None if has_begun else prompt
+        """Load the newest snapshot of this task, or else what the context has of others."""
+        if self._kept is not None:
+            snapshot = self._kept["snapshot"]
+            self._conversation.resume(self._kept["conversation"], snapshot["data"]["messages"])
+            self._before = self._kept["before"]
+        else:
+            snapshot = self._snapshot()
+            state = {**_state_in(snapshot), **await self._store.read()}
+            self._before = state
+            messages = await self._conversation.earlier()
+            snapshot = {**snapshot, "data": {**state, "messages": messages}}
+        self._agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(snapshot)))
 
     # -- the end -------------------------------------------------------------------------------
 
     async def _finish(self, result: AgentResult) -> None:
         text = "".join(block.get("text", "") for block in result.message.get("content", []))
         check_end(self._turn, result.stop_reason, text)
-        if not self._has_session:
-            kept = self._snapshot()
-            kept["data"].pop("interrupt_state", None)
-            kept["data"]["messages"] = _bounded(kept["data"].get("messages", []))
-            await self._turn.remember(KEY, msgspec.json.decode(msgspec.json.encode(kept)))
+        if self._session is None:
+            snapshot = self._snapshot()
+            await self._conversation.finish(snapshot["data"]["messages"])
+            await self._store.write(self._before, _state_in(snapshot))
         if result.structured_output is not None:
             value = result.structured_output
             await self._output.data(
@@ -199,29 +198,11 @@ def _usage(metrics: EventLoopMetrics) -> dict[str, int]:
     }
 
 
-def _bounded(messages: list[Any]) -> list[Any]:
-    """Return messages without files, then without the oldest, if they are too large."""
-    if len(msgspec.json.encode(messages)) > MAX_BYTES:
-        messages = [_without_files(each) for each in messages]
-    while len(messages) > 1 and len(msgspec.json.encode(messages)) > MAX_BYTES:
-        later = [n for n in range(1, len(messages)) if _begins_a_turn(messages[n])]
-        if not later:
-            break
-        messages = messages[later[0] :]
-    return messages
+def _state_in(snapshot: Any) -> dict[str, Any]:
+    """Return what tasks of a context share beside the messages."""
+    apart = ("messages", "interrupt_state")
+    return {name: value for name, value in snapshot["data"].items() if name not in apart}
 
 
-def _begins_a_turn(message: Any) -> bool:
-    blocks = message.get("content", [])
-    return message.get("role") == "user" and not any("toolResult" in each for each in blocks)
-
-
-def _without_files(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_files(each) for each in value]
-    if isinstance(value, dict):
-        for kind in ("image", "document", "video"):
-            if isinstance(value.get(kind), dict) and "source" in value[kind]:
-                return {"text": f"(there was a file: {kind})"}
-        return {name: _without_files(each) for name, each in value.items()}
-    return value
+def _written(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(encode_bytes_values(value)))

@@ -9,6 +9,7 @@ import msgspec
 
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
+from parley.integrations.conversations import replaced
 from parley.integrations.message_files import InputFile, input_of
 from parley.model.parts import Message, Part
 
@@ -49,6 +50,19 @@ def _block(file: InputFile) -> dict[str, Any] | None:
         name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", file.filename.rpartition(".")[0]) or "document"
         return {"document": {"format": DOCUMENTS[media_type], "name": name, "source": source}}
     return None if file.text is None else {"text": file.text}
+
+
+def without_files(messages: list[Any]) -> list[Any]:
+    """Return messages in which files are words that say what was there."""
+
+    def words(block: dict[str, Any]) -> Any | None:
+        for kind in ("image", "document", "video"):
+            if isinstance(block.get(kind), dict) and "source" in block[kind]:
+                return {"text": f"(there was a file: {kind})"}
+        return None
+
+    found: list[Any] = replaced(messages, words)
+    return found
 
 
 def blocks_of(result: ToolResult) -> list[dict[str, Any]]:

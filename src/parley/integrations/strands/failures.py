@@ -11,6 +11,7 @@ from strands.types.exceptions import (
 )
 
 from parley.agent.turn import Turn
+from parley.integrations.failures import fail_with, model_failure
 
 
 def failed(turn: Turn, error: Exception) -> None:
@@ -18,11 +19,8 @@ def failed(turn: Turn, error: Exception) -> None:
     cause: BaseException = error
     while isinstance(cause, EventLoopException) and cause.original_exception is not None:
         cause = cause.original_exception
-    reason = _reason(cause)
-    if not reason:
-        return
-    turn.log.warning("the run failed: %s", cause, exc_info=error)
-    turn.fail(reason)
+    if reason := _reason(cause):
+        fail_with(turn, reason, error)
 
 
 def check_end(turn: Turn, stop_reason: str, said: str) -> None:
@@ -44,9 +42,4 @@ def _reason(error: BaseException) -> str:
         return "The conversation is longer than the model can read."
     if isinstance(error, StructuredOutputException):
         return "The reply of the model could not be used."
-    status = getattr(error, "status_code", None)
-    if isinstance(status, int):
-        return f"The model could not be asked: it answered with status {status}."
-    if type(error).__module__.partition(".")[0] in ("openai", "anthropic", "httpx", "botocore"):
-        return "The model could not be asked."
-    return ""
+    return model_failure(error)

@@ -15,6 +15,7 @@ from parley.integrations.strands.current import CurrentRun, running
 from parley.integrations.strands.event_display import StrandsDisplay
 from parley.integrations.strands.failures import failed
 from parley.integrations.strands.interrupts import Interrupts, unanswered
+from parley.integrations.task_values import TaskValue
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
@@ -45,7 +46,7 @@ class GraphRun:
         self._state = state
         self._display = StrandsDisplay(output, set())
         self._interrupts = Interrupts(turn, thing)
-        self._key = f"urn:parley:strands:graph:{turn.task_id}"
+        self._nodes = TaskValue(turn, "urn:parley:strands:graph")
         self._is_live = False
         self._kept: dict[str, Any] | None = None
 
@@ -65,7 +66,6 @@ class GraphRun:
                     break
                 assert self._kept is not None
                 prompt = await self._interrupts.answers(self._kept["interrupts"])
-        await self._turn.remember(self._key, None)
         await self._finish(result)
 
     async def _go(self, prompt: Any, number: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class GraphRun:
 
     async def _restore(self, number: int) -> None:
         """Load the state after the newest node, or else at the newest interrupt."""
-        kept = await self._turn.recall(self._key)
+        kept = await self._nodes.read()
         if kept is not None and kept["number"] == number:
             state = kept["state"]
         elif self._kept is not None:
@@ -103,7 +103,7 @@ class GraphRun:
                     await self._display.show(event)
                     if event.get("type") == "multiagent_node_stop":
                         kept = {"number": number, "state": self._serialized()}
-                        await self._turn.remember(self._key, kept)
+                        await self._nodes.write(kept)
         except Exception as error:
             failed(self._turn, error)
             raise

@@ -6,10 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-import msgspec
-
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
+from parley.integrations.answers import said_in
 from parley.integrations.strands.copies import agents_in
 from parley.llm.remote_skills import RemoteSkill
 from parley.model.parts import Part
@@ -49,8 +48,8 @@ class Interrupts:
             text = f"{interrupt['name']}: {json.dumps(reason, ensure_ascii=False)}"
             asked = [Part(text=text), Part(data=reason, media_type="application/json")]
         answer = await self._turn.ask(asked, key=f"strands:{interrupt['id']}")
-        data = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
-        return data[0] if data and data[0] is not None else answer.text
+        said = said_in(answer)
+        return answer.text if said is None else said
 
     async def _call(self, interrupt: dict[str, Any]) -> None:
         call = interrupt["reason"]

@@ -143,16 +143,25 @@ class OpenAIModel:
                 f"{install_command('llm')}"
             ) from error
         # A redirect would take the conversation to where the operator has not sent it.
-        http = openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=self._timeout)
+        http = openai.DefaultAsyncHttpxClient(
+            follow_redirects=False, timeout=self._timeout, event_hooks={"response": [self._bound]}
+        )
         client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._key or "none",  # the package wants one, local endpoints do not
             timeout=self._timeout,
             max_retries=0,
-            default_headers=self._headers,
+            default_headers={"Accept-Encoding": "identity", **self._headers},
             http_client=http,
         )
         return client
+
+    async def _bound(self, response: Any) -> None:
+        from parley.llm.endpoint.bounded_stream import BoundedStream
+
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        is_encoded = encoding not in ("", "identity")
+        response.stream = BoundedStream(response.stream, self.place, is_encoded=is_encoded)
 
     # -- requests ------------------------------------------------------------------------------
 

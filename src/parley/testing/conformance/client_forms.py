@@ -48,10 +48,14 @@ def card(
 
 
 class Forms:
-    """Writes in one version. Values are those of 1.0; ``0.3`` is made of them."""
+    """Writes in one version. Values are those of 1.0; ``0.3`` is made of them.
 
-    def __init__(self, version: str = "1.0") -> None:
-        self.is_old = version == "0.3"
+    ``is_proto``: 0.3 over HTTP+JSON, which has the JSON of its proto.
+    """
+
+    def __init__(self, version: str = "1.0", *, is_proto: bool = False) -> None:
+        self.is_old = version == "0.3" and not is_proto
+        self.is_proto = is_proto
 
     def message(self, text: str, *, role: str = "ROLE_AGENT", in_task: bool = False) -> Any:
         """Return a message of the agent."""
@@ -62,7 +66,7 @@ class Forms:
             parts = [{"kind": "text", "text": text}]
             old = "agent" if role == "ROLE_AGENT" else "user"
             return {"kind": "message", "role": old, "parts": parts, **said}
-        return {"role": role, "parts": [{"text": text}], **said}
+        return {"role": role, "content" if self.is_proto else "parts": [{"text": text}], **said}
 
     def status(self, state: str, text: str = "") -> dict[str, Any]:
         """Return a status."""
@@ -103,6 +107,8 @@ class Forms:
         }
         if self.is_old:
             return {"kind": "status-update", "final": final, **event}
+        if self.is_proto and final:
+            event["final"] = True
         return {"statusUpdate": event}
 
     def chunk(self, text: str, *, append: bool, last: bool = False) -> dict[str, Any]:

@@ -27,11 +27,14 @@ _IDS: dict[str, Any] = {"task_id": TASK_ID, "context_id": CONTEXT_ID}
 
 
 @asynccontextmanager
-async def grpc_agent(visit: Visit, said: str) -> AsyncIterator[None]:
-    """Serve an agent over gRPC for a visit: ``visit.grpc`` is where. Needs the extra ``grpc``."""
+async def grpc_agent(visit: Visit, said: str, version: str) -> AsyncIterator[None]:
+    """Serve an agent over gRPC for a visit: ``visit.grpc`` is where. Needs the extra ``grpc``.
+
+    What is received is kept in the form of 1.0, whatever the ``version``.
+    """
     import grpc
 
-    codec = versions.dialect(versions.LATEST).grpc()
+    codec = versions.dialect(version).grpc()
     task = Task(
         id=TASK_ID,
         context_id=CONTEXT_ID,

@@ -109,7 +109,9 @@ async def _served(scenarios: list[ClientScenario]) -> AsyncIterator[list[Visit]]
         visits = await stack.enter_async_context(scripted_server(answers))
         for scenario, visit in zip(scenarios, visits, strict=True):
             if scenario.uses.startswith("GRPC") and is_supported("GRPC"):
-                await stack.enter_async_context(grpc_agent(visit, scenario.wants or SAID))
+                version = scenario.uses.rsplit(" ", 1)[1]
+                agent = grpc_agent(visit, scenario.wants or SAID, version)
+                await stack.enter_async_context(agent)
         yield visits
 
 

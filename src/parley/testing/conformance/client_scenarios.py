@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from parley.model.errors import TaskNotFoundError
 from parley.testing.conformance.client_forms import (
     NOT_FOUND,
     STREAM_HEADERS,
@@ -25,12 +26,15 @@ from parley.testing.conformance.client_server import ReceivedCall, ScenarioReply
 from parley.testing.conformance.verdicts import (
     ConformanceRequirement,
     ConformanceViolation,
+    Level,
     NotApplicable,
 )
+from parley.wire import versions
 
 Action = Literal["send", "stream", "answer", "cancel"]
 NEW = Forms()
 OLD = Forms("0.3")
+OLD_PROTO = Forms("0.3", is_proto=True)
 STORY = "one two three"
 SAID = "All is well"
 
@@ -104,6 +108,26 @@ def in_old_form(visit: Visit) -> None:
             raise ConformanceViolation("a part has no kind, which 0.3 asks for")
 
 
+def in_old_http_form(visit: Visit) -> None:
+    """The message has a form of 0.3 over HTTP+JSON: that of the proto, or that of its text."""
+    for each in visit.sent:
+        message = each.message
+        if "content" not in message:
+            if message.get("role") == "ROLE_USER":
+                raise ConformanceViolation(
+                    "the message has no content: parts with the role 'ROLE_USER' are of 1.0"
+                )
+            in_old_form(visit)
+            continue
+        if message.get("role") != "ROLE_USER":
+            raise ConformanceViolation(f"the role is {message.get('role')!r}, not 'ROLE_USER'")
+        parts = message["content"]
+        if not isinstance(parts, list) or not parts:
+            raise ConformanceViolation("the message has no content")
+        if not all(isinstance(p, dict) and {"text", "file", "data"} & p.keys() for p in parts):
+            raise ConformanceViolation("a part has none of text, file and data")
+
+
 def in_camel_case(visit: Visit) -> None:
     """Members are in camelCase."""
     for each in visit.sent:
@@ -155,6 +179,15 @@ def at_path(path: str) -> Judges:
                 )
 
     return judge
+
+
+def by_grpc(visit: Visit) -> None:
+    """Every call is one over gRPC."""
+    for each in visit.requests:
+        if each.operation != "card" and each.method != "GRPC":
+            raise ConformanceViolation(
+                f"{each.method} {each.path} is HTTP, and the card has an interface of gRPC alone"
+            )
 
 
 def ids_differ(visit: Visit) -> None:
@@ -293,6 +326,17 @@ def plays(
     return serves
 
 
+def old_refused(request: ReceivedCall) -> ScenarioReply:
+    """Say over HTTP+JSON of 0.3 that there is no such task."""
+    body = versions.dialect("0.3").http_json.write_error(TaskNotFoundError("no such task"))
+    return ScenarioReply(status=404, body=body)
+
+
+def over_old_grpc(visit: Visit) -> dict[str, Any]:
+    """Return a card of 0.3 with one interface, over gRPC."""
+    return card(visit, version="0.3", binding="GRPC", url=visit.grpc)
+
+
 def over_grpc(visit: Visit) -> dict[str, Any]:
     """Return a card with one interface, over gRPC."""
     interface = {"url": visit.grpc, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
@@ -332,13 +376,22 @@ def cuts(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 
 def asks(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Ask back, and be content with any answer."""
+    return _asks(request, visit, NEW)
+
+
+def asks_old_http(request: ReceivedCall, visit: Visit) -> ScenarioReply:
+    """Ask back over HTTP+JSON of 0.3."""
+    return _asks(request, visit, OLD_PROTO)
+
+
+def _asks(request: ReceivedCall, visit: Visit, forms: Forms) -> ScenarioReply:
     if request.operation not in ("SendMessage", "SendStreamingMessage"):
-        waiting = NEW.task("INPUT_REQUIRED", said="Which colour?")
+        waiting = forms.task("INPUT_REQUIRED", said="Which colour?")
         answered = len(visit.sent) > 1
-        return result(request, NEW.task("COMPLETED", text=SAID) if answered else waiting)
-    now = NEW.task("INPUT_REQUIRED", said="Which colour?")
+        return result(request, forms.task("COMPLETED", text=SAID) if answered else waiting)
+    now = forms.task("INPUT_REQUIRED", said="Which colour?")
     if request.message.get("taskId") == TASK_ID:
-        now = NEW.task("COMPLETED", text=SAID)
+        now = forms.task("COMPLETED", text=SAID)
     if request.operation == "SendMessage":
         return result(request, {"task": now})
     return stream(request, [{"task": now}])
@@ -346,8 +399,16 @@ def asks(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 
 def cancels(request: ReceivedCall, visit: Visit) -> ScenarioReply:
     """Have a task that works until it is cancelled."""
-    state = "CANCELED" if visit.of("CancelTask") else "WORKING"
-    now = NEW.task(state)
+    return _cancels(request, visit, "CANCELED")
+
+
+def cancels_old_http(request: ReceivedCall, visit: Visit) -> ScenarioReply:
+    """Have such a task over HTTP+JSON of 0.3, whose proto spells its state in another way."""
+    return _cancels(request, visit, "CANCELLED")
+
+
+def _cancels(request: ReceivedCall, visit: Visit, word: str) -> ScenarioReply:
+    now = NEW.task(word if visit.of("CancelTask") else "WORKING")
     if request.operation == "SendMessage":
         return result(request, {"task": now})
     if request.operation in ("SendStreamingMessage", "SubscribeToTask"):
@@ -385,3 +446,28 @@ def other_id(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 def rich(value: dict[str, Any]) -> dict[str, Any]:
     """Return a value with members that no version has."""
     return {**value, "newMember": {"nested": [1, None]}, "another": True}
+
+
+# -- the tables -------------------------------------------------------------------------------
+
+
+def scenario(
+    id: str,
+    level: Level,
+    section: str,
+    title: str,
+    action: Action,
+    serves: Serves,
+    *judges: Judges,
+    members: Callable[[Visit], dict[str, Any]] | None = None,
+    **options: Any,
+) -> ClientScenario:
+    """Return a row of the table, by default of a card with one interface of JSON-RPC."""
+    return ClientScenario(
+        requirement=ConformanceRequirement(id=id, level=level, section=section, title=title),
+        action=action,
+        card=members or carded(),
+        serves=serves,
+        judges=judges or (asked,),
+        **options,
+    )

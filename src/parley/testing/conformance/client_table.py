@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from parley.testing.conformance.client_forms import NOT_FOUND, card, error
+from parley.testing.conformance.client_old_table import OLD_SCENARIOS
 from parley.testing.conformance.client_scenarios import (
     NEW,
-    OLD,
     SAID,
     STORY,
-    Action,
     ClientScenario,
-    Judges,
     Serves,
     as_json_rpc,
     asked,
     asks,
     at_path,
+    by_grpc,
     cancelled,
     cancels,
     carded,
@@ -29,7 +27,6 @@ from parley.testing.conformance.client_scenarios import (
     ids_differ,
     in_camel_case,
     in_form,
-    in_old_form,
     not_repeated,
     not_streamed,
     nothing_sent,
@@ -39,6 +36,7 @@ from parley.testing.conformance.client_scenarios import (
     plays,
     rich,
     says,
+    scenario,
     still_working,
     tenant_named,
     version_named,
@@ -46,7 +44,6 @@ from parley.testing.conformance.client_scenarios import (
     within,
 )
 from parley.testing.conformance.client_server import ReceivedCall, ScenarioReply, Visit
-from parley.testing.conformance.verdicts import ConformanceRequirement, Level
 
 _UNKNOWN_INTERFACE = {
     "url": "https://agents.example/signals",
@@ -71,27 +68,6 @@ def _fails(code: int, status: int, name: str, reason: str, text: str) -> Serves:
     return says(lambda request: error(request, code, status, name, reason, text))
 
 
-def _scenario(
-    id: str,
-    level: Level,
-    section: str,
-    title: str,
-    action: Action,
-    serves: Serves,
-    *judges: Judges,
-    members: Callable[[Visit], dict[str, Any]] | None = None,
-    **options: Any,
-) -> ClientScenario:
-    return ClientScenario(
-        requirement=ConformanceRequirement(id=id, level=level, section=section, title=title),
-        action=action,
-        card=members or carded(),
-        serves=serves,
-        judges=judges or (asked,),
-        **options,
-    )
-
-
 _FAILED = NEW.named("task", NEW.task("FAILED", said="Out of paper"))
 _PARTS = [
     {"data": {"a": 1}},
@@ -106,10 +82,9 @@ _REST: dict[str, Any] = {
     "uses": "HTTP+JSON 1.0",
 }
 _GRPC: dict[str, Any] = {"members": over_grpc, "uses": "GRPC 1.0"}
-_OLD_RPC: dict[str, Any] = {"members": carded(version="0.3"), "uses": "JSONRPC 0.3"}
 
 SCENARIOS: tuple[ClientScenario, ...] = (
-    _scenario(
+    scenario(
         "CL-CARD-1",
         "MUST",
         "8.2",
@@ -121,7 +96,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         members=carded(path="/deep/er/a2a"),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-CARD-2",
         "MUST",
         "5.7",
@@ -131,7 +106,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         members=lambda v: rich(card(v)),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-CARD-3",
         "MUST",
         "8.3.2",
@@ -141,7 +116,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         members=carded(before=(_UNKNOWN_INTERFACE,)),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-CARD-4",
         "MUST",
         "8.3.2",
@@ -151,7 +126,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         members=carded(before=(_LATER_VERSION,)),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-CARD-5",
         "MUST",
         "8.2",
@@ -162,7 +137,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         members=lambda v: {},
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-MSG-1",
         "MUST",
         "4.1.4",
@@ -172,7 +147,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         in_form,
     ),
-    _scenario(
+    scenario(
         "CL-MSG-2",
         "MUST",
         "5.5",
@@ -182,7 +157,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         in_camel_case,
     ),
-    _scenario(
+    scenario(
         "CL-MSG-3",
         "MUST",
         "4.1.4",
@@ -193,7 +168,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         ids_differ,
         runs=2,
     ),
-    _scenario(
+    scenario(
         "CL-MSG-4",
         "MUST",
         "3.1.1",
@@ -202,7 +177,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(value=_DIRECT),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-RPC-1",
         "MUST",
         "9.3",
@@ -212,7 +187,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         as_json_rpc,
     ),
-    _scenario(
+    scenario(
         "CL-RPC-2",
         "MUST",
         "9.3",
@@ -221,7 +196,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         other_id,
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-VER-1",
         "MUST",
         "3.6.1",
@@ -231,7 +206,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         version_named,
     ),
-    _scenario(
+    scenario(
         "CL-VER-2",
         "MUST",
         "3.3.2",
@@ -244,7 +219,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(10),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-TASK-1",
         "MUST",
         "4.1.7",
@@ -253,7 +228,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-TASK-2",
         "SHOULD",
         "3.1.3",
@@ -264,7 +239,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         followed,
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-TASK-3",
         "SHOULD",
         "4.1.3",
@@ -273,7 +248,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(value=_FAILED),
         wants="Out of paper",
     ),
-    _scenario(
+    scenario(
         "CL-TASK-4",
         "MUST",
         "5.7",
@@ -282,7 +257,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(value={"task": rich(NEW.task("COMPLETED", text=SAID))}),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-TASK-5",
         "SHOULD",
         "4.1.7",
@@ -291,7 +266,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(value=_MIXED),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-ERR-1",
         "MUST",
         "3.3.2",
@@ -302,7 +277,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(2),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-ERR-2",
         "SHOULD",
         "9.5",
@@ -313,7 +288,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(10),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-ERR-3",
         "SHOULD",
         "3.3.2",
@@ -324,7 +299,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(10),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-ERR-4",
         "SHOULD",
         "3.3.2",
@@ -334,7 +309,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         waits,
     ),
-    _scenario(
+    scenario(
         "CL-ERR-5",
         "MUST",
         "9.3",
@@ -345,7 +320,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(10),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-AUTH-1",
         "MUST",
         "7.3",
@@ -358,7 +333,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(3),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-EXT-1",
         "SHOULD",
         "4.6.1",
@@ -371,7 +346,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         members=carded(capabilities=_REQUIRED),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-TENANT-1",
         "MUST",
         "4.4.6",
@@ -382,7 +357,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         tenant_named,
         members=carded(tenant="blue"),
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-1",
         "MUST",
         "3.1.2",
@@ -391,7 +366,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(events=NEW.story()),
         wants=STORY,
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-2",
         "MUST",
         "9.4.2",
@@ -400,7 +375,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         odd_stream,
         wants=STORY,
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-3",
         "MUST",
         "3.3.4",
@@ -411,7 +386,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         not_streamed,
         members=carded(streaming=False),
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-4",
         "SHOULD",
         "3.1.6",
@@ -422,7 +397,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         followed,
         wants="three",
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-5",
         "MUST",
         "3.3.1",
@@ -432,7 +407,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         not_repeated,
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-6",
         "MUST",
         "3.3.2",
@@ -443,7 +418,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         within(3),
         fails=True,
     ),
-    _scenario(
+    scenario(
         "CL-STREAM-7",
         "MUST",
         "3.1.2",
@@ -452,7 +427,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         plays(value=_DIRECT),
         wants=SAID,
     ),
-    _scenario(
+    scenario(
         "CL-TURN-1",
         "MUST",
         "3.4.3",
@@ -462,7 +437,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         continues,
     ),
-    _scenario(
+    scenario(
         "CL-CANCEL-1",
         "MUST",
         "3.1.5",
@@ -472,7 +447,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         asked,
         cancelled,
     ),
-    _scenario(
+    scenario(
         "CL-REST-1",
         "MUST",
         "11.3",
@@ -486,7 +461,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         wants=SAID,
         **_REST,
     ),
-    _scenario(
+    scenario(
         "CL-REST-2",
         "MUST",
         "11.7",
@@ -496,7 +471,7 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         wants=STORY,
         **_REST,
     ),
-    _scenario(
+    scenario(
         "CL-REST-3",
         "MUST",
         "11.6",
@@ -508,29 +483,8 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         fails=True,
         **_REST,
     ),
-    _scenario(
-        "CL-OLD-1",
-        "MUST",
-        "0.3:6.4",
-        "An agent of 0.3 gets messages of 0.3",
-        "send",
-        plays(forms=OLD),
-        asked,
-        in_old_form,
-        wants=SAID,
-        **_OLD_RPC,
-    ),
-    _scenario(
-        "CL-OLD-2",
-        "MUST",
-        "0.3:7.2",
-        "Streams of 0.3 are read",
-        "stream",
-        plays(forms=OLD, events=OLD.story()),
-        wants=STORY,
-        **_OLD_RPC,
-    ),
-    _scenario(
+    *OLD_SCENARIOS,
+    scenario(
         "CL-GRPC-1",
         "MUST",
         "5.2",
@@ -538,18 +492,21 @@ SCENARIOS: tuple[ClientScenario, ...] = (
         "send",
         plays(),
         asked,
+        by_grpc,
         in_form,
         version_named,
         wants=SAID,
         **_GRPC,
     ),
-    _scenario(
+    scenario(
         "CL-GRPC-2",
         "MUST",
         "3.5.2",
         "Streams over gRPC are read",
         "stream",
         plays(),
+        asked,
+        by_grpc,
         wants=SAID,
         **_GRPC,
     ),

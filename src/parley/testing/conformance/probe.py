@@ -18,6 +18,7 @@ from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME
 from parley.model.parts import Message, Part, Role
 from parley.model.requests import (
+    CancelTaskRequest,
     GetTaskRequest,
     SendMessageConfiguration,
     SendMessageRequest,
@@ -153,6 +154,7 @@ class Probe:
             numbered=False,
         )
         self._finished: Task | None = None
+        self._left: set[str] = set()
 
     @property
     def where(self) -> str:
@@ -165,8 +167,18 @@ class Probe:
         return self.binding != "GRPC"
 
     async def aclose(self) -> None:
-        """Close the connection of the binding."""
-        await self._caller.aclose()
+        """Cancel the tasks that checks left at work, as far as that goes; close the connection."""
+        try:
+            async with asyncio.timeout(self.patience):
+                await asyncio.gather(*map(self._cancel, self._left), return_exceptions=True)
+        except TimeoutError:
+            pass  # the agent under test need not be able to
+        finally:
+            await self._caller.aclose()
+
+    async def _cancel(self, task_id: str) -> None:
+        request = self._with_tenant(CancelTaskRequest(id=task_id))
+        await self._caller.call(BY_NAME["CancelTask"], request, CallContext())
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -184,6 +196,7 @@ class Probe:
             ) from None
         except (A2AError, ClientError) as error:
             return Said(operation, None, error, self.http.last)
+        self._note(value)
         return Said(operation, value, None, self.http.last)
 
     async def send(self, text: str | None = None, **options: Any) -> Said:
@@ -213,6 +226,7 @@ class Probe:
             async with asyncio.timeout(self.patience), aclosing(source) as items:
                 async for item in items:
                     found.append(item.event)
+                    self._note(item.event)
                     if most and len(found) >= most:
                         return Streamed(tuple(found), None, self.http.last, closed=False)
         except TimeoutError:
@@ -220,6 +234,13 @@ class Probe:
         except (A2AError, ClientError) as error:
             return Streamed(tuple(found), error, self.http.last, closed=True)
         return Streamed(tuple(found), None, self.http.last, closed=True)
+
+    def _note(self, answer: Any) -> None:
+        """Note the task of an answer as long as it has not ended."""
+        if isinstance(answer, Task | TaskStatusUpdateEvent):
+            task_id = answer.id if isinstance(answer, Task) else answer.task_id
+            change = self._left.discard if answer.status.state.is_terminal else self._left.add
+            change(task_id)
 
     def message(
         self,

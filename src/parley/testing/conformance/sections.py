@@ -60,7 +60,12 @@ _LATEST = {
     "11.7": "117-streaming",
 }
 _OLD = {
+    "3.2.2": "322-grpc-transport",
+    "3.2.3": "323-httpjsonrest-transport",
     "3.3.1": "331-json-rpc-20-streaming",
+    "3.3.2": "332-grpc-streaming",
+    "3.3.3": "333-httpjsonrest-streaming",
+    "3.5.3": "353-httpjsonrest-method-naming",
     "5.3": "53-recommended-location",
     "5.5": "55-agentcard-object-structure",
     "5.6.1": "561-main-url-and-preferred-transport",

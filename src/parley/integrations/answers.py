@@ -1,0 +1,57 @@
+"""Answers of a caller as values, and questions that are asked until the answer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from parley.agent.turn import Turn
+from parley.model.parts import Message
+
+R = TypeVar("R")
+
+
+class DoesNotFit(Exception):
+    """An answer does not fit its question; the text says what would, and is shown to the caller."""
+
+
+def said_in(answer: Message) -> Any:
+    """Return what an answer says: its data, else its text."""
+    for part in answer.parts:
+        if part.data is not msgspec.UNSET:
+            return part.data
+    return answer.text
+
+
+def text_in(answer: Message) -> str:
+    """Return what an answer says as text: its text, else its data as JSON."""
+    data = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
+    return answer.text or "\n".join(msgspec.json.encode(each).decode() for each in data)
+
+
+async def ask_until(
+    turn: Turn,
+    question: Callable[[str], Any],
+    read: Callable[[Message], R],
+    *,
+    key: str,
+    problem: str = "",
+) -> R:
+    """Ask the caller until ``read`` can read the answer, and return what it read.
+
+    ``question`` makes the question, of what was wrong with the answer before; that is ``problem``
+    the first time. ``read`` raises ``DoesNotFit`` for an answer that does not fit. ``key`` names
+    the question in the turn; further times have a number behind it.
+    """
+    times = 0
+    while True:
+        times += 1
+        answer = await turn.ask(
+            question(problem), key=key if times == 1 else f"{key}:again:{times}"
+        )
+        try:
+            return read(answer)
+        except DoesNotFit as error:
+            problem = str(error)

@@ -1,0 +1,258 @@
+"""The conversation and the state of a context, which several tasks change at the same time.
+
+What a task adds is merged in one update when its run has ended. What other tasks have added since
+it began stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from parley.agent.turn import Turn
+
+MAX_BYTES = 1_000_000
+"""How many bytes of JSON a conversation or a state keeps in a context."""
+
+MAX_WRITERS = 20
+"""How many of the newest tasks that changed a state are known, so that none does twice."""
+
+HEAD = "before:"
+"""Begins the name of an entry that is what a memory made of tasks before."""
+
+Messages = list[Any]
+"""Messages of a framework, as JSON."""
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+class ContextConversation:
+    """What was said in a context: the messages of its tasks, in the order in which they ended.
+
+    It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks go first. If the
+    newest alone is larger, ``shorten`` returns its messages without what is large in them, such as
+    files; if that is not enough, only that task is not kept, and the log says so. ``first`` are
+    messages that every conversation begins with; they are not kept.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        key: str,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int = MAX_BYTES,
+        shorten: Callable[[Messages], Messages] | None = None,
+        first: Messages | None = None,
+    ) -> None:
+        self._found: list[str] = []
+        self._earlier: Messages = []
+        self._is_whole = True
+        self._turn = turn
+        self._key = key
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._shorten = shorten
+        self._first = first or []
+
+    async def earlier(self, *, step: str = "") -> Messages:
+        """Return the messages of the tasks that have ended, the oldest first.
+
+        With ``step``, a step of the task has them: each attempt at the task finds the same.
+        """
+        if step:
+            entries = await self._turn.step(step, self._turn.recall, self._key, [])
+        else:
+            entries = await self._turn.recall(self._key, [])
+        others = [each for each in entries if each["task"] != self._turn.task_id]
+        self._found = [each["task"] for each in others]
+        self._earlier = [] if _has_head(others) else list(self._first)
+        self._earlier += [message for each in others for message in each["messages"]]
+        return list(self._earlier)
+
+    # -- for a framework whose memory has all messages -----------------------------------------
+
+    def mark(self, messages: Messages) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside the messages of a memory, for ``resume``."""
+        instead, own = self._split(messages)
+        return {"own": len(own), "whole": instead is None, "found": self._found}
+
+    def resume(self, mark: Mapping[str, Any], messages: Messages) -> None:
+        """Go on from a checkpoint, whose memory has these messages."""
+        self._found, self._is_whole = mark["found"], mark["whole"]
+        self._earlier = messages[: len(messages) - mark["own"]]
+
+    async def finish(self, messages: Messages) -> None:
+        """Add what a run has added to a memory, which has these messages now."""
+        instead, own = self._split(messages)
+        await self.add(own, instead=instead)
+
+    def _split(self, messages: Messages) -> tuple[Messages | None, Messages]:
+        instead, own = added_to(self._earlier, messages)
+        return self._earlier if instead is None and not self._is_whole else instead, own
+
+    # -- adding --------------------------------------------------------------------------------
+
+    async def add(self, messages: Iterable[Any], *, instead: Messages | None = None) -> None:
+        """Add what this task said; a further attempt at the task replaces it.
+
+        ``instead`` is for a memory that has forgotten or summed up what was said before: it is kept
+        in place of what ``earlier`` returned.
+
+        Raises ``TypeError`` for messages that are no JSON.
+        """
+        task_id = self._turn.task_id
+        own = msgspec.json.decode(msgspec.json.encode(list(messages)))
+        entry = {"task": task_id, "messages": self._short(own)}
+        head = None if instead is None else msgspec.json.decode(msgspec.json.encode(instead))
+
+        def added(entries: list[Any]) -> list[Any]:
+            others = [each for each in entries if each["task"] != task_id]
+            meanwhile = [each for each in others if each["task"] not in self._found]
+            is_new = bool(self._first) and not _has_head(others)
+            if head is not None and (is_new or len(meanwhile) < len(others)):
+                others = [{"task": f"{HEAD}{task_id}", "messages": head}, *meanwhile]
+            return self._bounded([*others, entry])
+
+        await self._turn.update(self._key, added, [])
+
+    def _short(self, messages: Messages) -> Messages:
+        if len(msgspec.json.encode(messages)) > self._max_bytes and self._shorten is not None:
+            messages = self._shorten(messages)
+        if len(msgspec.json.encode(messages)) <= self._max_bytes:
+            return messages
+        self._turn.log.warning(
+            "what this task said is more than the %s bytes that a conversation keeps",
+            f"{self._max_bytes:,}",
+        )
+        return []
+
+    def _bounded(self, entries: list[Any]) -> list[Any]:
+        if self._max_messages == 0:
+            return []
+        kept = [each for each in entries if each["messages"]]
+        sizes = [len(msgspec.json.encode(each)) for each in kept]
+        most = self._max_messages
+        while len(kept) > 1 and (
+            sum(sizes) > self._max_bytes
+            or (most is not None and sum(len(each["messages"]) for each in kept) > most)
+        ):
+            del kept[0], sizes[0]
+        return kept
+
+
+def _has_head(entries: Messages) -> bool:
+    return any(each["task"].startswith(HEAD) for each in entries)
+
+
+def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Messages]:
+    """Return what a run made of the messages that it had found, and those that it added.
+
+    ``earlier`` are those that it had found, in a memory that now has ``messages``. The first value
+    is ``None`` if they are all there still: it is the argument ``instead`` of
+    ``ContextConversation.add``.
+    """
+    if messages[: len(earlier)] == earlier:
+        return None, messages[len(earlier) :]
+    then, now = ([_ENCODER.encode(each) for each in some] for some in (earlier, messages))
+    places: dict[bytes, list[int]] = {}
+    for at, each in enumerate(now):
+        places.setdefault(each, []).append(at)
+    for begin, each in enumerate(then):  # a memory forgets, or sums up, the oldest first
+        for at in places.get(each, ()):
+            own = at + len(then) - begin
+            if now[at:own] == then[begin:]:
+                return messages[:own], messages[own:]
+    return [], messages
+
+
+def replaced(value: Any, replace: Callable[[dict[str, Any]], Any | None]) -> Any:
+    """Return JSON in which ``replace`` may give other values for objects; ``None`` keeps one."""
+    if isinstance(value, list):
+        return [replaced(each, replace) for each in value]
+    if isinstance(value, dict):
+        found = replace(value)
+        if found is not None:
+            return found
+        return {name: replaced(each, replace) for name, each in value.items()}
+    return value
+
+
+class ContextState:
+    """A JSON object that the tasks of a context share: each changes what it changed, no more.
+
+    It keeps at most ``max_bytes`` of JSON; a larger state is not kept, and the log says so.
+    ``shorten`` takes what is old or large out of each state before it is kept.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        key: str,
+        *,
+        max_bytes: int = MAX_BYTES,
+        shorten: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        self._shorten = shorten
+        self._turn = turn
+        self._key = key
+        self._max_bytes = max_bytes
+
+    async def read(self, *, step: str = "") -> dict[str, Any]:
+        """Return the state; with ``step``, each attempt at the task finds the same."""
+        if step:
+            return await self._turn.step(step, self.read)
+        kept = await self._turn.recall(self._key, {})
+        state: dict[str, Any] = kept.get("state", {})
+        return state
+
+    async def write(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Make the changes that a task has made from ``before`` to ``after``, once for each task.
+
+        Raises ``TypeError`` for a state that is no JSON.
+        """
+        first, last = (msgspec.json.decode(msgspec.json.encode(each)) for each in (before, after))
+        task_id = self._turn.task_id
+
+        def changed(kept: dict[str, Any]) -> dict[str, Any]:
+            now, by = kept.get("state", {}), kept.get("by", [])
+            if task_id in by:
+                return kept
+            merged = merged_value(now, first, last)
+            if self._shorten is not None:
+                merged = self._shorten(merged)
+            if len(msgspec.json.encode(merged)) > self._max_bytes:
+                self._turn.log.warning(
+                    "the state has more than the %s bytes that a context keeps: it stays as it was",
+                    f"{self._max_bytes:,}",
+                )
+                return kept
+            return {"state": merged, "by": [*by, task_id][-MAX_WRITERS:]}
+
+        await self._turn.update(self._key, changed, {})
+
+
+def merged_value(now: Any, before: Any, after: Any) -> Any:
+    """Return a value with the changes from ``before`` to ``after``.
+
+    Members of objects are changed one by one; to a list that has grown, what it has more is added.
+    What there was not before counts as empty. Of other values the newest counts.
+    """
+    if after == before:
+        return now
+    if before is None and isinstance(after, dict | list):
+        before = type(after)()
+    if now == before:
+        return after
+    if isinstance(now, dict) and isinstance(before, dict) and isinstance(after, dict):
+        kept = {name: value for name, value in now.items() if name not in before or name in after}
+        for name, value in after.items():
+            if name not in before or value != before[name]:
+                known = name in kept
+                kept[name] = merged_value(kept[name], before.get(name), value) if known else value
+        return kept
+    if isinstance(now, list) and isinstance(before, list) and isinstance(after, list):
+        return [*now, *after[len(before) :]] if after[: len(before)] == before else after
+    return after

@@ -1,0 +1,59 @@
+"""The bytes of an answer of an endpoint, bounded: no line and no stream goes on for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+
+from parley.llm.model import ModelFailed
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""How many bytes an event of a stream may have, and so a line of it."""
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""How many bytes an answer may have, with what is around its text: a token costs some hundred."""
+
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class BoundedStream(httpx2.AsyncByteStream):
+    """The body of an answer. Reading raises ``ModelFailed`` at what is too much of it.
+
+    ``place`` names the endpoint. ``is_encoded``: the body is compressed, although it was asked for
+    as it is; a few bytes of that could be any number.
+    """
+
+    def __init__(self, stream: httpx2.AsyncByteStream, place: str, *, is_encoded: bool) -> None:
+        self._stream = stream
+        self._place = place
+        self._is_encoded = is_encoded
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_encoded:
+            raise ModelFailed(
+                f"{self._place} answered compressed, which it was asked not to "
+                "(Accept-Encoding: identity); does a proxy in between compress?"
+            )
+        total, unended, tail = 0, 0, b""
+        async for chunk in self._stream:
+            window = tail + chunk
+            end = max(window.rfind(each) for each in _ENDS)
+            total += len(chunk)
+            unended = unended + len(chunk) if end < 0 else len(window) - end
+            tail = window[-3:]
+            if unended > MAX_EVENT_BYTES:
+                raise ModelFailed(
+                    f"an event of the stream of {self._place} has more than {MAX_EVENT_BYTES:,} "
+                    "bytes, so the reply was cut off"
+                )
+            if total > MAX_ANSWER_BYTES:
+                raise ModelFailed(
+                    f"the reply of {self._place} has more than {MAX_ANSWER_BYTES:,} bytes, so it "
+                    "was cut off; max_reply_tokens= bounds replies"
+                )
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()

@@ -1,0 +1,260 @@
+"""Servers in processes that are forked from one that has imported Parley.
+
+Each is a process of its own: it has its id, it takes signals, and it dies as any does. What it does
+not do is import a thousand modules again, which is most of what a server costs that lives for a
+second. Run as a script, this is the one that is forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+MODULES = (
+    "aiohttp", "encodings.idna", "uvicorn.lifespan.off", "uvicorn.loops.auto", "parley",
+    "parley.agent.agent", "parley.client.bindings.http", "parley.client.connection",
+    "parley.compose", "parley.host.app", "parley.host.in_process", "parley.push",
+    "parley.server.run", "parley.store.sqlite.store",
+)  # fmt: skip
+"""What is imported once. A server imports the rest itself."""
+
+OPTIONAL = (
+    "psycopg", "pwd", "resource", "typer", "uvicorn.loops.uvloop", "parley.cli.app",
+    "parley.cli.commands.serve", "parley.store.bus.postgres_bus", "parley.store.postgres.store",
+)  # fmt: skip
+"""What is imported where it is installed."""
+
+
+class ForkedServer:
+    """A process that was forked. What it does is told by ``asyncio``'s own names."""
+
+    def __init__(self, pid: int, ended: int, status: bytes = b"") -> None:
+        self.pid = pid
+        self._ended = ended
+        self._status = int(status) if status else None
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, of a signal its negative number; None while the process runs."""
+        if self._status is None:
+            with contextlib.suppress(BlockingIOError):
+                said = os.read(self._ended, 16)
+                os.close(self._ended)
+                self._status = int(said)
+        return self._status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal. Raises ``ProcessLookupError`` when the process has ended."""
+        if self.returncode is not None:
+            raise ProcessLookupError
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End the process at once. Raises ``ProcessLookupError`` when it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait_here(self, seconds: float) -> int:
+        """Wait for the end without a loop. Raises ``TimeoutError``."""
+        if self.returncode is None:
+            select.select([self._ended], [], [], seconds)
+        if (status := self.returncode) is None:
+            raise TimeoutError
+        return status
+
+    async def wait(self) -> int:
+        """Wait for the end, and return the exit status."""
+        loop = asyncio.get_running_loop()
+        while (status := self.returncode) is None:
+            if not self._waiting:
+                loop.add_reader(self._ended, self._tell, loop, self._ended)
+            self._waiting.append(loop.create_future())
+            await self._waiting[-1]
+        return status
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, ended: int) -> None:
+        loop.remove_reader(ended)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+
+CAN_FORK = hasattr(socket, "send_fds") and hasattr(os, "fork")
+
+
+async def start(
+    words: Sequence[str], *, output: BinaryIO, environment: Mapping[str, str]
+) -> ForkedServer | asyncio.subprocess.Process:
+    """Start ``SCRIPT WORD...`` with this interpreter; ``output`` gets all that it prints.
+
+    Where processes cannot be forked, the interpreter is started.
+    """
+    if CAN_FORK:
+        return fork(words, output=output, environment=environment)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=output, stderr=output, env=environment
+    )
+
+
+def fork(
+    words: Sequence[str],
+    *,
+    output: BinaryIO,
+    environment: Mapping[str, str],
+    folder: Path = Path(),
+    python: str = sys.executable,
+) -> ForkedServer:
+    """Fork ``SCRIPT WORD...`` or ``parley WORD...``, to be run in a folder.
+
+    ``python`` is the interpreter that has imported Parley.
+    """
+    job = {"words": [*words], "cwd": str(folder.absolute()), "env": dict(environment)}
+    reading, writing = os.pipe()
+    try:
+        told = json.dumps(job).encode() + b"\n"
+        line = _forking(python)
+        sent = socket.send_fds(line, [told], [output.fileno(), writing])
+        line.sendall(told[sent:])
+    finally:
+        os.close(writing)
+    pid, _, ended = os.read(reading, 32).partition(b"\n")
+    assert pid, "the process that servers are forked from has ended"
+    os.set_blocking(reading, False)
+    return ForkedServer(int(pid), reading, ended)
+
+
+@cache
+def _forking(python: str) -> socket.socket:
+    """Start what is forked, and return the line to it."""
+    ours, its = socket.socketpair()
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    process = subprocess.Popen([python, __file__], stdin=its, env=own)
+    its.close()
+    atexit.register(_end, process, ours)
+    return ours
+
+
+def _end(process: subprocess.Popen[bytes], line: socket.socket) -> None:
+    line.close()
+    process.wait(10)
+
+
+# -- in the process that is forked -----------------------------------------------------------------
+
+
+def _fork() -> None:
+    """Fork for each job that comes over the line; tell who asked the id and, later, the end."""
+    import gc
+    import importlib
+
+    del sys.path[0]  # the folder of the tests, which holds rooms of many names
+    for name in MODULES:
+        importlib.import_module(name)
+    for name in OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else the first collection of each server copied all of it
+    line = socket.socket(fileno=os.dup(0))
+    woken, wake = os.pipe()
+    for fd in (woken, wake):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end the line
+    running: dict[int, int] = {}
+    unread = b""
+    fds: list[int] = []
+    while True:
+        ready, _, _ = select.select([line, woken], [], [])
+        if woken in ready:
+            os.read(woken, 1024)
+            _reap(running)
+        if line not in ready:
+            continue
+        said, given, _, _ = socket.recv_fds(line, 1 << 16, 2)
+        if not said:
+            break
+        unread += said
+        fds += given
+        if unread.endswith(b"\n"):
+            output, ended = fds
+            child = os.fork()
+            if not child:
+                signal.set_wakeup_fd(-1)
+                for fd in (line.detach(), woken, wake, ended, *running.values()):
+                    os.close(fd)
+                _be(json.loads(unread), output)
+            os.close(output)
+            os.write(ended, b"%d\n" % child)
+            running[child] = ended
+            unread, fds = b"", []
+    for child in running:
+        os.kill(child, signal.SIGKILL)
+
+
+def _reap(running: dict[int, int]) -> None:
+    while running:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            return
+        ended = running.pop(child)
+        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+            os.write(ended, b"%d" % os.waitstatus_to_exitcode(status))
+        os.close(ended)
+
+
+def _be(job: dict[str, object], output: int) -> None:
+    """Be the server, and end as it does."""
+    import runpy
+    import threading
+    import traceback
+
+    status: object = 0
+    try:
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(str(job["cwd"]))
+        os.environ.clear()
+        os.environ.update(job["env"])  # type: ignore[call-overload]
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        sys.argv = [*job["words"]]  # type: ignore[misc]
+        if sys.argv[0] == "parley":
+            from parley.cli import main
+
+            main()
+        else:
+            sys.path.insert(0, str(Path(sys.argv[0]).parent.absolute()))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+if __name__ == "__main__":
+    _fork()
