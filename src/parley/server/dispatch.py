@@ -23,11 +23,18 @@ from parley.model.errors import (
     OverloadedError,
 )
 from parley.model.extensions import ExtensionMethod
-from parley.model.item_stream import ItemStream
 from parley.model.operations import Operation
 from parley.model.parts import Message
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
-from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.model.service import (
+    ANONYMOUS,
+    NO_TRACE,
+    CallContext,
+    Caller,
+    ItemStream,
+    StreamItem,
+    TraceContext,
+)
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
 from parley.security.authorization import Authorization, access_of

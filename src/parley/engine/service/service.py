@@ -35,7 +35,6 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import RESUMABLE_STREAMS
-from parley.model.item_stream import Batches, ItemStream
 from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import (
@@ -52,7 +51,7 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from parley.model.service import CallContext, StreamItem
+from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.limits.rates import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
@@ -207,9 +206,7 @@ class AgentService:
         if handle.found is not None:
             # The task as it was before the message: no event of its turn is missed.
             yield (StreamItem(handle.found.task, handle.found.seq),)
-            async with aclosing(
-                self._follow(handle.task_id, handle.found.seq, handle)
-            ) as batches:
+            async with aclosing(self._follow(handle.task_id, handle.found.seq, handle)) as batches:
                 async for batch in batches:
                     yield batch
             return

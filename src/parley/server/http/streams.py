@@ -7,15 +7,14 @@ and registers them with ``Streams``, which bounds all and drains them together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
 from typing import Protocol, cast, runtime_checkable
 
 from starlette.types import Receive, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.model.item_stream import Batches, ItemStream
-from parley.model.service import CallContext, StreamItem
+from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 from parley.server.failures import log_unforeseen
 from parley.server.http.responses import Headers
@@ -275,25 +274,18 @@ class CallsWhenGone(Protocol):
         ...
 
 
-@asynccontextmanager
-async def _watched(receive: Receive, on_gone: Callable[[], None]) -> AsyncIterator[None]:
-    """Call back when the client disconnects, as long as the context lasts."""
+def _watch(receive: Receive, on_gone: Callable[[], None]) -> asyncio.Task[None] | None:
+    """Call back when the client disconnects. Return the task that waits for that, if one does."""
     owner = getattr(receive, "__self__", None)
     if isinstance(owner, CallsWhenGone) and owner.call_when_gone(on_gone):
-        yield
-        return
+        return None
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         on_gone()
 
-    watching = asyncio.create_task(watch())
-    try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.wait((watching,))
+    return asyncio.create_task(watch())
 
 
 class Drainable(Protocol):
@@ -319,18 +311,22 @@ class Streams:
         for stream in list(self._open):
             stream.drain()
 
-    @contextmanager
-    def registered(self, stream: Drainable, context: CallContext) -> Iterator[None]:
+    def registered(self, stream: Drainable, context: CallContext) -> AbstractContextManager[None]:
         """Register an open stream, of any binding, while the context lasts.
 
-        Raises ``OverloadedError`` when there are too many.
+        To enter it raises ``OverloadedError`` when there are too many.
         """
-        with self._limiter.slot(context):
-            self._open.add(stream)
-            try:
-                yield
-            finally:
-                self._open.discard(stream)
+        return _Registered(self, stream, (context.tenant, context.caller.owner))
+
+    def add(self, stream: Drainable, caller: tuple[str, str]) -> None:
+        """Add an open stream of a caller. Raises ``OverloadedError``."""
+        self._limiter.acquire(caller)
+        self._open.add(stream)
+
+    def remove(self, stream: Drainable, caller: tuple[str, str]) -> None:
+        """Remove what was added."""
+        self._open.discard(stream)
+        self._limiter.release(caller)
 
     async def serve(
         self,
@@ -349,14 +345,37 @@ class Streams:
 
         The headers go out with the first event, or with the first keep-alive comment. An error
         before that is returned, and nothing is sent; a later one is the last frame. ``items`` is
-        always closed; those of an ``ItemStream`` are framed and sent a batch at a time. ``answers_message`` tells the answer to a message from a subscription.
+        always closed; those of an ``ItemStream`` are framed and sent a batch at a time.
+        ``answers_message`` tells the answer to a message from a subscription.
         """
         stream = OpenStream(self._settings, send, headers, answers_message=answers_message)
         try:
             with self.registered(stream, context):
-                async with _watched(receive, stream.leave):
+                watching = _watch(receive, stream.leave)
+                try:
                     return await stream.run(batches_of(items), frame, failed, ends)
+                finally:
+                    if watching is not None:
+                        watching.cancel()
+                        await asyncio.wait((watching,))
         except OverloadedError as refusal:
             return refusal
         finally:
             stream.close()
+
+
+class _Registered:
+    """Keeps a stream among those that are open, as long as the context lasts."""
+
+    __slots__ = ("_caller", "_stream", "_streams")
+
+    def __init__(self, streams: Streams, stream: Drainable, caller: tuple[str, str]) -> None:
+        self._streams = streams
+        self._stream = stream
+        self._caller = caller
+
+    def __enter__(self) -> None:
+        self._streams.add(self._stream, self._caller)
+
+    def __exit__(self, *error: object) -> None:
+        self._streams.remove(self._stream, self._caller)
