@@ -15,7 +15,7 @@ BATCH = 16
 class Notification(NamedTuple):
     """What to send of a log up to ``seq``. Nothing follows one that ``is_last``.
 
-    ``name`` is the last part of its id, by default ``seq``. ``json`` is the event as the log has it.
+    ``name`` is the last part of its id, by default ``seq``. ``json`` is the event in the log.
     """
 
     seq: int

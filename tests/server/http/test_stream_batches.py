@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parley import Agent, Turn, asgi
 from parley.model.encoding import encode
 from parley.model.service import CallContext, ItemStream, StreamItem
 from parley.model.tasks import TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import Settings
 from parley.server.http.streams import Streams
 from parley.server.run import serving
+from parley.store.memory import MemoryTaskStore
 from parley.wire import jsonrpc, sse, versions
 from tests.polling import until
-from tests.server.raw_http import connection, id_of
+from tests.server.raw_http import JSON, call, connection, id_of
 from tests.server.scripted import Scripted, app_of, chunk, task
 
 pytestmark = pytest.mark.anyio
@@ -244,3 +246,30 @@ async def test_an_open_stream_has_one_task() -> None:
 
         few = await tasks_with(5)
         assert await tasks_with(20) - few == 20
+
+
+async def test_a_reader_that_keeps_up_never_reads_its_events_from_the_log(monkeypatch) -> None:
+    read = 0
+    events = MemoryTaskStore.events
+
+    async def counted(self, *given):
+        nonlocal read
+        found = await events(self, *given)
+        read += len(found)
+        return found
+
+    async def count(turn: Turn):
+        for number in range(int(turn.text)):
+            yield f"{number} "
+
+    monkeypatch.setattr(MemoryTaskStore, "events", counted)
+    agent = Agent(name="Counter", description="Counts.", version="1.0.0")
+    agent.skill(tags=["count"], replies="task")(count)
+    message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "3000"}]}
+    async with serving(asgi(agent, store="memory:")) as url, connection(url) as http:
+        await http.request("POST", "/", call("SendStreamingMessage", {"message": message}), JSON)
+        await http.head()
+        numbers = [id_of(frame) async for frame in http.frames()]
+    assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
+    assert len(numbers) > 3000
+    assert read < 300
