@@ -214,10 +214,11 @@ class Dialect(Protocol):
         """Return the name of a state in texts of this version."""
         ...
 
-    def write_push(self, event: Event, task: Task | None) -> bytes:
+    def write_push(self, event: Event, task: Task | None, json: bytes | None = None) -> bytes:
         """Write the body of a push notification about an event.
 
-        With ``pushes_tasks``, ``task`` is the task after the event, or ``None`` for a message
-        without a task. Otherwise it is ``None``.
+        ``json`` is the event's canonical JSON, if it is already known. With ``pushes_tasks``,
+        ``task`` is the task after the event, or ``None`` for a message without a task. Otherwise
+        it is ``None``.
         """
         ...

@@ -14,13 +14,16 @@ MAX_EVENT = 64 * 1024 * 1024
 _LF, _CR = b"\n\r"
 
 
-def frame(data: bytes, id: int | None = None) -> bytes:
-    """Return one event. A reader resumes after its ``id``, the number in the task's log."""
+def frame(data: bytes, id: int | None = None, before: bytes = b"", after: bytes = b"") -> bytes:
+    """Return one event. A reader resumes after its ``id``, the number in the task's log.
+
+    Its data is ``data`` between ``before`` and ``after``, which have no line ends.
+    """
     if _LF in data or _CR in data:
         data = b"\ndata: ".join(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
     if id is None:
-        return b"data: %b\n\n" % data
-    return b"id: %d\ndata: %b\n\n" % (id, data)
+        return b"data: %b%b%b\n\n" % (before, data, after)
+    return b"id: %d\ndata: %b%b%b\n\n" % (id, before, data, after)
 
 
 class SseEvent(NamedTuple):
