@@ -12,7 +12,8 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -82,10 +83,10 @@ class OpenResponse(ABC):
         self.status = status
         self.url = url
         self._limit = limit
-        self.headers: dict[str, str] = {}
-        for name, value in headers:
-            known = self.headers.get(name.lower())
-            self.headers[name.lower()] = value if known is None else f"{known}, {value}"
+        fields = tuple(headers)
+        self.headers = {name.lower(): value for name, value in fields}
+        if len(self.headers) != len(fields):
+            self.headers = _joined(fields)
 
     async def read(self, limit: int | None = None) -> bytes:
         """Return the whole body.
@@ -118,22 +119,29 @@ class _NetworkResponse(OpenResponse):
         super().__init__(
             response.status, str(response.url), response.headers.items(), limit=http.max_response
         )
-        self._response = response
+        self._content = response.content
         self._http = http
+
+    async def read(self, limit: int | None = None) -> bytes:
+        """Return the whole body, at once if all of it is here, as that of most answers is."""
+        most = self._limit if limit is None else limit
+        if self._content.is_eof() and self._content.total_bytes <= most:
+            return await self._read_any()
+        return await super().read(limit)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
+        while chunk := await self._read_any():
+            yield chunk
+
+    async def _read_any(self) -> bytes:
+        """Return all that has arrived, or what comes next; nothing at the end."""
         import aiohttp
 
-        content = self._response.content
-        while True:
-            try:
-                chunk = await content.readany()
-            except (aiohttp.ClientError, OSError) as error:
-                raise self._http.translate(error, self.url) from error
-            if not chunk:
-                return
-            yield chunk
+        try:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._http.translate(error, self.url) from error
 
 
 class HttpTransport:
@@ -333,8 +341,7 @@ class HttpTransport:
         async with self.open(method, url, headers, body, timeout=timeout) as answer:
             return Reply(answer.status, answer.headers, await answer.read(), answer.url)
 
-    @asynccontextmanager
-    async def open(
+    def open(
         self,
         method: str,
         url: str,
@@ -343,12 +350,23 @@ class HttpTransport:
         *,
         timeout: float | None = None,
         idle: float | None = None,
-    ) -> AsyncIterator[OpenResponse]:
+    ) -> AbstractAsyncContextManager[OpenResponse]:
         """Send a request and yield the response as soon as its headers are there.
 
         ``idle`` bounds the time without a byte (``Disconnected``), ``timeout`` the whole call
         (``Timeout``). Redirects are not followed. Leaving the block early closes the connection.
         """
+        return _Opening(self, method, url, headers, body, timeout, idle)
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: float | None,
+        idle: float | None,
+    ) -> aiohttp.ClientResponse:
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
         import aiohttp
@@ -360,9 +378,7 @@ class HttpTransport:
                 # As one piece a large body would hold the event loop up, and the library warns.
                 data=io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE else body,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(
-                    total=timeout, connect=self.connect_timeout, sock_read=idle
-                ),
+                timeout=_client_timeout(timeout, self.connect_timeout, idle),
                 allow_redirects=False,
                 proxy=self._proxy_of(url),
                 **self._certificate_of(url),
@@ -370,12 +386,12 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.translate(error, url) from error
         self._responses.add(response)
-        try:
-            yield _NetworkResponse(response, self)
-        finally:
-            self._responses.discard(response)
-            # Closes the connection of a response that was not read to its end.
-            response.release()
+        return response
+
+    def _release(self, response: aiohttp.ClientResponse) -> None:
+        self._responses.discard(response)
+        # Closes the connection of a response that was not read to its end.
+        response.release()
 
     async def open_socket(
         self, url: str, headers: Mapping[str, str], *, handshake: float, **options: Any
@@ -502,6 +518,41 @@ class HttpTransport:
                 return ClientError(f"the request to {where} cannot be sent: {error}")
             case _:
                 return ClientError(f"the call to {where} failed: {_reason(error)}")
+
+
+class _Opening:
+    """A request that is sent when its block is entered."""
+
+    __slots__ = ("_http", "_request", "_response")
+
+    def __init__(self, http: HttpTransport, *request: Any) -> None:
+        self._http = http
+        self._request = request
+
+    async def __aenter__(self) -> OpenResponse:
+        self._response = await self._http._request(*self._request)
+        return _NetworkResponse(self._response, self._http)
+
+    async def __aexit__(self, *error: object) -> None:
+        self._http._release(self._response)
+
+
+@lru_cache(maxsize=64)
+def _client_timeout(
+    total: float | None, connect: float, idle: float | None
+) -> aiohttp.ClientTimeout:
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=total, connect=connect, sock_read=idle)
+
+
+def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return fields by their names, where some have several values."""
+    joined: dict[str, str] = {}
+    for name, value in fields:
+        known = joined.get(name.lower())
+        joined[name.lower()] = value if known is None else f"{known}, {value}"
+    return joined
 
 
 def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:
