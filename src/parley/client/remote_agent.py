@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast, overload
@@ -209,7 +210,7 @@ class RemoteAgent:
         """
         known_id = ""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 request = await self._compose(
                     message,
                     context_id=context_id,

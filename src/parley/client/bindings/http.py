@@ -78,15 +78,28 @@ class OpenResponse(ABC):
     """
 
     def __init__(
-        self, status: int, url: str, headers: Iterable[tuple[str, str]], *, limit: int
+        self, status: int, url: object, headers: Iterable[tuple[str, str]], *, limit: int
     ) -> None:
         self.status = status
-        self.url = url
+        self._url = url
         self._limit = limit
-        fields = tuple(headers)
-        self.headers = {name.lower(): value for name, value in fields}
-        if len(self.headers) != len(fields):
-            self.headers = _joined(fields)
+        self._fields = headers
+        self._headers: dict[str, str] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address that answers."""
+        return str(self._url)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, by their names in lower case; most answers are read without them."""
+        if self._headers is None:
+            self._headers = {}
+            for name, value in self._fields:
+                known = self._headers.get(name.lower())
+                self._headers[name.lower()] = value if known is None else f"{known}, {value}"
+        return self._headers
 
     async def read(self, limit: int | None = None) -> bytes:
         """Return the whole body.
@@ -117,7 +130,7 @@ class _NetworkResponse(OpenResponse):
 
     def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
         super().__init__(
-            response.status, str(response.url), response.headers.items(), limit=http.max_response
+            response.status, response.url, response.headers.items(), limit=http.max_response
         )
         self._content = response.content
         self._http = http
@@ -390,8 +403,8 @@ class HttpTransport:
 
     def _release(self, response: aiohttp.ClientResponse) -> None:
         self._responses.discard(response)
-        # Closes the connection of a response that was not read to its end.
-        response.release()
+        if not response.closed:  # not all of it has arrived: its connection is closed
+            response.release()
 
     async def open_socket(
         self, url: str, headers: Mapping[str, str], *, handshake: float, **options: Any
@@ -544,15 +557,6 @@ def _client_timeout(
     import aiohttp
 
     return aiohttp.ClientTimeout(total=total, connect=connect, sock_read=idle)
-
-
-def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return fields by their names, where some have several values."""
-    joined: dict[str, str] = {}
-    for name, value in fields:
-        known = joined.get(name.lower())
-        joined[name.lower()] = value if known is None else f"{known}, {value}"
-    return joined
 
 
 def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:

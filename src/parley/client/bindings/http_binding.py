@@ -121,6 +121,10 @@ class HttpClientBinding(ABC):
         Raises the error in it.
         """
 
+    def read_at_once(self, operation: Operation, body: bytes, sent: SentRequest) -> Any:
+        """Return the answer in a body where that takes no closer look, else ``None``."""
+        return None
+
     @abstractmethod
     def is_from_agent(self, reply: Reply) -> bool:
         """Return whether an agent sent a reply that has no valid answer."""
@@ -135,9 +139,15 @@ class HttpClientBinding(ABC):
         while True:
             async with await attempts.open() as answer:
                 if not await attempts.is_refused(answer):
-                    reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
+                    body = await answer.read()
                     break
-        return self.codec.read_result(operation, self._checked_answer(reply, sent))
+        result = self.read_at_once(operation, body, sent)
+        if result is None:
+            reply = Reply(answer.status, answer.headers, body, answer.url)
+            return self.codec.read_result(operation, self._checked_answer(reply, sent))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("< %d %s", answer.status, _BodyPreview(body))
+        return result
 
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
