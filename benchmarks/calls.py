@@ -25,6 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 from processes import cpu_seconds, free_port, serving
 
 HERE = Path(__file__).parent
@@ -38,6 +39,42 @@ Client = Callable[[], Awaitable[None]]
 
 class Wrong(Exception):
     """An answer was not what was asked for."""
+
+
+class Chunk(msgspec.Struct):
+    """A part of an artifact."""
+
+    text: str
+
+
+class Artifact(msgspec.Struct, rename="camel"):
+    """What a task makes."""
+
+    artifact_id: str
+    parts: list[Chunk]
+
+
+class Update(msgspec.Struct, rename="camel"):
+    """A piece of an artifact."""
+
+    task_id: str
+    context_id: str
+    artifact: Artifact
+    append: bool = False
+
+
+class Result(msgspec.Struct, rename="camel"):
+    """What is in an event."""
+
+    artifact_update: Update | None = None
+
+
+class Event(msgspec.Struct):
+    """One event of a stream over JSON-RPC."""
+
+    jsonrpc: str
+    id: int
+    result: Result
 
 
 # -- clients: processes that make calls when they are told how many ---------------------------
@@ -88,7 +125,6 @@ async def aiohttp_client(port: int):
     import uuid
 
     import aiohttp
-    import msgspec
     from servers.typed import Message, Params, Part, Request, Response
 
     encode = msgspec.json.Encoder().encode
@@ -128,28 +164,6 @@ async def parley_reader(port: int):
 async def aiohttp_reader(port: int):
     """Yield a call that reads the long stream line by line, with one typed decode of each event."""
     import aiohttp
-    import msgspec
-
-    class Chunk(msgspec.Struct):
-        text: str
-
-    class Artifact(msgspec.Struct, rename="camel"):
-        artifact_id: str
-        parts: list[Chunk]
-
-    class Update(msgspec.Struct, rename="camel"):
-        task_id: str
-        context_id: str
-        artifact: Artifact
-        append: bool = False
-
-    class StreamResult(msgspec.Struct, rename="camel"):
-        artifact_update: Update | None = None
-
-    class Event(msgspec.Struct):
-        jsonrpc: str
-        id: int
-        result: StreamResult
 
     decode = msgspec.json.Decoder(Event).decode
     url = f"http://127.0.0.1:{port}/"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -34,9 +33,6 @@ from parley.wire.sse import SseParser
 logger = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
-# No log has more events, and no longer text is read as a number.
-_EVENT_NUMBER = re.compile(r"[0-9]{1,18}")
-
 
 # Every HTTP+JSON server accepts it; some accept nothing else.
 _PLAIN_JSON = "application/json"
@@ -189,10 +185,11 @@ class HttpClientBinding(ABC):
     async def _events(self, answer: OpenResponse, sent: SentRequest) -> AsyncIterator[StreamItem]:
         parser = SseParser(self._http.max_response)
         async for chunk in answer.chunks():
+            is_logged = logger.isEnabledFor(logging.DEBUG)
             for id, _, data in parser.feed(chunk):
                 if not data:
                     continue
-                if logger.isEnabledFor(logging.DEBUG):
+                if is_logged:
                     logger.debug("< %s", _BodyPreview(data))
                 event = self.read_event(data, sent)
                 if event is None:
@@ -202,9 +199,9 @@ class HttpClientBinding(ABC):
                     return
 
     def _event_number(self, id: str) -> int | None:
-        if self._numbered and _EVENT_NUMBER.fullmatch(id):
-            return int(id)
-        return None
+        # No log has more events, and no longer text is read as a number.
+        is_number = len(id) <= 18 and id.isascii() and id.isdigit()
+        return int(id) if self._numbered and is_number else None
 
     def _request_headers(
         self, context: CallContext, sent: SentRequest, media_type: str, accept: str
