@@ -23,9 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
+
 from processes import cpu_seconds, free_port, serving
 
 HERE = Path(__file__).parent
@@ -81,7 +83,9 @@ class Event(msgspec.Struct):
 
 
 def card(port: int, binding: str = "JSONRPC", *, streaming: bool = False) -> str:
-    """Return the card of the measured agent."""
+    """Return the card of the measured agent, which numbers its events."""
+    from parley.model.extensions import RESUMABLE_STREAMS
+
     url = f"127.0.0.1:{port}" if binding == "GRPC" else f"http://127.0.0.1:{port}/"
     interface = {"url": url, "protocolBinding": binding, "protocolVersion": "1.0"}
     return json.dumps(
@@ -90,7 +94,7 @@ def card(port: int, binding: str = "JSONRPC", *, streaming: bool = False) -> str
             "description": "Answers with the text that it gets.",
             "version": "1.0.0",
             "supportedInterfaces": [interface],
-            "capabilities": {"streaming": streaming},
+            "capabilities": {"streaming": streaming, "extensions": [{"uri": RESUMABLE_STREAMS}]},
             "defaultInputModes": ["text/plain"],
             "defaultOutputModes": ["text/plain"],
             "skills": [{"id": "echo", "name": "Echo", "description": "Echoes.", "tags": ["e"]}],
@@ -125,6 +129,7 @@ async def aiohttp_client(port: int):
     import uuid
 
     import aiohttp
+
     from servers.typed import Message, Params, Part, Request, Response
 
     encode = msgspec.json.Encoder().encode
@@ -274,7 +279,9 @@ async def serve_stream(port: int) -> None:
         "status": {"state": "TASK_STATE_WORKING", "timestamp": "2026-01-31T12:00:00.000Z"},
     }
     over = {"taskId": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_COMPLETED"}}
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
 
     def frames(id: int) -> Iterator[bytes]:
         results = [{"task": task}]
@@ -398,14 +405,11 @@ def measure_client(rounds: int, logs: Path) -> list[dict[str, object]]:
         return [
             compare(
                 f"client, {name}",
-                lambda: ours.calls(count, at_once),
-                lambda: theirs.calls(count, at_once),
+                partial(ours.calls, count, at_once),
+                partial(theirs.calls, count, at_once),
                 rounds,
             )
-            for name, count, at_once in (
-                ("one after another", 600, 1),
-                ("32 at once", 1600, 32),
-            )
+            for name, count, at_once in (("one after another", 600, 1), ("32 at once", 1600, 32))
         ]
 
 
@@ -426,8 +430,8 @@ def measure_grpc(rounds: int, logs: Path) -> list[dict[str, object]]:
         return [
             compare(
                 f"gRPC server, {name}",
-                lambda: cost(asks_us, pid, at_once),
-                lambda: cost(asks_them, typed.pid, at_once),
+                partial(cost, asks_us, pid, at_once),
+                partial(cost, asks_them, typed.pid, at_once),
                 rounds,
             )
             for name, at_once in (("one after another", 1), ("32 at once", 32))

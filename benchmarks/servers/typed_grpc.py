@@ -5,7 +5,6 @@ The messages are those of version 1.0, in protobuf's own classes. Arguments: the
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import uuid
 from pathlib import Path

@@ -92,7 +92,7 @@ class OpenResponse(ABC):
         return str(self._url)
 
     @property
-    def headers(self) -> Mapping[str, str]:
+    def headers(self) -> dict[str, str]:
         """The headers, by their names in lower case; most answers are read without them."""
         if self._headers is None:
             self._headers = {}

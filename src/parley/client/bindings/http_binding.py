@@ -309,9 +309,7 @@ class _Attempts:
         if logger.isEnabledFor(logging.DEBUG):
             preview = _BodyPreview(sent.body or b"")
             logger.debug("> %s %s %s", sent.verb, redacted(sent.url), preview)
-        return binding._http.open(
-            sent.verb, url, headers, sent.body, timeout=left, idle=self._idle
-        )
+        return binding._http.open(sent.verb, url, headers, sent.body, timeout=left, idle=self._idle)
 
     async def is_refused(self, answer: OpenResponse) -> bool:
         """Return whether there is another attempt to make."""

@@ -101,7 +101,7 @@ class FailoverBinding:
         The caller adds the error of a failed interface to ``refusals`` before it asks for the next.
         """
         first = self.current
-        unreachable = set()
+        unreachable: set[tuple[bool, str, str]] = set()
         for candidate in (first, *(other for other in self._candidates if other is not first)):
             if unreachable and _server_of(candidate) in unreachable:
                 continue

@@ -106,7 +106,7 @@ class Cassette:
                 return _open(http, *args, **options)
             return self.open(lambda *a, **o: outer(http, *a, **o), *args, **options)
 
-        HttpTransport.open = taped  # type: ignore[method-assign, assignment]
+        HttpTransport.open = taped  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *error: object) -> None:
