@@ -1,6 +1,6 @@
 """What a call costs its client, and what one over gRPC costs its server, beside the least there is.
 
-    python benchmarks/calls.py [--only client|grpc|streams] [--rounds 7]
+    python benchmarks/calls.py [--only client|grpc|streams] [--rounds 5]
 
 Every client and every server is a process of its own, and what counts is the CPU time of one of
 them: of the client beside ``aiohttp`` with one typed decode, against the same typed server; of the
@@ -409,7 +409,7 @@ def measure_client(rounds: int, logs: Path) -> list[dict[str, object]]:
                 partial(theirs.calls, count, at_once),
                 rounds,
             )
-            for name, count, at_once in (("one after another", 600, 1), ("32 at once", 1600, 32))
+            for name, count, at_once in (("one after another", 400, 1), ("32 at once", 1600, 32))
         ]
 
 
@@ -424,8 +424,8 @@ def measure_grpc(rounds: int, logs: Path) -> list[dict[str, object]]:
 
         def cost(worker: Worker, pid: int, at_once: int) -> float:
             before = cpu_seconds(pid)
-            worker.calls(1024, at_once)
-            return (cpu_seconds(pid) - before) / 1024
+            worker.calls(512, at_once)
+            return (cpu_seconds(pid) - before) / 512
 
         return [
             compare(
@@ -458,7 +458,7 @@ def measure_streams(rounds: int, logs: Path) -> list[dict[str, object]]:
 MEASURES = {"client": measure_client, "grpc": measure_grpc, "streams": measure_streams}
 
 
-def measure(only: str | None = None, rounds: int = 7) -> list[dict[str, object]]:
+def measure(only: str | None = None, rounds: int = 5) -> list[dict[str, object]]:
     """Return the rows of the table."""
     with tempfile.TemporaryDirectory() as logs:
         return [
@@ -473,7 +473,7 @@ def main() -> None:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=MEASURES)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--work", choices=CLIENTS, help=argparse.SUPPRESS)
     parser.add_argument("--serve", choices=OWN_SERVERS, help=argparse.SUPPRESS)

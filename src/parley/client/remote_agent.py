@@ -228,10 +228,8 @@ class RemoteAgent:
                 )
                 request = self._activation.apply(request)
                 known_id = request.message.task_id
-                before = None
-                if task is not None and task.id == known_id:
-                    before = task
-                elif known_id and not (return_immediately or self._numbered):
+                before = task if task is not None and task.id == known_id else None
+                if before is None and known_id and not (return_immediately or self._numbered):
                     before = await snapshot_before(
                         self.service, self.context, known_id, history_length=0, timeout=timeout
                     )

@@ -15,8 +15,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
+from parley.client.bindings.addresses import check_proxy, is_same_server, proxy_for, redirect_target
+from parley.client.bindings.addresses import redacted as redacted
 from parley.client.bindings.grpc_tls import GrpcTls
 from parley.client.bindings.keepalive import keepalive_socket
 from parley.client.bindings.tls import Tls
@@ -440,7 +442,7 @@ class HttpTransport:
     def _proxy_of(self, url: str) -> str | None:
         if self.proxy is not None:
             return None if is_loopback(urlsplit(url).hostname or "") else self.proxy
-        return _proxy_for(url) if self.trust_env and self.egress is None else None
+        return proxy_for(url) if self.trust_env and self.egress is None else None
 
     def _certificate_of(self, url: str) -> dict[str, Any]:
         """Return the options of a request whose server may be shown the client's certificate."""
@@ -569,77 +571,6 @@ def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:
         f"{where} is {error.where}, which is not allowed; to allow it, name its host or network, "
         f"as in {option}"
     )
-
-
-def check_proxy(address: str) -> str:
-    """Return the address of a proxy. Raises ``ValueError`` for one of another kind."""
-    try:
-        parts = urlsplit(address)
-        is_usable = parts.scheme == "http" and parts.hostname and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable or parts.path not in ("", "/") or parts.query:
-        raise ValueError(
-            f"the proxy {redacted(address)[:200]!r} is no address of the form "
-            "http://user:password@host:port"
-        )
-    return address
-
-
-def _proxy_for(url: str) -> str | None:
-    """Return the environment's proxy for an address."""
-    from urllib.request import getproxies, proxy_bypass  # a large import, seldom needed
-
-    parts = urlsplit(url)
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return getproxies().get(parts.scheme)
-
-
-def redacted(url: str) -> str:
-    """Return ``url`` without query and credentials, which may be secret.
-
-    ``url`` may be ``host:port``, as for gRPC.
-    """
-    try:
-        parts = urlsplit(url if "://" in url or url.startswith("/") else f"//{url}")
-    except ValueError:
-        before, slashes, rest = url.partition("?")[0].partition("//")
-        return before + slashes + rest.rpartition("@")[2]
-    host = parts.netloc.rpartition("@")[2]
-    scheme = f"{parts.scheme}://" if parts.scheme else ""
-    return f"{scheme}{host}{parts.path}" if host else parts.path
-
-
-def redirect_target(url: str, location: str, status: int) -> str:
-    """Return the address of a redirect. Raises ``UnexpectedStatus`` for one not to be followed."""
-    try:
-        target = urljoin(url, location)
-        parts = urlsplit(target)
-        # An invalid port raises here.
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UnexpectedStatus(
-            f"{redacted(url)} redirects to {location[:200]!r}, which is no address of the form "
-            "https://host/path",
-            status=status,
-        )
-    if parts.scheme == "http" and urlsplit(url).scheme == "https":
-        raise UnexpectedStatus(
-            f"{redacted(url)} redirects to {redacted(target)}, which is not encrypted",
-            status=status,
-        )
-    return target
-
-
-def is_same_server(url: str, target: str) -> bool:
-    """Return whether a redirect stays on the server, also from HTTP to its HTTPS."""
-    try:
-        return Origin.of(url).covers(Origin.of(target))
-    except ValueError:
-        return False
 
 
 def _reason(error: BaseException) -> str:

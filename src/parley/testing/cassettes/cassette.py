@@ -106,12 +106,12 @@ class Cassette:
                 return _open(http, *args, **options)
             return self.open(lambda *a, **o: outer(http, *a, **o), *args, **options)
 
-        HttpTransport.open = taped  # type: ignore[method-assign]
+        HttpTransport.open = taped  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._outer is not None:
-            HttpTransport.open = self._outer  # type: ignore[method-assign, assignment]
+            HttpTransport.open = self._outer  # type: ignore[method-assign]
             self._outer = None
         self.save()
 
