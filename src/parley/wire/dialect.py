@@ -85,6 +85,17 @@ class JsonRpcCodec(Codec, Protocol):
         """Read the error object of a response."""
         ...
 
+    def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
+        """Read a whole response and the result in it at once, if both are canonical.
+
+        Returns ``None`` for any other, and for an error: ``read_result`` looks closer.
+        """
+        ...
+
+    def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
+        """Read a whole response of a stream and its event at once, as ``read_answer`` does."""
+        ...
+
 
 class Route(msgspec.Struct, frozen=True):
     """A verb and a path of an operation over HTTP+JSON.
