@@ -126,7 +126,7 @@ class Timestamp(datetime):
     @property
     def milliseconds(self) -> int:
         """Whole milliseconds since 1970-01-01T00:00:00Z."""
-        return (self - _EPOCH) // timedelta(milliseconds=1)
+        return (self - _EPOCH) // _MILLISECOND
 
     def __str__(self) -> str:
         if self._text is None:  # a time is often written twice: in an event and in a reply
@@ -136,3 +136,4 @@ class Timestamp(datetime):
 
 
 _EPOCH = Timestamp(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)

@@ -108,14 +108,15 @@ def payload_of(append: Append) -> Payload:
         _check_base_url(append)
     if append.wakes_at is not None or append.waits_for:
         _check_sleep(append)
-    payloads = [encode(event) for event in append.events]
-    for n, payload in enumerate(payloads):
-        if b"\n" in payload:  # from a value that was JSON already
-            payloads[n] = msgspec.json.format(payload, indent=-1)
+    payloads: list[bytes] = []
     messages: list[bytes] = []
     artifacts: Sequence[ArtifactPiece] = append.artifacts or ()
     metadata = b""
     for event in append.events:
+        payload = encode(event)
+        if b"\n" in payload:  # from a value that was JSON already
+            payload = msgspec.json.format(payload, indent=-1)
+        payloads.append(payload)
         if isinstance(event, TaskStatusUpdateEvent):
             if event.status.message is not None:
                 messages.append(encode(event.status.message))
@@ -129,7 +130,7 @@ def payload_of(append: Append) -> Payload:
                 metadata = encode(event.metadata)
             if event.artifacts and append.artifacts is None:
                 artifacts = pieces_of(event.artifacts)
-    exchange = [encode(message) for message in append.exchange]
+    exchange = [encode(message) for message in append.exchange] if append.exchange else ()
     return Payload(payloads, messages, artifacts, exchange, metadata)
 
 

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any
 
 from parley.store.head import Head
-from parley.store.memory.listed import Listed
-from parley.store.memory.log import MemoryLog
+from parley.store.memory.listed import ScopeTasks
+from parley.store.memory.log import NONE, MemoryLog
 from parley.store.memory.order import Order
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
@@ -44,8 +44,7 @@ class TaskIndex:
         self._logs = logs
         self._number = 0
         self._moved: dict[MemoryLog, None] = {}
-        self._scopes: dict[Scope, Listed] = {}
-        self._contexts: dict[tuple[Scope, str], Listed] = {}
+        self._scopes: dict[Scope, ScopeTasks] = {}
         self._places: dict[Standing, dict[str, Order]] = {standing: {} for standing in Standing}
         self._leased: dict[str, dict[MemoryLog, None]] = {}
         self._waiting: dict[tuple[str, str], dict[MemoryLog, None]] = {}
@@ -61,16 +60,14 @@ class TaskIndex:
     def find(self, query: TaskQuery) -> tuple[int, Iterator[MemoryLog]]:
         """Return how many tasks match, and those after ``query.before``, in the order of lists."""
         self._file()
-        if query.context_id:
-            listed = self._contexts.get((query.scope, query.context_id))
-        else:
-            listed = self._scopes.get(query.scope)
-        return (0, iter(())) if listed is None else listed.find(query, self._logs)
+        tasks = self._scopes.get(query.scope)
+        return (0, iter(())) if tasks is None else tasks.find(query, self._logs)
 
     def has_tasks(self, scope: Scope, context_id: str) -> bool:
         """Return whether a context has tasks."""
         self._file()
-        return (scope, context_id) in self._contexts
+        tasks = self._scopes.get(scope)
+        return tasks is not None and tasks.has_context(context_id)
 
     def places(self, standing: Standing) -> Mapping[str, Order]:
         """Return the places of the tasks that wait for something, by agent."""
@@ -119,7 +116,7 @@ class TaskIndex:
         """Return the places of an agent's tasks with active webhooks without a lease owner."""
         return self._free_pushes.get(agent) or Order()
 
-    def set_pushes(self, log: MemoryLog, pushes: dict[str, PushRecord]) -> None:
+    def set_pushes(self, log: MemoryLog, pushes: Mapping[str, PushRecord]) -> None:
         """Give a task other webhooks, and file it by the lease owners of those that are active."""
         self._file()  # so that the task has its number
         log.pushes = pushes
@@ -137,7 +134,7 @@ class TaskIndex:
 
     def remove(self, log: MemoryLog) -> None:
         """Forget a task."""
-        self.set_pushes(log, {})
+        self.set_pushes(log, NONE)
         self.wait_for(log, ())
         self._leave_lists(log)
         self._leave_place(log, log.filed)
@@ -158,7 +155,8 @@ class TaskIndex:
                 self._enter_place(log, after)
                 self._enter_lease(log, after.lease_owner)
             elif before is not after:
-                self._move_in_lists(before, after)
+                if before.status_at != after.status_at or before.state is not after.state:
+                    self._scopes[after.scope].move(before, after)
                 if _standing(before) != _standing(after):
                     self._leave_place(log, before)
                     self._enter_place(log, after)
@@ -167,27 +165,16 @@ class TaskIndex:
                     self._enter_lease(log, after.lease_owner)
 
     def _enter_lists(self, log: MemoryLog) -> None:
-        scope, context_id = log.filed.scope, log.filed.context_id
-        if scope not in self._scopes:
-            self._scopes[scope] = Listed()
-        self._scopes[scope].add(log)
-        if (scope, context_id) not in self._contexts:
-            self._contexts[scope, context_id] = Listed()
-        self._contexts[scope, context_id].add(log)
+        tasks = self._scopes.get(log.filed.scope)
+        if tasks is None:
+            tasks = self._scopes[log.filed.scope] = ScopeTasks()
+        tasks.add(log)
 
     def _leave_lists(self, log: MemoryLog) -> None:
-        scope, context_id = log.filed.scope, log.filed.context_id
-        self._scopes[scope].remove(log)
-        if not self._scopes[scope]:
-            del self._scopes[scope]
-        self._contexts[scope, context_id].remove(log)
-        if not self._contexts[scope, context_id]:
-            del self._contexts[scope, context_id]
-
-    def _move_in_lists(self, before: Head, after: Head) -> None:
-        if before.status_at != after.status_at or before.state is not after.state:
-            self._scopes[after.scope].move(before, after)
-            self._contexts[after.scope, after.context_id].move(before, after)
+        tasks = self._scopes[log.filed.scope]
+        tasks.remove(log)
+        if not tasks:
+            del self._scopes[log.filed.scope]
 
     def _enter_place(self, log: MemoryLog, head: Head) -> None:
         standing, by = _standing(head)
@@ -224,9 +211,10 @@ def _standing(head: Head) -> tuple[Standing, int]:
 
 
 def _add(orders: dict[str, Order], name: str, place: Any) -> None:
-    if name not in orders:
-        orders[name] = Order()
-    orders[name].add(place)
+    order = orders.get(name)
+    if order is None:
+        order = orders[name] = Order()
+    order.add(place)
 
 
 def _remove(orders: dict[str, Order], name: str, place: Any) -> None:

@@ -83,6 +83,51 @@ class Listed:
         order.add((head.status_at, head.task_id))
 
 
+class ScopeTasks:
+    """The tasks of a scope, all of them and by context."""
+
+    __slots__ = ("_all", "_contexts")
+
+    def __init__(self) -> None:
+        self._all = Listed()
+        self._contexts: dict[str, Listed] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._contexts)
+
+    def has_context(self, context_id: str) -> bool:
+        """Return whether a context has tasks."""
+        return context_id in self._contexts
+
+    def add(self, log: MemoryLog) -> None:
+        """Add a task."""
+        self._all.add(log)
+        context = self._contexts.get(log.filed.context_id)
+        if context is None:
+            context = self._contexts[log.filed.context_id] = Listed()
+        context.add(log)
+
+    def remove(self, log: MemoryLog) -> None:
+        """Remove a task."""
+        self._all.remove(log)
+        context = self._contexts[log.filed.context_id]
+        context.remove(log)
+        if not context:
+            del self._contexts[log.filed.context_id]
+
+    def move(self, before: Head, after: Head) -> None:
+        """Put a task where its new status belongs."""
+        self._all.move(before, after)
+        self._contexts[after.context_id].move(before, after)
+
+    def find(
+        self, query: TaskQuery, logs: Mapping[str, MemoryLog]
+    ) -> tuple[int, Iterator[MemoryLog]]:
+        """Return how many tasks match, and those after ``query.before``, in the order of lists."""
+        listed = self._contexts.get(query.context_id) if query.context_id else self._all
+        return (0, iter(())) if listed is None else listed.find(query, logs)
+
+
 def _until(
     low: tuple[float, str], places: Iterator[tuple[int, str]], logs: Mapping[str, MemoryLog]
 ) -> Iterator[MemoryLog]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -12,8 +14,19 @@ from parley.store.head import Head, Payload
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from parley.store.snapshot import StoredTask
 
-Row = tuple[int, int, int, RecordKind, int, bytes]
-"""A record: its seq, sub, turn, kind, at and payload."""
+NONE: Mapping[str, Any] = MappingProxyType({})
+"""The webhooks of most tasks, and their attempts."""
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A record as it is kept: without its event, which is read from the payload."""
+
+    seq: int
+    sub: int
+    turn: int
+    kind: RecordKind
+    at: int
+    payload: bytes
 
 
 class MemoryLog(msgspec.Struct, eq=False):
@@ -31,9 +44,9 @@ class MemoryLog(msgspec.Struct, eq=False):
     messages: list[bytes] = msgspec.field(default_factory=list)
     metadata: bytes = b""
     artifacts: dict[int, list[tuple[bytes, bytes]]] = msgspec.field(default_factory=dict)
-    pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
+    pushes: Mapping[str, PushRecord] = NONE
     push_owners: frozenset[str] = frozenset()
-    attempts: dict[str, deque[DeliveryAttempt]] = msgspec.field(default_factory=dict)
+    attempts: Mapping[str, deque[DeliveryAttempt]] = NONE
     waits_for: Sequence[str] = ()
 
     def stored(self, history: int | None, artifacts: bool) -> StoredTask:
@@ -65,7 +78,7 @@ class MemoryLog(msgspec.Struct, eq=False):
         if artifacts:
             pieces = [piece for pieces in self.artifacts.values() for piece in pieces]
             size += sum([len(head) + len(parts) for head, parts in pieces])
-            size += sum([len(row[-1]) for row in self._tail()])
+            size += sum([len(row.payload) for row in self._tail()])
         return size
 
     def update(self, head: Head, payload: Payload) -> None:
@@ -84,9 +97,8 @@ class MemoryLog(msgspec.Struct, eq=False):
         return self.messages[0 if length is None else max(0, end - length) : end]
 
     def _tail(self) -> list[Row]:
-        return [row for row in self.public[self.head.folded :] if row[3] is RecordKind.ARTIFACT]
+        return [row for row in self.public[self.head.folded :] if row.kind is RecordKind.ARTIFACT]
 
     def read(self, row: Row) -> LoggedEvent:
         """Return the record that a row holds."""
-        seq, sub, turn, kind, at, payload = row
-        return logged(self.head.task_id, seq, sub, turn, kind, at, payload)
+        return logged(self.head.task_id, row.seq, row.sub, row.turn, row.kind, row.at, row.payload)

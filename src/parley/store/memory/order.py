@@ -39,7 +39,10 @@ class Order:
             return
         at = self._block_of(value)
         block = blocks[at]
-        insort(block, value)
+        if block[-1] < value:
+            block.append(value)
+        else:
+            insort(block, value)
         if len(block) > BLOCK:
             # A block that grows at its end stays full; one that grows inside is halved.
             keep = BLOCK if block[-1] is value else BLOCK // 2

@@ -34,7 +34,7 @@ from parley.store.lease import Lease, LivenessGate
 from parley.store.memory.api_keys import MemoryApiKeys
 from parley.store.memory.contexts import MemoryContexts
 from parley.store.memory.index import Standing
-from parley.store.memory.log import MemoryLog
+from parley.store.memory.log import NONE, MemoryLog, Row
 from parley.store.memory.logs import MemoryLogs
 from parley.store.memory.usage import MemoryUsage
 from parley.store.memory.webhooks import MemoryWebhooks
@@ -176,7 +176,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         head, records = advance(log.head if log else None, append, payload, at, self._replica)
         pushes = None
         if append.pushes:
-            known, after = (log.pushes, head.seq) if log else ({}, 0)
+            known, after = (log.pushes, head.seq) if log else (NONE, 0)
             pushes = merge(append.pushes, known, head, after=after, replica=self._replica)
         if append.receipts or payload.exchange:
             self._keep(head.scope, head.context_id, append.receipts, payload.exchange, at)
@@ -193,7 +193,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         if pushes is not None:
             self._index.set_pushes(log, pushes)
         for record in records:
-            row = (record.seq, record.sub, record.turn, record.kind, record.at, record.payload)
+            row = Row(record.seq, record.sub, record.turn, record.kind, record.at, record.payload)
             (log.private if record.sub else log.public).append(row)
         return records
 
@@ -259,8 +259,8 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         log = self._logs.get(task_id)
         if log is None:
             return ()
-        first = bisect_right(log.private, after, key=lambda row: row[:2])
-        rows = (row for row in islice(log.private, first, None) if row[3] in kinds)
+        first = bisect_right(log.private, after, key=lambda row: (row.seq, row.sub))
+        rows = (row for row in islice(log.private, first, None) if row.kind in kinds)
         return [log.read(row) for row in islice(rows, limit)]
 
     async def waiting_messages(
@@ -271,7 +271,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         log = self._logs.get(task_id)
         if log is None or not log.head.waiting:
             return ()
-        received = (row for row in reversed(log.private) if row[3] is RecordKind.RECEIVED)
+        received = (row for row in reversed(log.private) if row.kind is RecordKind.RECEIVED)
         waiting = list(islice(received, log.head.waiting))[::-1]
         return [log.read(row) for row in waiting[skip : skip + limit]]
 
@@ -284,7 +284,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         for row in log.public[after : after + limit] if log else ():
             if size >= PAGE_BYTES:
                 break
-            size += len(row[-1])
+            size += len(row.payload)
             assert log is not None
             page.append(log.read(row))
         return page

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -20,6 +21,8 @@ from parley.store.protocols.webhooks import (
     PushState,
 )
 from parley.store.pushes import active_of, merge
+
+T = TypeVar("T")
 
 
 class MemoryWebhooks(ABC):
@@ -41,7 +44,7 @@ class MemoryWebhooks(ABC):
         after = log.head.seq
         pushes = merge((push,), log.pushes, log.head, after=after, replica=self._replica)
         self._shared.index.set_pushes(log, pushes)
-        return next(reversed(log.pushes.values()))
+        return next(reversed(pushes.values()))
 
     async def pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations, by id."""
@@ -63,8 +66,9 @@ class MemoryWebhooks(ABC):
         saved = replace(push, lease_owner=self._replica)
         self._shared.index.set_pushes(log, {**log.pushes, push.id: saved})
         if attempt is not None:
-            kept_attempts = log.attempts.setdefault(push.id, deque(maxlen=ATTEMPTS_KEPT))
-            kept_attempts.appendleft(attempt)
+            if push.id not in log.attempts:
+                log.attempts = {**log.attempts, push.id: deque(maxlen=ATTEMPTS_KEPT)}
+            log.attempts[push.id].appendleft(attempt)
         return True
 
     async def push_attempts(self, task_id: str, push_id: str) -> Sequence[DeliveryAttempt]:
@@ -78,9 +82,8 @@ class MemoryWebhooks(ABC):
         self._opened()
         log = self._shared.logs.get(task_id)
         if log is not None:
-            left = {id: push for id, push in log.pushes.items() if id != push_id}
-            self._shared.index.set_pushes(log, left)
-            log.attempts.pop(push_id, None)
+            self._shared.index.set_pushes(log, _without(log.pushes, push_id))
+            log.attempts = _without(log.attempts, push_id)
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Claim active webhooks without a lease owner."""
@@ -90,7 +93,7 @@ class MemoryWebhooks(ABC):
             log = self._shared.logs[task_id]
             free = [push for push in active_in(log) if not push.lease_owner]
             claimed = {push.id: replace(push, lease_owner=self._replica) for push in free}
-            self._shared.index.set_pushes(log, log.pushes | claimed)
+            self._shared.index.set_pushes(log, {**log.pushes, **claimed})
             found.append((task_id, any([push.cursor < log.head.seq for push in free])))
         return found
 
@@ -114,9 +117,13 @@ class MemoryWebhooks(ABC):
             log = self._shared.logs[task_id]
             held = [push for push in active_in(log) if push.lease_owner == owner]
             expired = {push.id: replace(push, lease_owner="") for push in held}
-            self._shared.index.set_pushes(log, log.pushes | expired)
+            self._shared.index.set_pushes(log, {**log.pushes, **expired})
 
 
 def active_in(log: MemoryLog) -> list[PushRecord]:
     """Return the active webhooks of a task."""
     return [push for push in log.pushes.values() if push.state is PushState.ACTIVE]
+
+
+def _without(values: Mapping[str, T], name: str) -> Mapping[str, T]:
+    return {each: value for each, value in values.items() if each != name}
