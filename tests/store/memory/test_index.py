@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -148,10 +149,8 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
         if task_id := self.task(data):
-            try:
+            with contextlib.suppress(StoreError):
                 result(self.store.claim(task_id))
-            except StoreError:
-                pass
 
     @rule(agent=AGENTS, now=TIMES, limit=st.integers(1, 3))
     def wake(self, agent: str, now: int, limit: int) -> None:
