@@ -15,7 +15,6 @@ ONE_THING = {
     "src/parley/agent/turn.py": "one class: all that an author's function can do in a turn",
     "src/parley/engine/turn/task_runner.py": "one class: the life of a task's turns, in order",
     "src/parley/server/http1/connection.py": "one class: input, deadlines and budgets of a request",
-    "src/parley/store/memory.py": "one store: every method works on the same dictionaries",
 }
 """Files above 600 lines, each with the reason why a cut would make two that are one."""
 

@@ -114,7 +114,7 @@ BOUNDARIES = {
     ("database/postgres/writer.py", "_write_retrying"): STORE_THREAD,
     ("database/reader_pool.py", "_run"): STORE_THREAD,
     ("database/sqlite/writer.py", "_write_group"): STORE_THREAD,
-    ("store/memory.py", "_publish"): COMMITTED,
+    ("store/memory/store.py", "_publish"): COMMITTED,
     ("database/group_commit.py", "_publish"): COMMITTED,
     ("store/bus/subscriptions.py", "publish"): COMMITTED,
     ("store/bus/subscriptions.py", "notify_position"): COMMITTED,

@@ -250,15 +250,17 @@ async def test_a_webhook_that_comes_back_goes_on_where_it_is_by_then(mortal_flee
         await until_told(hook, 2)
         await until_noted(one, task.id, 2)
         # The first is buried for a moment, in which the other tells the next two events.
-        pushes = one.store._logs[task.id].pushes
-        pushes["default"] = replace(pushes["default"], lease_owner="")
+        log = one.store._logs[task.id]
+        free = replace(log.pushes["default"], lease_owner="")
+        one.store._index.set_pushes(log, {"default": free})
         assert await other.claim_pushes(one.executor.agent, 10) == [(task.id, False)]
         counter.allowed.release()
         counter.allowed.release()
         await until_seen(one, task.id, 4)
-        assert await other.save_delivery(task.id, replace(pushes["default"], cursor=4))
+        assert await other.save_delivery(task.id, replace(log.pushes["default"], cursor=4))
         await other.close()
-        pushes["default"] = replace(pushes["default"], lease_owner=one.name)
+        back = replace(log.pushes["default"], lease_owner=one.name)
+        one.store._index.set_pushes(log, {"default": back})
         for _ in range(4):
             counter.allowed.release()
         await settled(one, task.id)

@@ -85,7 +85,7 @@ async def test_adding_a_key_again_counts_once(store: TaskStore) -> None:
 async def test_the_number_of_keys_is_limited_also_for_those_who_add_at_once(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("memory", "sqlite.batch", "sqlite.api_keys", "postgres.api_keys"):
+    for name in ("memory.api_keys", "sqlite.batch", "sqlite.api_keys", "postgres.api_keys"):
         monkeypatch.setattr(f"parley.store.{name}.MAX_API_KEYS", 3)
     adding = [store.add_api_key(record(now=1_000_000)) for _ in range(5)]
     results = await asyncio.gather(*adding, return_exceptions=True)
@@ -99,7 +99,7 @@ async def test_the_number_of_keys_is_limited_also_for_those_who_add_at_once(
 async def test_keys_that_ended_long_ago_make_room(
     store: TaskStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("memory", "sqlite.batch", "sqlite.api_keys", "postgres.api_keys"):
+    for name in ("memory.api_keys", "sqlite.batch", "sqlite.api_keys", "postgres.api_keys"):
         monkeypatch.setattr(f"parley.store.{name}.MAX_API_KEYS", 2)
     old, valid = record(), record(expires_at=clock.now + 10 * ENDED_KEPT)
     await store.add_api_key(old)

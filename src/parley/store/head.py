@@ -108,7 +108,7 @@ def payload_of(append: Append) -> Payload:
         _check_base_url(append)
     if append.wakes_at is not None or append.waits_for:
         _check_sleep(append)
-    payloads = []
+    payloads: list[bytes] = []
     messages: list[bytes] = []
     artifacts: Sequence[ArtifactPiece] = append.artifacts or ()
     metadata = b""
@@ -130,7 +130,7 @@ def payload_of(append: Append) -> Payload:
                 metadata = encode(event.metadata)
             if event.artifacts and append.artifacts is None:
                 artifacts = pieces_of(event.artifacts)
-    exchange = [encode(message) for message in append.exchange]
+    exchange = [encode(message) for message in append.exchange] if append.exchange else ()
     return Payload(payloads, messages, artifacts, exchange, metadata)
 
 

@@ -1,0 +1,104 @@
+"""One task in memory: its head, its rows, and its stored form."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from parley.store.events import LoggedEvent, RecordKind, logged
+from parley.store.head import Head, Payload
+from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
+from parley.store.snapshot import StoredTask
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+"""The webhooks of most tasks, and their attempts."""
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A record as it is kept: without its event, which is read from the payload."""
+
+    seq: int
+    sub: int
+    turn: int
+    kind: RecordKind
+    at: int
+    payload: bytes
+
+
+class MemoryLog(msgspec.Struct, eq=False):
+    """One task: its head, its rows, and its stored form (see ``snapshot``).
+
+    The index finds the task by the head that was ``filed``, and its active webhooks by their
+    ``push_owners``. It gives tasks a ``number`` in the order in which they come.
+    """
+
+    head: Head
+    filed: Head
+    number: int = 0
+    public: list[Row] = msgspec.field(default_factory=list)
+    private: list[Row] = msgspec.field(default_factory=list)
+    messages: list[bytes] = msgspec.field(default_factory=list)
+    metadata: bytes = b""
+    artifacts: dict[int, list[tuple[bytes, bytes]]] = msgspec.field(default_factory=dict)
+    pushes: Mapping[str, PushRecord] = NONE
+    push_owners: frozenset[str] = frozenset()
+    attempts: Mapping[str, deque[DeliveryAttempt]] = NONE
+    waits_for: Sequence[str] = ()
+
+    def stored(self, history: int | None, artifacts: bool) -> StoredTask:
+        """Return the task with its last ``history`` messages, and with its artifacts or without."""
+        head = self.head
+        return StoredTask(
+            task_id=head.task_id,
+            context_id=head.context_id,
+            state=head.state.value,
+            status_at=head.status_at,
+            status_message=self.messages[-1] if head.has_status_message else b"",
+            metadata=self.metadata,
+            history=b",".join(self._history(history)),
+            artifacts=[
+                (index, *piece)
+                for index in sorted(self.artifacts)
+                for piece in self.artifacts[index]
+            ]
+            if artifacts
+            else (),
+            tail=[self.read(row) for row in self._tail()] if artifacts else (),
+        )
+
+    def size(self, history: int | None, artifacts: bool) -> int:
+        """Return the approximate size of that in bytes."""
+        size = sum([len(message) for message in self._history(history)])
+        if self.head.has_status_message:
+            size += len(self.messages[-1])
+        if artifacts:
+            pieces = [piece for pieces in self.artifacts.values() for piece in pieces]
+            size += sum([len(head) + len(parts) for head, parts in pieces])
+            size += sum([len(row.payload) for row in self._tail()])
+        return size
+
+    def update(self, head: Head, payload: Payload) -> None:
+        """Apply an append to the stored form."""
+        self.head = head
+        self.messages += payload.messages
+        if payload.metadata:
+            self.metadata = payload.metadata
+        for piece in payload.artifacts:
+            if piece.replaces:
+                self.artifacts.pop(piece.position, None)
+            self.artifacts.setdefault(piece.position, []).append((piece.head, piece.parts))
+
+    def _history(self, length: int | None) -> list[bytes]:
+        end = len(self.messages) - self.head.has_status_message
+        return self.messages[0 if length is None else max(0, end - length) : end]
+
+    def _tail(self) -> list[Row]:
+        return [row for row in self.public[self.head.folded :] if row.kind is RecordKind.ARTIFACT]
+
+    def read(self, row: Row) -> LoggedEvent:
+        """Return the record that a row holds."""
+        return logged(self.head.task_id, row.seq, row.sub, row.turn, row.kind, row.at, row.payload)
