@@ -169,13 +169,16 @@ class AgentExecutor:
         scope: Scope,
         context_id: str,
         logged: bool,
+        holds: bool = False,
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
         task_id: str = "",
     ) -> ReplyHandle:
         """Start the turn of a message that has no task yet, or enqueue it.
 
-        ``logged`` makes its task durable before its function runs. ``push`` is a webhook for the
+        ``logged`` makes its task durable before its function runs. ``holds``: the caller waits for
+        the reply, so a task that its function makes and ends in time is appended once, at its end;
+        if the process dies before, the caller's connection breaks, and nobody knew of it. ``push`` is a webhook for the
         task's events, or for the direct reply. ``task_id`` is the task's id, if it was needed
         before. Raises ``OverloadedError`` without capacity.
         """
@@ -193,6 +196,8 @@ class AgentExecutor:
         runner.receipts = receipts
         if push is not None:
             runner.push = push
+        elif holds and not (logged or receipts or task_id):
+            runner.holds = True
         handle = ReplyHandle(runner)
         runner.waiters.current.append(handle)
         attempt = Attempt(runner, request)

@@ -35,7 +35,7 @@ from parley.engine.turn.replay import (
 )
 from parley.engine.turn.runner_owner import RunnerOwner
 from parley.engine.turn.task_values import forget_values
-from parley.engine.turn.task_writer import TaskWriter
+from parley.engine.turn.task_writer import TaskWriter, handed_over
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
 from parley.model.incident import log_incident
@@ -80,6 +80,7 @@ class TaskRunner:
     releasing = False
     abandoned = False
     asleep = False
+    holds = False  # its caller waits for the reply, and nobody else knows of the task
     timeout_reason = ""
     abort_error: A2AError | None = None
     deadline: Deadline | None = None
@@ -146,8 +147,10 @@ class TaskRunner:
                     self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
                 if self.writer is not None:
                     await self.writer.flush()
+                    if any([handle.awaits_task for handle in self.waiters.current]):
+                        await handed_over()  # before the function, which may keep the loop busy
                 await self._run_turn(attempt)
-            if attempt is None or (self.writer is not None and not self.abandoned):
+            if attempt is None or not (self.writer is None or self.abandoned):
                 await self._run_logged_turns()
         except StoreError as error:
             self.waiters.store_failed(error, self.task_id, self.executor.unavailable)
@@ -631,12 +634,15 @@ class TaskRunner:
                 f"the skill {request.skill.id!r} is declared replies='message', so it has no task "
                 "to use; declare replies='task', or neither"
             )
-        if self._direct_reply_timer is not None:
+        if self._direct_reply_timer is not None and not self.holds:
             self._direct_reply_timer.cancel()
             self._direct_reply_timer = None
         at, skills = self.store.now(), len(self.executor.skills)
         self.epoch = 1
-        writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at)
+        is_held = self.holds or self.attempt is None  # the runner flushes before the function runs
+        writer = self.writer = self._open_writer(
+            Fold(strict=True), 0, 1, since=at, is_held=is_held
+        )
         writer.output_filter = self._filter_of(request)
         writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
@@ -650,7 +656,9 @@ class TaskRunner:
             handle.turn = 1
         return writer
 
-    def _open_writer(self, fold: Fold, seq: int, turn: int, since: int = 0) -> TaskWriter:
+    def _open_writer(
+        self, fold: Fold, seq: int, turn: int, since: int = 0, is_held: bool = False
+    ) -> TaskWriter:
         meter = self.executor.meter
         kind = TaskWriter if meter is None else MeasuredWriter.made_for(self, meter)
         return kind(
@@ -661,8 +669,10 @@ class TaskRunner:
             fold=fold,
             seq=seq,
             turn=turn,
+            hints=self.hints,
             epoch=self.epoch,
             since=since,
+            is_held=is_held,
             on_created=None if seq else self._task_created,
             on_error=self._stop_function,
         )
@@ -676,11 +686,18 @@ class TaskRunner:
     def _promote(self) -> None:
         """Create the task of a message that the function did not answer in time."""
         self._direct_reply_timer = None
+        self.show_task()
         if self.writer is None and self.attempt is not None and not self.attempt.finished:
             try:
                 self.attempt.working()
             except A2AError as error:
                 self.abort(error)
+
+    def show_task(self) -> None:
+        """Write the task's log as it grows from now on: someone may learn of the task."""
+        self.holds = False
+        if self.writer is not None:
+            self.writer.append()
 
     def reply(self) -> None:
         """Reply to the turn's waiters with the task as it is; the turn continues."""
