@@ -6,14 +6,15 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import parley
-from parley import Agent, Message, TaskState, Turn
+from parley import Agent, Message, Task, TaskState, Turn
+from parley.agent.blocking_turn import BlockingTurn
 from parley.engine.turn.task_writer import TaskWriter
 from parley.model.requests import GetTaskRequest, ListTasksRequest
 from parley.server.run import serving
@@ -25,7 +26,9 @@ from parley.store.protocols.errors import Fenced, StoreError
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import Append
 from parley.store.task_store import TaskStore
-from tests.store.making import status, task as first
+from tests.engine.talk import Talk
+from tests.store.making import status
+from tests.store.making import task as first
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +96,25 @@ async def test_a_task_that_can_be_known_is_written_as_it_grows(
     assert len(appends) >= 2
 
 
+async def test_a_thread_that_asks_for_the_id_has_the_task_written(
+    talk: Any, new_store: Callable[[], TaskStore]
+) -> None:
+    agent = Agent("Threaded", direct_reply_timeout=WAIT)
+
+    @agent.skill
+    def work(turn: BlockingTurn) -> str:
+        turn.working("begun")
+        assert turn.task_id
+        turn.artifact("done")
+        return "ended"
+
+    store, appends = counted(new_store())
+    async with talk(agent, store) as caller:
+        assert (await caller.task("go")).state is TaskState.COMPLETED
+    assert appends[0] == 2
+    assert sum(appends) == 5
+
+
 @pytest.mark.parametrize("how", ["at once", "declared", "stream"])
 async def test_every_other_send_is_durable_before_its_function_goes_on(
     talk: Any, new_store: Callable[[], TaskStore], how: str
@@ -113,6 +135,11 @@ async def test_every_other_send_is_durable_before_its_function_goes_on(
     assert seen[1] > seen[0]
 
 
+async def listed(caller: Talk) -> Sequence[Task]:
+    """Return the tasks that a caller is shown."""
+    return (await caller.service.list_tasks(ListTasksRequest(), caller.context)).tasks
+
+
 async def test_a_task_that_takes_longer_is_written_after_the_time_for_a_direct_reply(
     talk: Any, new_store: Callable[[], TaskStore]
 ) -> None:
@@ -131,9 +158,9 @@ async def test_a_task_that_takes_longer_is_written_after_the_time_for_a_direct_r
         async with asyncio.timeout(WAIT):
             while not appends:
                 await asyncio.sleep(0)
-            while not (page := await caller.service.list_tasks(ListTasksRequest(), caller.context)).tasks:
+            while not (shown := await listed(caller)):
                 await asyncio.sleep(0)
-        assert page.tasks[0].state is TaskState.WORKING
+        assert [task.state for task in shown] == [TaskState.WORKING]
         done.set()
         assert (await sending).state is TaskState.COMPLETED
 
@@ -296,8 +323,9 @@ def test_the_first_write_is_sent_although_the_function_then_blocks_the_loop(loop
         url = urlsplit(address)
         assert url.hostname is not None
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
+        params = {"message": message}
         body = json.dumps(
-            {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
+            {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": params}
         ).encode()
         head = (
             f"POST / HTTP/1.1\r\nHost: {url.netloc}\r\nA2A-Version: 1.0\r\n"

@@ -136,7 +136,10 @@ class AttemptRunner(Protocol):
         ...
 
     def show_task(self) -> None:
-        """Write the task's log as it grows from now on: someone may learn of the task."""
+        """Write the task's log as it grows from now on: someone may learn of the task.
+
+        Any thread may call it.
+        """
         ...
 
     async def receive(self) -> MessageReceived:

@@ -227,6 +227,11 @@ class TaskWriter:
         if self._pending:
             self._append_batch()
 
+    def show(self) -> None:
+        """Hold nothing back from the next pass of the event loop on. Any thread may call it."""
+        if self._is_held:
+            self._loop.call_soon_threadsafe(self.append)
+
     async def _wait(self) -> None:
         self.append()
         if not self._in_flight:
