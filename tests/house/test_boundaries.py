@@ -68,7 +68,7 @@ BOUNDARIES = {
     ("server/grpc/restricted.py", "admit"): BINDING,
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
-    ("server/http/streams.py", "pump"): BINDING,
+    ("server/http/streams.py", "_follow"): BINDING,
     ("server/websocket/admission.py", "_start"): BINDING,
     ("server/websocket/connection.py", "_run"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
