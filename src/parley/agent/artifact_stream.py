@@ -24,7 +24,8 @@ class ArtifactStream:
 
     Every chunk is an artifact update with ``append``, except the first, and the last carries
     ``lastChunk``. To know the last, the stream buffers the newest chunk until the next one, for at
-    most 20 ms; a stream that is closed later ends with an empty chunk. An exception in the context
+    most 20 ms; a stream that is closed later ends with an empty chunk. A chunk that begins a turn
+    which is streamed to its caller is not buffered. An exception in the context
     leaves the artifact without a last chunk. ``referred`` makes a part of the file at a path.
     """
 
@@ -95,7 +96,12 @@ class ArtifactStream:
             raise TurnOver("this turn has ended; what it says now would reach nobody")
         self.write_buffered()
         self._buffered = parts
-        if self._timer is None:
+        runner = self._attempt.runner
+        if (runner.writer is None or runner.writer.is_first) and runner.hints.is_read(
+            runner.task_id
+        ):
+            self.write_buffered()  # the reader of a stream gets the first chunk at once
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BUFFER_SECONDS, self._write_late)
 
     async def close(self, *, metadata: dict[str, Any] | None = None) -> None:

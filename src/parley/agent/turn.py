@@ -200,7 +200,8 @@ class Turn(TurnFacts):
             artifact = checked(content)
         else:
             artifact_id = artifact_id or self._attempt.next_artifact_id()
-            content = await self._referred(content, media_type=media_type, filename=filename)
+            if not isinstance(content, str):
+                content = await self._referred(content, media_type=media_type, filename=filename)
             artifact = Artifact(
                 artifact_id=artifact_id,
                 name=name or filename,

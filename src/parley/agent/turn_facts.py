@@ -122,11 +122,15 @@ class TurnFacts:
     def task(self) -> Task | None:
         """The current task, ``None`` if there is none yet."""
         writer = self._attempt.runner.writer
-        return writer.fold.task if writer is not None else None
+        if writer is None:
+            return None
+        self._attempt.runner.show_task()  # the function knows its id now, and may tell it
+        return writer.fold.task
 
     @property
     def task_id(self) -> str:
         """The id of the task, also before it exists."""
+        self._attempt.runner.show_task()  # the function may tell it
         return self._attempt.runner.task_id
 
     @property

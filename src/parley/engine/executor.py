@@ -130,7 +130,7 @@ class AgentExecutor:
             failed=self.unavailable,
         )
         self._threads = threads
-        self._direct_reply_timer = SharedTimer(options.direct_reply_timeout)
+        self._direct_reply_timer = SharedTimer(options.direct_reply_timeout, TaskRunner.promote)
         self._background: set[asyncio.Future[Any]] = set()
         self._runners: dict[str, TaskRunner] = {}
         self._active: set[TaskRunner] = set()
@@ -169,17 +169,21 @@ class AgentExecutor:
         scope: Scope,
         context_id: str,
         logged: bool,
+        holds: bool = False,
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
         task_id: str = "",
     ) -> ReplyHandle:
         """Start the turn of a message that has no task yet, or enqueue it.
 
-        ``logged`` makes its task durable before its function runs. ``push`` is a webhook for the
-        task's events, or for the direct reply. ``task_id`` is the task's id, if it was needed
-        before. Raises ``OverloadedError`` without capacity.
+        ``logged`` makes its task durable before its function runs. ``holds``: the caller waits for
+        the reply, so a task that its function makes and ends in time is appended once, at its end;
+        if the process dies before, the caller's connection breaks, and nobody knew of it.
+        ``push`` is a webhook for the task's events, or for the direct reply. ``task_id`` is the
+        task's id, if it was needed before. Raises ``OverloadedError`` without capacity.
         """
-        self._check_open()
+        if self.closing:
+            raise shutting_down()
         is_direct = request.skill.replies == "message"
         if not self._may_start:
             if not is_direct:
@@ -193,6 +197,8 @@ class AgentExecutor:
         runner.receipts = receipts
         if push is not None:
             runner.push = push
+        elif holds and not (logged or receipts or task_id):
+            runner.holds = True
         handle = ReplyHandle(runner)
         runner.waiters.current.append(handle)
         attempt = Attempt(runner, request)

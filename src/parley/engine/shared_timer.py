@@ -1,65 +1,50 @@
-"""One event-loop timer for many actions that have the same timeout."""
+"""One event-loop timer for many objects that have the same timeout."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class SharedTimerHandle:
-    """An action that a ``SharedTimer`` will call, unless it is cancelled before."""
+class SharedTimer(Generic[T]):
+    """Calls ``fire`` with each of many objects ``seconds`` after it was added.
 
-    __slots__ = ("_action", "when")
-
-    def __init__(self, when: float, action: Callable[[], None]) -> None:
-        self.when = when
-        self._action: Callable[[], None] | None = action
-
-    def cancel(self) -> None:
-        """Drop the action."""
-        self._action = None
-
-    def fire(self) -> None:
-        """Call the action, unless it was cancelled."""
-        if self._action is not None:
-            self._action()
-
-
-class SharedTimer:
-    """Calls each of many actions ``seconds`` after it was added.
-
-    Nearly all are cancelled soon, as quick functions reply in time: an event-loop timer for each
-    would cost more than some of these functions do.
+    Nearly all are discarded soon, as quick functions reply in time: an event-loop timer for each
+    would cost more than some of these functions do. The objects stand in the order of their times,
+    and nothing is kept of one that was discarded.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, fire: Callable[[T], None]) -> None:
         self._seconds = seconds
-        self._handles: deque[SharedTimerHandle] = deque()
+        self._fire = fire
+        self._times: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def call_later(
-        self, action: Callable[[], None], loop: asyncio.AbstractEventLoop
-    ) -> SharedTimerHandle:
-        """Call ``action`` after the timeout; ``loop`` is the running event loop."""
-        handle = SharedTimerHandle(loop.time() + self._seconds, action)
-        self._handles.append(handle)
+    def add(self, each: T, loop: asyncio.AbstractEventLoop) -> None:
+        """Fire with an object after the timeout; ``loop`` is the running event loop."""
+        when = self._times[each] = loop.time() + self._seconds
         if self._timer is None:
-            self._timer = loop.call_at(handle.when, self._fire)
-        return handle
+            self._timer = loop.call_at(when, self._on_time, loop)
+
+    def discard(self, each: T) -> None:
+        """Do not fire with an object. Idempotent."""
+        self._times.pop(each, None)
 
     def close(self) -> None:
-        """Cancel everything."""
-        self._handles.clear()
+        """Discard everything."""
+        self._times.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _fire(self) -> None:
+    def _on_time(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._handles and self._handles[0].when <= now:
-            self._handles.popleft().fire()
-        if self._handles and self._timer is None:
-            self._timer = loop.call_at(self._handles[0].when, self._fire)
+        while (each := next(iter(self._times), None)) is not None and self._times[each] <= now:
+            del self._times[each]
+            self._fire(each)
+        if each is not None and self._timer is None:
+            self._timer = loop.call_at(self._times[each], self._on_time, loop)

@@ -43,7 +43,8 @@ class ReplyHandle:
     ``is_logged``: a new task for the message is in the log. ``entry`` identifies the message among
     those that a task received, and ``found`` is that task as it was before. ``turn`` is the number
     of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
-    the event after which the log has the message. ``is_repeat``: another replica received the
+    the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
+    show it before the turn ends. ``is_repeat``: another replica received the
     message before. ``on_settled`` is called once there is a reply or a delegate. Several senders of
     one repeated message may share a handle; one that disconnects does not affect the others.
     """
@@ -54,6 +55,7 @@ class ReplyHandle:
         "_reply",
         "_task",
         "_waiters",
+        "awaits_task",
         "done",
         "entry",
         "found",
@@ -70,6 +72,7 @@ class ReplyHandle:
         self.turn = 0
         self.received_at = 0
         self.is_logged = False
+        self.awaits_task = False
         self.is_repeat = False
         self.done = False
         self.on_settled: Callable[[], object] | None = None
@@ -153,6 +156,7 @@ class ReplyHandle:
 
     async def logged(self) -> None:
         """Wait until the message's task is in the log, or there is a reply."""
+        self.awaits_task = True
         while not (self.is_logged or self.done):
             await self.changed()
 
@@ -162,7 +166,8 @@ class ReplyHandle:
         The ``timeout`` (seconds) starts once the message's task is in the log: before, the caller
         could not look for the task later.
         """
-        await self.logged()
+        while not (self.is_logged or self.done):
+            await self.changed()
         if self.done:
             return True
         timed_out = False

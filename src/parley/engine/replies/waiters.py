@@ -19,6 +19,7 @@ from parley.store.protocols.errors import (
     TaskEnded,
     UnknownTask,
 )
+from parley.store.protocols.task_log import TaskLog
 
 log = logging.getLogger("parley.engine")
 
@@ -57,9 +58,16 @@ class Waiters:
         if handle is not None:
             self.current.append(handle)
 
-    def has_taken(self, received: MessageReceived) -> bool:
-        """Whether a turn of this runner took the message; the log may not have that yet."""
-        return received.entry in self._taken
+    async def oldest_message(self, store: TaskLog, task_id: str) -> MessageReceived | None:
+        """Return the oldest message in the task's log that no turn has taken."""
+        skip = 0
+        while found := await store.waiting_messages(task_id, skip=skip):
+            received = found[0].event
+            assert isinstance(received, MessageReceived)
+            if received.entry not in self._taken:
+                return received
+            skip += 1  # a turn has taken it, and the log does not have that yet
+        return None
 
     def resolve(self, reply: Task | Message) -> None:
         """Give the current turn's reply."""

@@ -144,7 +144,7 @@ class Admission:
         handle = self._submit(
             request, context, scope, skill,
             inputs=inputs, chain=chain, receipts=receipts, push=push, logged=logged,
-            task_id=task_id,
+            holds=not with_task, task_id=task_id,
         )  # fmt: skip
         if self._slots is not None:
             self._slots.hold(skill.id, handle)
@@ -183,7 +183,7 @@ class Admission:
             return None  # a router chooses it
         check_modes(request, skill, agent)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
-        return self._submit(request, context, scope, skill, inputs=inputs)
+        return self._submit(request, context, scope, skill, inputs=inputs, holds=True)
 
     def _submit(
         self,
@@ -197,9 +197,13 @@ class Admission:
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
         logged: bool = False,
+        holds: bool = False,
         task_id: str = "",
     ) -> ReplyHandle:
-        """Hand a message to the executor, as the first of its task."""
+        """Hand a message to the executor, as the first of its task.
+
+        ``holds``: the caller waits for its end, and reads no stream (see ``AgentExecutor.submit``).
+        """
         message, configuration = request.message, request.configuration
         return self._executor.submit(
             Request(
@@ -220,6 +224,7 @@ class Admission:
             scope=scope,
             context_id=message.context_id or new_id(),
             logged=skill.replies == "task" or (logged and skill.replies is None),
+            holds=holds,
             receipts=receipts,
             push=push,
             task_id=task_id,

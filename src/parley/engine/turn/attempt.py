@@ -135,6 +135,13 @@ class AttemptRunner(Protocol):
         """Write the task's first event, and return the writer."""
         ...
 
+    def show_task(self) -> None:
+        """Write the task's log as it grows from now on: someone may learn of the task.
+
+        Any thread may call it.
+        """
+        ...
+
     async def receive(self) -> MessageReceived:
         """Wait for the next message that no turn has taken; the current turn takes it."""
         ...
@@ -438,6 +445,8 @@ class Attempt:
         self.journal.results[f"{PREFIX}{key}"] = value
         if durable:
             await writer.flush()
+        else:
+            self.runner.show_task()
 
     # -- calls of tools ------------------------------------------------------------------------
 

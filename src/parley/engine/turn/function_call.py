@@ -20,7 +20,7 @@ class FunctionCall:
 
     # Defaults of the class, as those of a runner.
     is_running = False
-    _task: asyncio.Task[object] | None = None
+    _task: asyncio.Task[None] | None = None
     _cancellations = 0
     _timer: asyncio.TimerHandle | None = None
     _grace_timer: asyncio.TimerHandle | None = None
@@ -30,18 +30,18 @@ class FunctionCall:
         invoke: Invoke | None,
         attempt: Attempt,
         *,
+        task: asyncio.Task[None],
         seconds: float | None,
         on_timeout: Callable[[], None],
     ) -> tuple[object, BaseException | None]:
-        """Call the function, and return its value or its exception.
+        """Call the function in ``task``, the current one, and return its value or its exception.
 
         ``on_timeout`` is called after ``seconds``, if it still runs. Without ``invoke`` the attempt
         ends without a call. Raises ``CancelledError`` if the task was cancelled by someone else.
         """
         failure: BaseException | None = None
         value: object = None
-        task = self._task = asyncio.current_task()
-        assert task is not None
+        self._task = task
         self.is_running = True
         if seconds is not None:
             self._timer = task.get_loop().call_later(seconds, on_timeout)
@@ -56,7 +56,8 @@ class FunctionCall:
                 call.cancel()
             for close in attempt.on_end:
                 close()
-            self._stop_timers()
+            if self._timer is not None or self._grace_timer is not None:
+                self._stop_timers()
         try:
             if cancelling := task.cancelling():
                 if cancelling > self._cancellations and isinstance(failure, asyncio.CancelledError):
@@ -95,7 +96,7 @@ class FunctionCall:
             self._timer = None
 
 
-async def _absorb_cancellation(task: asyncio.Task[object]) -> None:
+async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
     """Clear the cancellations by which a runner cancelled its own function."""
     while task.uncancel():
         pass

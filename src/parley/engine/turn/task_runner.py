@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from parley.engine.answer import Answer
 from parley.engine.authorizations import forget
 from parley.engine.replies.waiters import Waiters, shutting_down
-from parley.engine.shared_timer import SharedTimer, SharedTimerHandle
+from parley.engine.shared_timer import SharedTimer
 from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
 from parley.engine.turn.deadlines import Deadline, earliest, of_chain
 from parley.engine.turn.function_call import FunctionCall
@@ -35,7 +35,7 @@ from parley.engine.turn.replay import (
 )
 from parley.engine.turn.runner_owner import RunnerOwner
 from parley.engine.turn.task_values import forget_values
-from parley.engine.turn.task_writer import TaskWriter
+from parley.engine.turn.task_writer import TaskWriter, handed_over
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
 from parley.model.incident import log_incident
@@ -80,6 +80,7 @@ class TaskRunner:
     releasing = False
     abandoned = False
     asleep = False
+    holds = False  # its caller waits for the reply, and nobody else knows of the task
     timeout_reason = ""
     abort_error: A2AError | None = None
     deadline: Deadline | None = None
@@ -88,7 +89,7 @@ class TaskRunner:
     _records: PrivateRecords | None = None
     _message_arrived: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
-    _direct_reply_timer: SharedTimerHandle | None = None
+    _direct_reply_timer: SharedTimer[TaskRunner] | None = None
     _listening: AbstractContextManager[None] | None = None
 
     def __init__(
@@ -128,15 +129,18 @@ class TaskRunner:
 
     # -- start, claim, turns, end --------------------------------------------------------------
 
-    def start(self, attempt: Attempt | None = None, timer: SharedTimer | None = None) -> None:
+    def start(
+        self, attempt: Attempt | None = None, timer: SharedTimer[TaskRunner] | None = None
+    ) -> None:
         """Run ``attempt``, the first of a new message, and then what the log has for the task.
 
-        ``timer`` limits how long the function may take to reply without a task; ``None`` sets no
-        limit.
+        ``timer`` calls ``promote`` if the function takes too long to reply without a task; ``None``
+        sets no limit.
         """
         loop = asyncio.get_running_loop()
         if timer is not None and self.writer is None:
-            self._direct_reply_timer = timer.call_later(self._promote, loop)
+            self._direct_reply_timer = timer
+            timer.add(self, loop)
         self._main = loop.create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt | None) -> None:
@@ -146,8 +150,10 @@ class TaskRunner:
                     self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
                 if self.writer is not None:
                     await self.writer.flush()
+                    if any([handle.awaits_task for handle in self.waiters.current]):
+                        await handed_over()  # before the function, which may keep the loop busy
                 await self._run_turn(attempt)
-            if attempt is None or (self.writer is not None and not self.abandoned):
+            if attempt is None or not (self.writer is None or self.abandoned):
                 await self._run_logged_turns()
         except StoreError as error:
             self.waiters.store_failed(error, self.task_id, self.executor.unavailable)
@@ -255,7 +261,8 @@ class TaskRunner:
         self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
     ) -> Attempt | None:
         """Return the attempt at a new turn, which takes the oldest waiting message (E2)."""
-        received, question = await self._oldest_message(), pending_question(records)
+        received = await self.waiters.oldest_message(self.store, self.task_id)
+        question = pending_question(records)
         if received is None:
             return None
         attempt = self._attempt_at(
@@ -406,9 +413,10 @@ class TaskRunner:
         if self.deadline is not None:
             seconds = max(0, self.deadline.at - self.store.now()) / 1000
         invoke = self.executor.invoke if self.abort_error is None else None
+        assert self._main is not None
         try:
             return await self._function.run(
-                invoke, attempt, seconds=seconds, on_timeout=self._time_out
+                invoke, attempt, task=self._main, seconds=seconds, on_timeout=self._time_out
             )
         except asyncio.CancelledError:
             # The event loop ends, and cancels the runner. The function did not fail: whoever finds
@@ -416,9 +424,7 @@ class TaskRunner:
             self.executor.may_have_orphans = True
             raise
         finally:
-            if self._direct_reply_timer is not None:
-                self._direct_reply_timer.cancel()
-                self._direct_reply_timer = None
+            self._stop_direct_reply_timer()
 
     # -- finish: the function has ended --------------------------------------------------------
 
@@ -563,22 +569,11 @@ class TaskRunner:
             self._message_arrived = asyncio.get_running_loop().create_future()
             if self.writer is not None:
                 await self.writer.flush()
-            received = await self._oldest_message()
+            received = await self.waiters.oldest_message(self.store, self.task_id)
             if received is not None:
                 self.waiters.take(received)
                 return received
             await self._message_arrived
-
-    async def _oldest_message(self) -> MessageReceived | None:
-        """Return the oldest message in the log that no turn has taken."""
-        skip = 0
-        while found := await self.store.waiting_messages(self.task_id, skip=skip):
-            received = found[0].event
-            assert isinstance(received, MessageReceived)
-            if not self.waiters.has_taken(received):
-                return received
-            skip += 1  # a turn has taken it, and the log does not have that yet
-        return None
 
     # -- wake-up notifications -----------------------------------------------------------------
 
@@ -631,12 +626,12 @@ class TaskRunner:
                 f"the skill {request.skill.id!r} is declared replies='message', so it has no task "
                 "to use; declare replies='task', or neither"
             )
-        if self._direct_reply_timer is not None:
-            self._direct_reply_timer.cancel()
-            self._direct_reply_timer = None
+        if not self.holds:
+            self._stop_direct_reply_timer()
         at, skills = self.store.now(), len(self.executor.skills)
         self.epoch = 1
-        writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at)
+        is_held = self.holds or self.attempt is None  # the runner flushes before the function runs
+        writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at, is_held=is_held)
         writer.output_filter = self._filter_of(request)
         writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
@@ -650,7 +645,9 @@ class TaskRunner:
             handle.turn = 1
         return writer
 
-    def _open_writer(self, fold: Fold, seq: int, turn: int, since: int = 0) -> TaskWriter:
+    def _open_writer(
+        self, fold: Fold, seq: int, turn: int, since: int = 0, is_held: bool = False
+    ) -> TaskWriter:
         meter = self.executor.meter
         kind = TaskWriter if meter is None else MeasuredWriter.made_for(self, meter)
         return kind(
@@ -661,8 +658,10 @@ class TaskRunner:
             fold=fold,
             seq=seq,
             turn=turn,
+            hints=self.hints,
             epoch=self.epoch,
             since=since,
+            is_held=is_held,
             on_created=None if seq else self._task_created,
             on_error=self._stop_function,
         )
@@ -673,14 +672,25 @@ class TaskRunner:
         for handle in self.waiters.current:
             handle.mark_logged()
 
-    def _promote(self) -> None:
+    def _stop_direct_reply_timer(self) -> None:
+        if self._direct_reply_timer is not None:
+            self._direct_reply_timer.discard(self)
+            self._direct_reply_timer = None
+
+    def promote(self) -> None:
         """Create the task of a message that the function did not answer in time."""
-        self._direct_reply_timer = None
+        self.show_task()
         if self.writer is None and self.attempt is not None and not self.attempt.finished:
             try:
                 self.attempt.working()
             except A2AError as error:
                 self.abort(error)
+
+    def show_task(self) -> None:
+        """Write the task's log as it grows from now on: someone may learn of the task."""
+        self.holds = False
+        if self.writer is not None:
+            self.writer.show()
 
     def reply(self) -> None:
         """Reply to the turn's waiters with the task as it is; the turn continues."""

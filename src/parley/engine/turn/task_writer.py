@@ -11,6 +11,7 @@ from parley.model.encoding import encode
 from parley.model.parts import Artifact, Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.store.fold import Fold
 from parley.store.protocols.contexts import Receipt
@@ -23,6 +24,11 @@ from parley.store.task_store import TaskStore
 MAX_IN_FLIGHT = 256
 """How many events may be in flight to the store before ``drain`` waits."""
 
+HAND_OVER_PASSES = 4
+"""How many passes of the event loop a committed event takes to the connection, at the most: the
+stream's reader takes it, its response sends it, and the event loop writes it.
+"""
+
 SAVE_BYTES = 64 * 1024
 """How many bytes artifacts grow before the growth joins the task's stored snapshot."""
 
@@ -33,12 +39,18 @@ class TaskWriter:
     ``write`` never waits: it folds events at once, batches those of one pass of the event loop, and
     appends each batch. ``drain`` waits while too many events are in flight, ``flush`` until all are
     durable; both raise the ``StoreError`` that stopped the log. After such an error the writer
-    writes nothing more, because later events cannot skip a missing one.
+    writes nothing more, because later events cannot skip a missing one. An append that is done
+    when the store returns is done here too: nothing waits for a pass of the event loop.
+
+    The first write of a turn is shown at once: if a stream reads the task in this process, the
+    first ``drain`` waits until that is durable and handed to the connection. ``is_first``: nothing
+    was drained in the turn yet. ``is_held``: events wait for ``flush`` or a ``drain`` that waits,
+    because nobody knows of the task yet.
 
     ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
-    ``output_filter`` filters statuses and artifacts, and may refuse them. ``since`` is when a new
-    task begins (ms). ``on_created`` is called after the first commit, ``on_error`` when
-    ``error`` is set.
+    ``output_filter`` filters statuses and artifacts, and may refuse them. ``hints`` knows who reads
+    the task. ``since`` is when a new task begins (ms). ``on_created`` is called after the first
+    commit, ``on_error`` when ``error`` is set.
     """
 
     def __init__(
@@ -51,8 +63,10 @@ class TaskWriter:
         fold: Fold,
         seq: int,
         turn: int,
+        hints: LocalHints,
         epoch: int = 1,
         since: int = 0,
+        is_held: bool = False,
         on_created: Callable[[], None] | None = None,
         on_error: Callable[[], None] | None = None,
     ) -> None:
@@ -66,6 +80,9 @@ class TaskWriter:
         self.error: StoreError | None = None
         self.output_filter: OutputFilter | None = None
         self._store = store
+        self._hints = hints
+        self._is_held = is_held
+        self.is_first = True
         self._on_created = on_created
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
@@ -86,9 +103,9 @@ class TaskWriter:
         for event in events:
             self.fold.apply(event)
             self._pending.append(event)
-        if not self._batching:
+        if not (self._batching or self._is_held):
             self._batching = True
-            self._loop.call_soon(self._append_batch)
+            self._loop.call_soon(self._append_pending)
 
     def status(
         self,
@@ -138,6 +155,7 @@ class TaskWriter:
 
         ``base_url`` is given with a task's first turn only.
         """
+        self.is_first = True
         self._options["turn_open"] = True
         if base_url:
             self._options["base_url"] = base_url
@@ -178,10 +196,18 @@ class TaskWriter:
     @property
     def is_full(self) -> bool:
         """Whether a producer should ``drain``."""
-        return self._in_flight + len(self._pending) >= MAX_IN_FLIGHT
+        return self.is_first or self._in_flight + len(self._pending) >= MAX_IN_FLIGHT
 
     async def drain(self) -> None:
-        """Wait while ``MAX_IN_FLIGHT`` events or more are in flight."""
+        """Wait while ``MAX_IN_FLIGHT`` events or more are in flight.
+
+        After the first write of a turn, wait until the streams of the task have that.
+        """
+        if self.is_first:
+            self.is_first = False
+            if self._hints.is_read(self.task_id):
+                await self.flush()
+                await handed_over()
         while self.is_full and self.error is None:
             await self._wait()
         if self.error is not None:
@@ -189,24 +215,40 @@ class TaskWriter:
 
     async def flush(self) -> None:
         """Wait until everything written is durable."""
+        self.append()
         while (self._in_flight or self._pending) and self.error is None:
             await self._wait()
         if self.error is not None:
             raise self.error
 
-    async def _wait(self) -> None:
-        if self._batching:
+    def append(self) -> None:
+        """Hand everything written to the store, and hold nothing back from now on."""
+        self._is_held = False
+        if self._pending:
             self._append_batch()
+
+    def show(self) -> None:
+        """Hold nothing back from the next pass of the event loop on. Any thread may call it."""
+        if self._is_held:
+            self._loop.call_soon_threadsafe(self.append)
+
+    async def _wait(self) -> None:
+        self.append()
+        if not self._in_flight:
+            return
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         await waiter
 
-    def _append_batch(self) -> None:
-        if not self._batching:
-            return
+    def _append_pending(self) -> None:
+        """Append the batch of a pass of the event loop, unless that was done within it."""
         self._batching = False
+        if self._pending and not self._is_held:
+            self._append_batch()
+
+    def _append_batch(self) -> None:
         events, self._pending = self._pending, []
-        if not events or self.error is not None:
+        if self.error is not None:
             return
         options, self._options = self._options, {}
         if self._save or self._unsaved_bytes > SAVE_BYTES:
@@ -231,7 +273,10 @@ class TaskWriter:
             self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
             return
         count = len(events)
-        future.add_done_callback(lambda done: self._appended(done, count))
+        if future.done():
+            self._appended(future, count)
+        else:
+            future.add_done_callback(lambda done: self._appended(done, count))
 
     def _appended(self, done: asyncio.Future[int], count: int) -> None:
         self._in_flight -= count
@@ -249,6 +294,12 @@ class TaskWriter:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+async def handed_over() -> None:
+    """Wait until what was committed is handed to the connections of those who wait for it."""
+    for _ in range(HAND_OVER_PASSES):
+        await asyncio.sleep(0)
 
 
 def timestamp(milliseconds: int) -> Timestamp:

@@ -215,6 +215,10 @@ class LocalHints:
         """Return whether a task has a subscriber."""
         return task_id in self._readers or task_id in self._listeners or task_id in self._followers
 
+    def is_read(self, task_id: str) -> bool:
+        """Return whether a reader of this process follows a task."""
+        return task_id in self._readers
+
     def has_listener(self, task_id: str) -> bool:
         """Return whether this process works on a task, and so commits most of it itself."""
         return task_id in self._listeners

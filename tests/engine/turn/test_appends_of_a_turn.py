@@ -1,0 +1,354 @@
+"""When a turn's events are appended: how many appends a task takes, and what waits for which."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import parley
+from parley import Agent, Message, Task, TaskState, Turn
+from parley.agent.blocking_turn import BlockingTurn
+from parley.engine.turn.task_writer import TaskWriter
+from parley.model.requests import GetTaskRequest, ListTasksRequest
+from parley.server.run import serving
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import TurnStarted
+from parley.store.fold import Fold
+from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.errors import Fenced, StoreError
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append
+from parley.store.task_store import TaskStore
+from tests.engine.talk import Talk
+from tests.store.making import status
+from tests.store.making import task as first
+
+pytestmark = pytest.mark.anyio
+
+WAIT = 20
+
+
+def counted(store: TaskStore) -> tuple[TaskStore, list[int]]:
+    """Return a store and the list to which each append adds its number of events."""
+    appends: list[int] = []
+    append = store.append
+
+    def noted(given: Append) -> Any:
+        appends.append(len(given.events))
+        return append(given)
+
+    store.append = noted  # type: ignore[method-assign]
+    return store, appends
+
+
+def worker(appends: list[int], seen: list[int], **options: Any) -> Agent:
+    """Return an agent that writes, lets the event loop go on, and writes again."""
+    agent = Agent("Worker", direct_reply_timeout=WAIT)
+
+    @agent.skill(**options)
+    async def work(turn: Turn) -> None:
+        seen.append(len(appends))
+        await turn.working("begun")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if turn.text == "step":
+            await turn.step("counted", int)
+        if turn.text == "id":
+            assert turn.task_id
+            await asyncio.sleep(0)
+        seen.append(len(appends))
+        await turn.artifact("done", name="result")
+
+    return agent
+
+
+async def test_a_task_that_ends_while_its_caller_waits_is_one_append(
+    talk: Any, new_store: Callable[[], TaskStore]
+) -> None:
+    store, appends = counted(new_store())
+    seen: list[int] = []
+    async with talk(worker(appends, seen), store) as caller:
+        task = await caller.task("go")
+        assert task.state is TaskState.COMPLETED
+        assert appends == [4]
+        assert seen == [0, 0]
+        kept = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
+        assert kept == task
+
+
+@pytest.mark.parametrize("said", ["step", "id"])
+async def test_a_task_that_can_be_known_is_written_as_it_grows(
+    talk: Any, new_store: Callable[[], TaskStore], said: str
+) -> None:
+    """A step is not done again, and the function may have told the task's id to anyone."""
+    store, appends = counted(new_store())
+    seen: list[int] = []
+    async with talk(worker(appends, seen), store) as caller:
+        await caller.task(said)
+    assert seen[1] >= 1
+    assert len(appends) >= 2
+
+
+async def test_a_thread_that_asks_for_the_id_has_the_task_written(
+    talk: Any, new_store: Callable[[], TaskStore]
+) -> None:
+    agent = Agent("Threaded", direct_reply_timeout=WAIT)
+
+    @agent.skill
+    def work(turn: BlockingTurn) -> str:
+        turn.working("begun")
+        assert turn.task_id
+        turn.artifact("done")
+        return "ended"
+
+    store, appends = counted(new_store())
+    async with talk(agent, store) as caller:
+        assert (await caller.task("go")).state is TaskState.COMPLETED
+    assert appends[0] == 2
+    assert sum(appends) == 5
+
+
+@pytest.mark.parametrize("how", ["at once", "declared", "stream"])
+async def test_every_other_send_is_durable_before_its_function_goes_on(
+    talk: Any, new_store: Callable[[], TaskStore], how: str
+) -> None:
+    store, appends = counted(new_store())
+    seen: list[int] = []
+    agent = worker(appends, seen, **({"replies": "task"} if how == "declared" else {}))
+    async with talk(agent, store) as caller:
+        if how == "stream":
+            async for item in caller.stream("go"):
+                assert sum(appends) >= item.seq
+        else:
+            task = await caller.task("go", return_immediately=how == "at once")
+            async with asyncio.timeout(WAIT):
+                while not (await store.positions([task.id]))[0].ended:
+                    await asyncio.sleep(0)
+    assert seen[0] == (0 if how == "stream" else 1)
+    assert seen[1] > seen[0]
+
+
+async def listed(caller: Talk) -> Sequence[Task]:
+    """Return the tasks that a caller is shown."""
+    return (await caller.service.list_tasks(ListTasksRequest(), caller.context)).tasks
+
+
+async def test_a_task_that_takes_longer_is_written_after_the_time_for_a_direct_reply(
+    talk: Any, new_store: Callable[[], TaskStore]
+) -> None:
+    agent = Agent("Slow", direct_reply_timeout=0.02)
+    done = asyncio.Event()
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        await turn.working("begun")
+        await done.wait()
+        return "done"
+
+    store, appends = counted(new_store())
+    async with talk(agent, store) as caller:
+        sending = asyncio.create_task(caller.task("go"))
+        async with asyncio.timeout(WAIT):
+            while not appends:
+                await asyncio.sleep(0)
+            while not (shown := await listed(caller)):
+                await asyncio.sleep(0)
+        assert [task.state for task in shown] == [TaskState.WORKING]
+        done.set()
+        assert (await sending).state is TaskState.COMPLETED
+
+
+# -- a writer and its store ------------------------------------------------------------------------
+
+
+async def writer_of(store: TaskStore, **options: Any) -> TaskWriter:
+    await store.open(lambda records: None)
+    writer = TaskWriter(
+        store, task_id="t", context_id="c", scope=Scope("agent"), fold=Fold(strict=True),
+        seq=0, turn=1, hints=LocalHints(), **options,
+    )  # fmt: skip
+    writer.write(first("t", context_id="c"))
+    writer.open_turn()
+    return writer
+
+
+def runs_without_waiting(work: Any) -> bool:
+    """Run a coroutine up to its first wait, and return whether it ended before."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return True
+    work.close()
+    return False
+
+
+async def test_what_memory_has_taken_is_not_waited_for() -> None:
+    store = MemoryTaskStore()
+    writer = await writer_of(store)
+    assert runs_without_waiting(writer.flush())
+    assert [position.seq for position in await store.positions(["t"])] == [1]
+    for _ in range(300):
+        writer.write(status("t", TaskState.WORKING))
+    assert writer.is_full
+    assert runs_without_waiting(writer.drain())
+    assert [position.seq for position in await store.positions(["t"])] == [301]
+
+
+async def test_a_store_that_takes_time_is_waited_for() -> None:
+    store = MemoryTaskStore()
+    append, gate = store.append, asyncio.Event()
+
+    async def later(given: Append) -> int:
+        await gate.wait()
+        return await append(given)
+
+    store.append = later  # type: ignore[assignment, method-assign]
+    writer = await writer_of(store)
+    flushing = asyncio.create_task(writer.flush())
+    await asyncio.sleep(0)
+    assert not flushing.done()
+    gate.set()
+    await flushing
+    assert [position.seq for position in await store.positions(["t"])] == [1]
+
+
+async def test_an_append_that_failed_at_once_stops_the_writer() -> None:
+    store = MemoryTaskStore()
+    failed: list[str] = []
+    writer = await writer_of(store, on_error=lambda: failed.append("now"))
+    await writer.flush()
+    await store.claim("t")  # another executor
+    writer.write(TurnStarted(turn=1, attempt=2))
+    with pytest.raises(Fenced):
+        await writer.flush()
+    assert failed == ["now"]
+    with pytest.raises(StoreError):
+        writer.write(TurnStarted(turn=1, attempt=3))
+
+
+# -- the first write of a stream -------------------------------------------------------------------
+
+
+def writes(kind: str) -> Callable[[Agent, Callable[[], None]], None]:
+    """Return what gives an agent a skill that writes once in some way, and then calls something."""
+
+    def add(agent: Agent, then: Callable[[], None]) -> None:
+        if kind == "yield":
+
+            @agent.skill
+            async def generate(turn: Turn) -> AsyncIterator[str]:
+                yield "first"
+                then()
+                yield "second"
+
+            return
+
+        @agent.skill
+        async def write(turn: Turn) -> str | None:
+            if kind == "status":
+                await turn.working("first")
+            elif kind == "artifact":
+                await turn.artifact("first")
+            else:
+                async with turn.stream() as out:
+                    await out.write("first")
+                    then()
+                    await out.write("second")
+                return None
+            then()
+            return "second"
+
+    return add
+
+
+@pytest.mark.parametrize("kind", ["status", "artifact", "stream", "yield"])
+async def test_the_first_write_is_with_its_reader_before_the_function_goes_on(
+    talk: Any, new_store: Callable[[], TaskStore], kind: str
+) -> None:
+    agent, shown, before = Agent("Teller"), "", []
+    writes(kind)(agent, lambda: before.append(shown))
+    async with talk(agent, new_store()) as caller:
+        async for item in caller.stream("go"):
+            shown += repr(item.event)
+    [known] = before
+    assert "first" in known
+    assert "second" not in known
+    assert "second" in shown
+
+
+async def test_a_direct_reply_on_a_stream_makes_no_task(talk: Any) -> None:
+    agent = Agent("Quick")
+
+    @agent.skill
+    async def answer(turn: Turn) -> str:
+        return "at once"
+
+    async with talk(agent) as caller:
+        [item] = [item async for item in caller.stream("go")]
+    assert isinstance(item.event, Message)
+
+
+async def test_later_writes_of_a_stream_are_appended_together(
+    talk: Any, new_store: Callable[[], TaskStore]
+) -> None:
+    agent = Agent("Fast")
+
+    @agent.skill
+    async def generate(turn: Turn) -> AsyncIterator[str]:
+        for number in range(2000):
+            yield f"{number} "
+
+    store, appends = counted(new_store())
+    async with talk(agent, store) as caller:
+        events = [item.event async for item in caller.stream("go")]
+    assert len(events) > 2000
+    assert len(appends) < 20
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_first_write_is_sent_although_the_function_then_blocks_the_loop(loop: str) -> None:
+    """The function holds the event loop until another thread has the event from the socket."""
+    arrived = threading.Event()
+    agent, held = Agent("Blocking"), []
+    writes("status")(agent, lambda: held.append(arrived.wait(WAIT)))
+
+    def read(address: str) -> None:
+        url = urlsplit(address)
+        assert url.hostname is not None
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
+        params = {"message": message}
+        body = json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": params}
+        ).encode()
+        head = (
+            f"POST / HTTP/1.1\r\nHost: {url.netloc}\r\nA2A-Version: 1.0\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        found = b""
+        with socket.create_connection((url.hostname, url.port or 80), WAIT) as sock:
+            sock.sendall(head.encode() + body)
+            while b"first" not in found and (data := sock.recv(65536)):
+                found += data
+            if b"first" in found:
+                arrived.set()
+            while b"second" not in found and (data := sock.recv(65536)):
+                found += data
+
+    async def main() -> None:
+        async with serving(parley.asgi(agent)) as address:
+            await asyncio.to_thread(read, address)
+
+    if loop == "uvloop":
+        uvloop = pytest.importorskip("uvloop")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    else:
+        asyncio.run(main())
+    assert held == [True]
