@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
-from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -26,7 +25,7 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.requests import SendMessageRequest
-from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.security.credentials.client_address import client_address
 from parley.security.rates.exceeded import Fields, LimitExceeded, fields_of
 from parley.security.schemes.challenge import with_parameter
@@ -34,14 +33,13 @@ from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.media_types import base
+from parley.server.http.head_fields import HeadFields
 from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.rates import LimitGrant
 from parley.server.settings import Settings
-from parley.server.trace_headers import read_trace
 from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec
@@ -54,9 +52,6 @@ VERSION_HEADERS = {
 }
 """The response header of each version."""
 
-_MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
-_EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
-_LATEST = versions.LATEST.encode()
 
 
 class NotJson(ContentTypeNotSupportedError):
@@ -129,11 +124,17 @@ class Exchange(ABC):
     context = CallContext()
     answers_message = False
 
-    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
+    def __init__(
+        self,
+        served: ServedEndpoint,
+        scope: Scope,
+        tenant: str = "",
+        fields: HeadFields | None = None,
+    ) -> None:
         self.served = served
         self.scope = scope
         self.tenant = tenant
-        self.request_headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.fields = fields or HeadFields(scope)
         self.response_headers: list[tuple[bytes, bytes]] = [NO_STORE]
 
     # -- what a binding implements --------------------------------------------------------------
@@ -203,7 +204,7 @@ class Exchange(ABC):
 
     async def _handle(self, receive: Receive) -> bytes | AsyncIterator[StreamItem]:
         """Read the request and call the service. Return the body of its answer, or its stream."""
-        served, request_headers = self.served, self.request_headers
+        served, request_headers = self.served, self.fields.headers
         if not served.lifecycle.started:
             await served.dispatcher.start()
         caller = ANONYMOUS
@@ -232,7 +233,7 @@ class Exchange(ABC):
         """
         call = self.parse(body, caller)
         self.doing = call.operation.name
-        self.request_headers = {}
+        del self.fields
         if call.context.extensions:
             active = ", ".join(sorted(call.context.extensions)).encode()
             name = versions.dialect(call.context.version).extensions_header
@@ -299,9 +300,9 @@ class Exchange(ABC):
 
     def check_media_type(self) -> None:
         """Raise ``NotJson`` for a body that is not declared as JSON."""
-        declared = self.request_headers.get(b"content-type", b"")
-        if declared in _MEDIA_TYPES or base(declared) in _MEDIA_TYPES:
+        if self.fields.is_json:
             return
+        declared = self.fields.headers.get(b"content-type", b"")
         named = (
             f"Content-Type {declared[:60].decode('latin-1')!r}" if declared else "no Content-Type"
         )
@@ -311,19 +312,10 @@ class Exchange(ABC):
     def requested_version(self) -> str:
         """Return the version that the request names, empty if none (§3.6).
 
-        The header takes precedence over the query parameter of the same name.
         Raises ``VersionNotSupportedError``.
         """
-        header = self.request_headers.get(b"a2a-version", b"")
-        if header == _LATEST:
-            return versions.LATEST
-        named = header.decode("latin-1").strip()
-        query: bytes = self.scope["query_string"]
-        if not named and query:
-            for name, value in parse_qsl(query.decode("latin-1")):
-                if name.lower() == "a2a-version":
-                    named = value
-        return versions.requested(named)
+        named = self.fields.version
+        return named if named == versions.LATEST else versions.requested(named)
 
     def sender(self) -> str:
         """Return the address of the sender (``SeenAddresses``)."""
@@ -340,22 +332,23 @@ class Exchange(ABC):
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is (``SeenAddresses``)."""
-        return self.served.address(self.scope, tenant)
+        if tenant:
+            return self.served.address(self.scope, tenant)
+        fields = self.fields
+        if fields.address is None:
+            fields.address = self.served.address(self.scope, "")
+        return fields.address
 
     def parameters(self, version: str, caller: Caller) -> Parameters:
         """Return the service parameters of the request."""
-        request_headers, scope = self.request_headers, self.scope
-        extensions: tuple[str, ...] = ()
-        if not _EXTENSIONS.isdisjoint(request_headers):
-            extensions = extension_uris(v for name, v in scope["headers"] if name in _EXTENSIONS)
-        last_event_id = request_headers.get(b"last-event-id")
+        fields = self.fields
         return Parameters(
             version=version,
             caller=caller,
-            extensions=extensions,
+            extensions=fields.extensions,
             tenant=self.tenant,
-            last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
-            trace=_trace_in(scope["headers"]) if b"traceparent" in request_headers else NO_TRACE,
+            last_event_id=fields.last_event_id,
+            trace=fields.trace,
             addresses=self,
         )
 
@@ -370,21 +363,6 @@ def version_missing(name: str) -> VersionNotSupportedError:
             "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
         },
     )
-
-
-def extension_uris(headers: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the URIs in ``A2A-Extensions`` headers, each a list with commas."""
-    uris = [uri.strip() for header in headers for uri in header.decode("latin-1").split(",")]
-    return tuple(uri for uri in uris if uri)
-
-
-def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
-    """Return the trace that a request belongs to."""
-    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
-    for name, value in headers:
-        if name in values:
-            values[name].append(value.decode("latin-1"))
-    return read_trace(values[b"traceparent"], values[b"tracestate"])
 
 
 def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:

@@ -105,7 +105,7 @@ class HttpJsonExchange(Exchange):
             version = found.target.version
             self.tenant = found.fields.pop(TENANT, "")
             self.takes_body = found.target.route.verb == "POST"
-        user_agent = self.request_headers.get(b"user-agent", b"").decode("latin-1")
+        user_agent = self.fields.headers.get(b"user-agent", b"").decode("latin-1")
         self.codec = versions.dialect(version).http_json.for_peer(user_agent)
         self.response_headers.append(VERSION_HEADERS[version])
         self.media_type = answered_with(self.codec.media_type.encode(), scope["headers"])

@@ -26,6 +26,7 @@ from parley.server.http.exchange import (
     TooLarge,
     version_missing,
 )
+from parley.server.http.head_fields import HeadFields
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import JsonRpcCodec
@@ -58,20 +59,35 @@ class JsonRpcBinding:
             return refuse_method(scope, send, "POST", message)
         return JsonRpcExchange(self._served, scope, self._tenant).run(receive, send)
 
-    def direct(self, scope: Scope, length: int) -> JsonRpcExchange | None:
-        """Return the exchange of a request whose body of so many bytes is here.
+    def direct(self, scope: Scope) -> JsonRpcRequests | None:
+        """Return the requests with the head of a scope.
 
-        ``None`` where something is to be waited for before the body is read: who calls, the start.
+        ``None`` where something is to be done before the body is read: to find who calls.
         """
-        served = self._served
-        if (
-            scope["method"] != "POST"
-            or served.identify is not None
-            or not served.lifecycle.started
-            or length > served.settings.max_body_bytes
-        ):
+        if scope["method"] != "POST" or self._served.identify is not None:
             return None
-        return JsonRpcExchange(served, scope, self._tenant)
+        return JsonRpcRequests(self._served, scope, self._tenant)
+
+
+class JsonRpcRequests:
+    """The requests to an agent that have one head (``DirectRequests``)."""
+
+    __slots__ = ("_fields", "_served", "_tenant", "scope")
+
+    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str) -> None:
+        self._served = served
+        self._tenant = tenant
+        self._fields = HeadFields(scope)
+        self.scope = scope
+
+    def takes(self, length: int) -> bool:
+        """Whether nothing is to be awaited before a body of so many bytes is read."""
+        served = self._served
+        return length <= served.settings.max_body_bytes and served.lifecycle.started
+
+    def exchange(self) -> JsonRpcExchange:
+        """Return the exchange of one of them."""
+        return JsonRpcExchange(self._served, self.scope, self._tenant, self._fields)
 
 
 class JsonRpcExchange(Exchange):
@@ -80,8 +96,14 @@ class JsonRpcExchange(Exchange):
     codec: JsonRpcCodec = versions.dialect(versions.LATEST).jsonrpc
     _id: msgspec.Raw | None = None
 
-    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
-        super().__init__(served, scope, tenant)
+    def __init__(
+        self,
+        served: ServedEndpoint,
+        scope: Scope,
+        tenant: str = "",
+        fields: HeadFields | None = None,
+    ) -> None:
+        super().__init__(served, scope, tenant, fields)
         self.response_headers = [_LATEST, NO_STORE]
 
     def _use_version(self, version: str) -> None:

@@ -71,15 +71,17 @@ class AsgiExchange:
     """
 
     __slots__ = (
-        "_body", "_connection", "_head", "_in_chunks", "_is_body_complete", "_is_complete",
-        "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body", "has_started",
+        "_asks_for_head", "_body", "_connection", "_has_chunks", "_in_chunks",
+        "_is_body_complete", "_is_complete", "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body", "has_started",
         "held",
     )  # fmt: skip
 
-    def __init__(self, connection: AnsweredOn, head: RequestHead, scope: Scope) -> None:
+    def __init__(self, connection: AnsweredOn, scope: Scope) -> None:
         self._connection = connection
-        self._head = head
         self._scope = scope
+        # Apps may change the scope; how the answer is framed does not depend on them.
+        self._asks_for_head = scope["method"] == "HEAD"
+        self._has_chunks = scope["http_version"] == "1.1"
         self._body: list[bytes] = []
         self.held = 0
         self._is_body_complete = False
@@ -214,7 +216,7 @@ class AsgiExchange:
     def _begin(self, status: int, headers: list[Field]) -> None:
         """Decide how the length of the answer is told, and keep the head until the body comes."""
         fields: list[Field] = []
-        self._without_body = self._head.method == "HEAD" or status in _WITHOUT_BODY or status < 200
+        self._without_body = self._asks_for_head or status in _WITHOUT_BODY or status < 200
         self._unsent = None
         has_close = False
         for name, value in headers:
@@ -243,7 +245,7 @@ class AsgiExchange:
         assert self._start is not None
         status, fields = self._start
         is_unknown = self._unsent is None and not self._without_body
-        if is_unknown and self._head.http_version == "1.1":  # else the end of the connection is it
+        if is_unknown and self._has_chunks:  # else the end of the connection is it
             self._in_chunks = True
             fields.append((b"transfer-encoding", b"chunked"))
         head = response_head(status, fields)

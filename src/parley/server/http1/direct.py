@@ -8,7 +8,7 @@ read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,16 +19,47 @@ from parley.server.dispatch import BegunReply, ServiceCall
 from parley.server.failures import log_unforeseen
 from parley.server.http.exchange import Exchange
 from parley.server.http1.asgi import AnsweredOn, log_access
-from parley.server.http1.response import Field, response_head
+from parley.server.http1.response import Field, response_head, whole_response
 
-FindDirect = Callable[[Scope, int], Exchange | None]
-"""Returns the exchange of a request whose body is here, if nothing else has a say in its answer."""
+
+class DirectRequests(Protocol):
+    """The requests that have one head, and that their exchange answers itself."""
+
+    @property
+    def scope(self) -> Scope:
+        """The ASGI scope of all of them: its Content-Length is that of one."""
+        ...
+
+    def takes(self, length: int) -> bool:
+        """Whether one whose body has so many bytes is answered so, now."""
+        ...
+
+    def exchange(self) -> Exchange:
+        """Return the exchange of one."""
+        ...
+
+
+class AnswersDirectly(Protocol):
+    """An app that knows which requests nothing but their exchange has a say in.
+
+    What it said holds for all requests with the same head on the same connection, for as long as
+    its ``revision`` is the same.
+    """
+
+    @property
+    def revision(self) -> int:
+        """How often what requests are answered by has changed."""
+        ...
+
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if their exchange answers them itself."""
+        ...
 
 
 class DirectlyAnsweredOn(AnsweredOn, Protocol):
     """The connection that a request came on."""
 
-    def go_on(self, app: ASGIApp) -> None:
+    def go_on(self, app: ASGIApp, scope: Scope) -> None:
         """Go on with the request as one of an ASGI app, whose body was read."""
         ...
 
@@ -41,10 +72,10 @@ class DirectExchange:
     held = 0
     has_started = False
 
-    def __init__(self, connection: DirectlyAnsweredOn, exchange: Exchange, scope: Scope) -> None:
+    def __init__(self, connection: DirectlyAnsweredOn, requests: DirectRequests) -> None:
         self._connection = connection
-        self._exchange = exchange
-        self._scope = scope
+        self._exchange = requests.exchange()
+        self._scope = requests.scope
         self._call: ServiceCall | None = None
         self._begun: BegunReply | None = None
         self._is_gone = False
@@ -104,7 +135,7 @@ class DirectExchange:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await exchange.conclude(answering, receive, send)
 
-        self._connection.go_on(app)
+        self._connection.go_on(app, self._scope)
 
     def _refuse(self, error: A2AError) -> None:
         exchange = self._exchange
@@ -120,19 +151,16 @@ class DirectExchange:
         connection = self._connection
         if self._is_gone:
             return
-        if body is None:
-            fields = headers if status == 204 else [(b"content-length", b"0"), *headers]
-            body = b""
-        else:
-            length = b"%d" % len(body)
-            fields = [
-                (b"content-type", self._exchange.media_type), (b"content-length", length), *headers
-            ]  # fmt: skip
+        if body is not None:
+            headers = [(b"content-type", self._exchange.media_type), *headers]
         if not connection.keeps_alive:
-            fields = [*fields, (b"connection", b"close")]
+            headers = [*headers, (b"connection", b"close")]
         if connection.logs_access:
             log_access(self._scope, status)
-        connection.write(response_head(status, fields) + body)
+        if status == 204:
+            connection.write(response_head(status, headers))
+        else:
+            connection.write(whole_response(status, tuple(headers), body or b""))
         connection.answered()
 
     # -- what the connection calls ---------------------------------------------------------------
