@@ -27,9 +27,9 @@ from parley.server.cards.publication import Publication
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
+from parley.server.http.direct_handler import DirectRequests, direct_requests
 from parley.server.http.exchange import Identify
 from parley.server.http.hsts import with_hsts
-from parley.server.http.jsonrpc import JsonRpcBinding, JsonRpcRequests
 from parley.server.http.misdirected import refusing_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
@@ -253,7 +253,7 @@ class App:
         """How often what requests are answered by has changed (``AnswersDirectly``)."""
         return self._routes.revision + self.hosts.revision
 
-    def direct(self, scope: Scope) -> JsonRpcRequests | None:
+    def direct(self, scope: Scope) -> DirectRequests | None:
         """Return the requests with the head of a scope, if their exchange answers them itself.
 
         ``None`` wherever anything but the agent's binding has a say in the answer: middleware,
@@ -268,8 +268,7 @@ class App:
             self.hosts.check(scope)
         except HostNotAllowed:
             return None
-        handler = self._handler(scope)
-        return handler.direct(scope) if type(handler) is JsonRpcBinding else None
+        return direct_requests(self._handler(scope), scope)
 
     def takes_socket(self, scope: Scope) -> bool:
         """Return whether what answers the path of a scope takes WebSockets."""

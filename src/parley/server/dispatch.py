@@ -25,7 +25,12 @@ from parley.model.errors import (
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.parts import Message
-from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
+from parley.model.requests import (
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+)
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
@@ -36,6 +41,8 @@ from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.limits.rates import AgentLimits, LimitGrant
+
+_READ = (GetTaskRequest, ListTasksRequest)
 
 
 class SeenAddresses(Protocol):
@@ -65,7 +72,15 @@ class BegunReply(Protocol):
 
 
 class BeginsMessages(Protocol):
-    """A service that can begin to answer a message without waiting, and says where it cannot."""
+    """A service that can begin to answer a message without waiting, and says where it cannot.
+
+    ``reads_at_once``: to get and to list tasks waits for nothing.
+    """
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether tasks are read without waiting."""
+        ...
 
     def begin_message(self, request: SendMessageRequest, context: CallContext) -> BegunReply | None:
         """Begin to answer; return ``None`` where something is to be waited for."""
@@ -185,6 +200,18 @@ class ServiceCall(msgspec.Struct, frozen=True):
         finally:
             if begun is None:
                 self.limiter.release(caller)
+
+    @property
+    def is_read_at_once(self) -> bool:
+        """Whether the answer is only read, and nothing has to be waited for."""
+        authorization = self.endpoint.authorization
+        return (
+            self.operation.request in _READ
+            and not self.operation.extension
+            and self.grant is None
+            and (authorization is None or authorization.policy is None)
+            and getattr(self.endpoint.service, "reads_at_once", False)
+        )
 
     def end(self) -> None:
         """End what ``begin`` began."""

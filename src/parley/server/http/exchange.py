@@ -53,7 +53,6 @@ VERSION_HEADERS = {
 """The response header of each version."""
 
 
-
 class NotJson(ContentTypeNotSupportedError):
     """The request does not declare JSON."""
 
@@ -87,6 +86,10 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     sockets: SocketLimits
     resource_metadata: Callable[[Scope], str] | None = None
     varies: bytes = b""
+
+    def takes_at_once(self, length: int) -> bool:
+        """Whether a body of so many bytes is read without waiting for the start of the agents."""
+        return length <= self.settings.max_body_bytes and self.lifecycle.started
 
     def error_headers(self, error: A2AError, scope: Scope) -> Headers:
         """Return the headers that say how to proceed; challenges name the agent's metadata."""

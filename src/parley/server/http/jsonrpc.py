@@ -18,6 +18,7 @@ from parley.model.errors import (
 from parley.model.operations import Operation
 from parley.model.service import Caller
 from parley.server.dispatch import ServiceCall
+from parley.server.http.direct_handler import DirectHandler
 from parley.server.http.exchange import (
     VERSION_HEADERS,
     Exchange,
@@ -45,7 +46,7 @@ _WITH_STATUS = (
 _LATEST = VERSION_HEADERS[versions.LATEST]
 
 
-class JsonRpcBinding:
+class JsonRpcBinding(DirectHandler):
     """Answers JSON-RPC requests to one agent, or to one tenant of an endpoint."""
 
     def __init__(self, served: ServedEndpoint, tenant: str = "") -> None:
@@ -60,10 +61,7 @@ class JsonRpcBinding:
         return JsonRpcExchange(self._served, scope, self._tenant).run(receive, send)
 
     def direct(self, scope: Scope) -> JsonRpcRequests | None:
-        """Return the requests with the head of a scope.
-
-        ``None`` where something is to be done before the body is read: to find who calls.
-        """
+        """Return the requests with the head of a scope (``DirectHandler``)."""
         if scope["method"] != "POST" or self._served.identify is not None:
             return None
         return JsonRpcRequests(self._served, scope, self._tenant)
@@ -82,8 +80,7 @@ class JsonRpcRequests:
 
     def takes(self, length: int) -> bool:
         """Whether nothing is to be awaited before a body of so many bytes is read."""
-        served = self._served
-        return length <= served.settings.max_body_bytes and served.lifecycle.started
+        return self._served.takes_at_once(length)
 
     def exchange(self) -> JsonRpcExchange:
         """Return the exchange of one of them."""

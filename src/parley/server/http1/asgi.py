@@ -71,9 +71,9 @@ class AsgiExchange:
     """
 
     __slots__ = (
-        "_asks_for_head", "_body", "_connection", "_has_chunks", "_in_chunks",
-        "_is_body_complete", "_is_complete", "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body", "has_started",
-        "held",
+        "_asks_for_head", "_body", "_connection", "_has_chunks", "_in_chunks", "_is_body_complete",
+        "_is_complete", "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body",
+        "has_started", "held",
     )  # fmt: skip
 
     def __init__(self, connection: AnsweredOn, scope: Scope) -> None:

@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION
+from parley.server.http.direct_handler import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.chunked import ChunkedBody
 from parley.server.http1.deadline import MovingDeadline
-from parley.server.http1.direct import DirectExchange, DirectRequests
+from parley.server.http1.direct import DirectExchange
 from parley.server.http1.head import RequestHead, RequestRefused, check_beginning, read_head
 from parley.server.http1.known_head import KnownHead
 from parley.server.http1.response import date_line
@@ -58,9 +59,9 @@ class HttpConnection(asyncio.Protocol):
     __slots__ = (
         "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions",
         "_ignores_input", "_is_ending", "_is_expecting", "_is_handed_over", "_is_reading_paused",
-        "_is_reserve_scheduled", "_is_write_paused", "_known", "_last_data_at", "_last_unsent", "_loop",
-        "_received", "_reserved", "_rest", "_scheme", "_server", "_serving", "_started_at",
-        "_transport", "_writers", "client", "keeps_alive",
+        "_is_reserve_scheduled", "_is_write_paused", "_known", "_last_data_at", "_last_unsent",
+        "_loop", "_received", "_reserved", "_rest", "_scheme", "_server", "_serving",
+        "_started_at", "_transport", "_writers", "client", "keeps_alive",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -228,10 +229,10 @@ class HttpConnection(asyncio.Protocol):
         self.keeps_alive = head.keeps_alive
         scope, length = self._scope(head), head.length
         direct = self._serving.direct
-        if direct is not None and length and length <= len(rest) and not head.is_expecting:
+        if direct is not None and length is not None and length <= len(rest):
             requests = direct.direct(scope)
             if requests is not None and requests.takes(length):
-                self._known = KnownHead.of(data, head, requests, direct.revision)
+                self._known = KnownHead.of(data, head, requests, direct.revision) or self._known
                 self._ask(requests, rest, length)
                 return True
         exchange = AsgiExchange(self, scope)
@@ -263,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
         length, direct = known.length_in(data), self._serving.direct
         if direct is None or direct.revision != known.revision:
             return False
-        if not (0 < length <= len(data) - known.size and known.requests.takes(length)):
+        if not (0 <= length <= len(data) - known.size and known.requests.takes(length)):
             return False
         self._deadline.forget()
         self._ask(known.requests, data[known.size :], length)

@@ -17,26 +17,9 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import ANONYMOUS, StreamItem
 from parley.server.dispatch import BegunReply, ServiceCall
 from parley.server.failures import log_unforeseen
-from parley.server.http.exchange import Exchange
+from parley.server.http.direct_handler import DirectRequests
 from parley.server.http1.asgi import AnsweredOn, log_access
 from parley.server.http1.response import Field, response_head, whole_response
-
-
-class DirectRequests(Protocol):
-    """The requests that have one head, and that their exchange answers itself."""
-
-    @property
-    def scope(self) -> Scope:
-        """The ASGI scope of all of them: its Content-Length is that of one."""
-        ...
-
-    def takes(self, length: int) -> bool:
-        """Whether one whose body has so many bytes is answered so, now."""
-        ...
-
-    def exchange(self) -> Exchange:
-        """Return the exchange of one."""
-        ...
 
 
 class AnswersDirectly(Protocol):
@@ -84,7 +67,7 @@ class DirectExchange:
         """Ask the service, and answer once it has."""
         exchange = self._exchange
         try:
-            call = self._call = exchange.read(body, ANONYMOUS)
+            call = self._call = exchange.read(body if exchange.takes_body else b"", ANONYMOUS)
             begun = None if exchange.is_notification else call.begin()
         except A2AError as error:
             self._refuse(error)
@@ -93,12 +76,31 @@ class DirectExchange:
             self._refuse(log_unforeseen(exchange.doing))
             return
         if begun is None:
-            self._go_on(exchange.answered(call))
+            if call.is_read_at_once:
+                self._read_at_once(call)
+            else:
+                self._go_on(exchange.answered(call))
         elif begun.done:
             self._reply(call, begun)
         else:
             self._begun = begun
             begun.changed().add_done_callback(self._on_change)
+
+    def _read_at_once(self, call: ServiceCall) -> None:
+        """Write what is read without waiting."""
+        exchange = self._exchange
+        answering = exchange.answered(call)
+        try:
+            answering.send(None)
+        except StopIteration as answered:
+            self._write(200, answered.value, exchange.response_headers)
+        except A2AError as error:
+            self._refuse(error)
+        except Exception:
+            self._refuse(log_unforeseen(exchange.doing))
+        else:  # it waits all the same: to read again changes nothing
+            answering.close()
+            self._go_on(exchange.answered(call))
 
     def _on_change(self, _: asyncio.Future[None]) -> None:
         call, begun = self._call, self._begun
