@@ -11,7 +11,7 @@ from parley.model.errors import TaskNotFoundError
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.run import serving
-from tests.server.raw_http import JSON, MESSAGE, ask, call, connection, post
+from tests.server.raw_http import JSON, MESSAGE, OVER_UVICORN, ask, call, connection, post
 from tests.server.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +162,8 @@ async def test_every_host_of_a_request_counts(local):
         async with connection(local[1]) as http:
             lines = "".join(f"Host: {host}\r\n" for host in hosts)
             await http.write(f"GET {CARD} HTTP/1.1\r\n{lines}\r\n".encode())
-            assert (await http.response()).status == 421
+            # Ours takes no request that names two.
+            assert (await http.response()).status == (421 if OVER_UVICORN else 400)
 
 
 async def test_the_host_of_the_public_address_is_answered_to():

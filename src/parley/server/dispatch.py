@@ -6,7 +6,6 @@ makes the ``CallContext``. It knows no transport.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cached_property
@@ -66,8 +65,8 @@ class BegunReply(Protocol):
 
     done: bool
 
-    def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next change."""
+    def on_change(self, watcher: Callable[[], object]) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise."""
         ...
 
 

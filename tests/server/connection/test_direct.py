@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,18 @@ import parley
 from parley import Agent, Caller, Turn
 from parley.security import Bearer
 from parley.server.app import App, Settings
+from parley.server.http1 import response as responses
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.direct import DirectExchange
+from parley.server.http1.response import response_head, whole_response
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
-from tests.server.raw_http import JSON, WAIT, ask, call, connection, post
+from tests.server.raw_http import JSON, OVER_UVICORN, WAIT, ask, call, connection, post
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(
-        os.environ.get("PARLEY_CONNECTIONS") == "uvicorn",
-        reason="uvicorn's connections have no way beside ASGI",
-    ),
+    pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's connections have no way beside ASGI"),
 ]
 
 
@@ -405,3 +403,27 @@ async def test_who_waits_is_told_when_the_server_ends() -> None:
         told = await asking
     assert told.status == 503
     assert told.error["code"] == -32012
+
+
+def test_a_head_that_is_put_together_once_is_the_same() -> None:
+    def parts(head: bytes) -> list[bytes]:
+        return sorted(line for line in head.split(b"\r\n") if not line.startswith(b"date: "))
+
+    for fields in ((), ((b"a", b"1"),), ((b"a", b"1"), (b"retry-after", b"2"))):
+        for body in (b"", b"{}"):
+            whole = response_head(200, [*fields, (b"content-length", b"%d" % len(body))])
+            for _ in range(2):
+                head, _, written = whole_response(200, fields, body).partition(b"\r\n\r\n")
+                assert written == body
+                assert parts(head + b"\r\n\r\n") == parts(whole)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="control character"):
+            whole_response(200, ((b"a", b"1\r\nb: 2"),), b"")
+
+
+def test_the_heads_that_are_kept_are_bounded() -> None:
+    for n in range(500):
+        whole_response(200, ((b"a", b"%d" % n),), b"")
+        whole_response(200, ((b"a", b"%d" % n * 1000),), b"")
+    assert len(responses._known_lines) <= 128
+    assert sum(map(len, responses._known_lines.values())) <= 128 * 1024

@@ -351,12 +351,14 @@ async def test_a_server_without_agents_says_so():
     assert b"this process only works" in sent[1]["body"]
 
 
-async def test_a_line_of_the_access_log_is_written_for_each_handshake(caplog):
+async def test_a_line_of_the_access_log_is_written_for_each_handshake(caplog, monkeypatch):
     ready = asyncio.Event()
     app = socket_app()
-    caplog.set_level(logging.INFO, "uvicorn.access")
     sockets = listen("127.0.0.1", 0)
     server = server_of(app, grace=1, kinds=1, started=ready.set, access_log=True, signals=False)
+    # uvicorn's server keeps its lines to itself.
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
+    caplog.set_level(logging.INFO, "uvicorn.access")
     async with app.lifespan():
         running = asyncio.create_task(server.serve(sockets))
         await ready.wait()

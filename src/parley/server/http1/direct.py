@@ -7,7 +7,6 @@ read.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
@@ -84,7 +83,7 @@ class DirectExchange:
             self._reply(call, begun)
         else:
             self._begun = begun
-            begun.changed().add_done_callback(self._on_change)
+            begun.on_change(self._on_change)
 
     def _read_at_once(self, call: ServiceCall) -> None:
         """Write what is read without waiting."""
@@ -102,7 +101,7 @@ class DirectExchange:
             answering.close()
             self._go_on(exchange.answered(call))
 
-    def _on_change(self, _: asyncio.Future[None]) -> None:
+    def _on_change(self) -> None:
         call, begun = self._call, self._begun
         assert call is not None
         assert begun is not None
