@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -72,8 +73,8 @@ class AsgiExchange:
 
     __slots__ = (
         "_asks_for_head", "_body", "_connection", "_has_chunks", "_in_chunks", "_is_body_complete",
-        "_is_complete", "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body",
-        "has_started", "held",
+        "_is_complete", "_is_gone", "_reads", "_receivers", "_scope", "_start", "_then", "_unsent",
+        "_without_body", "has_started", "held",
     )  # fmt: skip
 
     def __init__(self, connection: AnsweredOn, scope: Scope) -> None:
@@ -86,7 +87,8 @@ class AsgiExchange:
         self.held = 0
         self._is_body_complete = False
         self._receivers: list[asyncio.Future[None]] = []
-        self._is_gone = self._is_complete = False
+        self._is_gone = self._is_complete = self._reads = False
+        self._then: Callable[[], object] | None = None
         # The answer: its head until the body comes, and how its length is known.
         self._start: tuple[int, list[Field]] | None = None
         self.has_started = False
@@ -114,6 +116,20 @@ class AsgiExchange:
 
     def give_up(self) -> None:
         """Wait for the app, whose task is cancelled at the end of the server."""
+
+    def leave(self, then: Callable[[], object]) -> bool:
+        """Have an app that reads the body end, as if the client had gone, and call ``then`` once.
+
+        Asked again, call it at once. Return false, and do nothing, where the app does not read.
+        """
+        if not self._reads:
+            return False
+        if self._then is None:
+            self._then = then
+            self.disconnect()
+        else:
+            self._then()
+        return True
 
     def disconnect(self) -> None:
         """Note that the client has gone."""
@@ -147,6 +163,9 @@ class AsgiExchange:
             if not (self._is_complete or self._is_gone):
                 _log.error("the app did not complete its answer")
                 self._give_up(500)
+        finally:
+            if self._then is not None:
+                self._then()
 
     def _give_up(self, status: int) -> None:
         if self._is_complete or self._is_gone:
@@ -166,6 +185,7 @@ class AsgiExchange:
     async def receive(self) -> Message:
         """Return the next piece of the body, or that the client has gone (ASGI)."""
         connection = self._connection
+        self._reads = True
         while not (self._body or self._is_body_complete or self._is_gone or self._is_complete):
             connection.wants_body()
             await self._changed()

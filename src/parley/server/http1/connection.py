@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Scope
@@ -550,12 +551,22 @@ class HttpConnection(asyncio.Protocol):
         _log.debug("%s: %s", self.client, status.decode())
         if is_dropped or (exchange is not None and exchange.has_started):
             self._transport.abort()
+        elif exchange is not None and exchange.leave(partial(self._refuse, status, headers)):
+            # The app may keep what it has read, and its client asks how much that is once refused.
+            self._ignores_input = True
+            self._buffer.clear()
+            self._reserve(0)
+            if self._is_reading_paused:
+                self._resume_reading()
+            self._deadline.set(self._loop.time() + _LINGER)
         else:
             self._refuse(status, headers)
 
     def _refuse(self, status: bytes, headers: bytes = b"") -> None:
         """Refuse with a status, and let the client read it before the connection ends."""
         transport = self._transport
+        if self._is_ending or transport.is_closing():
+            return
         transport.write(
             b"HTTP/1.1 %b\r\n%b%bcontent-length: 0\r\nconnection: close\r\n\r\n"
             % (status, date_line(), headers)

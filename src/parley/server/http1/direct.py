@@ -7,7 +7,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -171,6 +171,10 @@ class DirectExchange:
 
     def end_body(self) -> None:
         """Take nothing: the body is here."""
+
+    def leave(self, then: Callable[[], object]) -> bool:
+        """Return false: nothing is read any more."""
+        return False
 
     def disconnect(self) -> None:
         """Note that the client has gone; the turn goes on."""
