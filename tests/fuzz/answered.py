@@ -35,7 +35,7 @@ from parley.model.service import StreamItem
 from parley.model.struct import InvalidField
 from parley.server.address import BadAddress, server_address
 from parley.server.hosts import AllowedHosts, HostNotAllowed
-from parley.server.http.head_fields import extension_uris
+from parley.server.http.exchange import extension_uris
 from parley.wire import jsonrpc, sse, versions
 from parley.wire.dialect import Codec
 from parley.wire.json import protojson

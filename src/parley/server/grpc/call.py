@@ -34,8 +34,7 @@ from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits
 from parley.server.grpc.restricted import NO_METHOD
 from parley.server.grpc.scope import HttpServer, scope_of
-from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of
-from parley.server.http.head_fields import extension_uris
+from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
 from parley.server.http.streams import is_input_required, shutting_down
 from parley.server.limits.rates import standings_of
 from parley.server.restrictions import Gate

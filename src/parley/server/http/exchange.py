@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -25,7 +26,7 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.requests import SendMessageRequest
-from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
+from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.security.credentials.client_address import client_address
 from parley.security.rates.exceeded import Fields, LimitExceeded, fields_of
 from parley.security.schemes.challenge import with_parameter
@@ -33,13 +34,14 @@ from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.head_fields import HeadFields
+from parley.server.http.media_types import base
 from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.rates import LimitGrant
 from parley.server.settings import Settings
+from parley.server.trace_headers import read_trace
 from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec
@@ -51,6 +53,11 @@ VERSION_HEADERS = {
     version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS
 }
 """The response header of each version."""
+
+
+_MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
+_EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
+_LATEST = versions.LATEST.encode()
 
 
 class NotJson(ContentTypeNotSupportedError):
@@ -107,6 +114,36 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
             else each
             for each in found
         )
+
+
+class HeadFields:
+    """The fields of a head, in the form in which bindings need them. Nothing changes them, so that
+    requests with the same head may have the same.
+
+    ``is_json``: the body is declared as JSON. ``version`` is the one that the request names (§3.6),
+    as it names it; empty if it names none. ``extensions`` are the URIs that it requests.
+    ``address`` is that of the agent without a tenant, once it was asked for.
+    """
+
+    __slots__ = (
+        "address", "extensions", "headers", "is_json", "last_event_id", "trace", "version",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope) -> None:
+        listed = scope["headers"]
+        headers: dict[bytes, bytes] = dict(listed)
+        self.headers = headers
+        declared = headers.get(b"content-type", b"")
+        self.is_json = declared in _MEDIA_TYPES or base(declared) in _MEDIA_TYPES
+        version = headers.get(b"a2a-version", b"")
+        self.version = versions.LATEST if version == _LATEST else _named_version(version, scope)
+        self.extensions: tuple[str, ...] = ()
+        if not _EXTENSIONS.isdisjoint(headers):
+            self.extensions = extension_uris(v for name, v in listed if name in _EXTENSIONS)
+        last_event_id = headers.get(b"last-event-id")
+        self.last_event_id = None if last_event_id is None else last_event_id.decode("latin-1")
+        self.trace = _trace_in(listed) if b"traceparent" in headers else NO_TRACE
+        self.address: str | None = None
 
 
 class Exchange(ABC):
@@ -366,6 +403,32 @@ def version_missing(name: str) -> VersionNotSupportedError:
             "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
         },
     )
+
+
+def extension_uris(headers: Iterable[bytes]) -> tuple[str, ...]:
+    """Return the URIs in ``A2A-Extensions`` headers, each a list with commas."""
+    uris = [uri.strip() for header in headers for uri in header.decode("latin-1").split(",")]
+    return tuple(uri for uri in uris if uri)
+
+
+def _named_version(header: bytes, scope: Scope) -> str:
+    """Return the version that a request names; its header counts before its query parameter."""
+    named = header.decode("latin-1").strip()
+    query: bytes = scope["query_string"]
+    if not named and query:
+        for name, value in parse_qsl(query.decode("latin-1")):
+            if name.lower() == "a2a-version":
+                named = value
+    return named
+
+
+def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
+    """Return the trace that a request belongs to."""
+    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
+    for name, value in headers:
+        if name in values:
+            values[name].append(value.decode("latin-1"))
+    return read_trace(values[b"traceparent"], values[b"tracestate"])
 
 
 def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:

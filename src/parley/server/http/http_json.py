@@ -14,13 +14,18 @@ from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 from parley.server.address import route_path
 from parley.server.dispatch import ServiceCall
-from parley.server.http.direct_handler import DirectHandler
-from parley.server.http.exchange import VERSION_HEADERS, Exchange, ServedEndpoint, version_missing
-from parley.server.http.head_fields import HeadFields
+from parley.server.http.exchange import (
+    VERSION_HEADERS,
+    Exchange,
+    HeadFields,
+    ServedEndpoint,
+    version_missing,
+)
 from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
 from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
 from parley.server.http.responses import reply_without_body
+from parley.server.http1.direct_handler import DirectHandler
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import HttpJsonCodec, Route
 from parley.wire.json import protojson

@@ -18,17 +18,17 @@ from parley.model.errors import (
 from parley.model.operations import Operation
 from parley.model.service import Caller
 from parley.server.dispatch import ServiceCall
-from parley.server.http.direct_handler import DirectHandler
 from parley.server.http.exchange import (
     VERSION_HEADERS,
     Exchange,
+    HeadFields,
     NotJson,
     ServedEndpoint,
     TooLarge,
     version_missing,
 )
-from parley.server.http.head_fields import HeadFields
 from parley.server.http.responses import NO_STORE, refuse_method
+from parley.server.http1.direct_handler import DirectHandler
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import JsonRpcCodec
 from parley.wire.json import protojson
