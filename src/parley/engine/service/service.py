@@ -173,7 +173,7 @@ class AgentService:
     ) -> Task | Message:
         """Wait for the reply of a message that was admitted, as long as callers may wait."""
         length = _history_length(request)
-        if not handle.is_settled:
+        if not (handle.is_settled or handle.is_logged):
             await handle.changed()  # all that most replies need
         timeout = self._executor.options.blocking_timeout
         if context.reply_timeout is not None:
