@@ -27,11 +27,10 @@ from parley.server.cards.publication import Publication
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
-from parley.server.http.exchange import Identify
+from parley.server.http.exchange import DirectRequests, Identify, direct_requests
 from parley.server.http.hsts import with_hsts
 from parley.server.http.misdirected import refusing_host
 from parley.server.http.streams import Streams
-from parley.server.http1.direct_handler import DirectRequests, direct_requests
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes

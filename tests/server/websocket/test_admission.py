@@ -15,7 +15,7 @@ from parley.server.run import server_of, serving
 from parley.server.sockets import address_of, listen
 from parley.server.websocket.socket import SocketClosed
 from tests.polling import until
-from tests.server.raw_http import connection
+from tests.server.raw_http import OVER_UVICORN, connection
 from tests.server.scripted import app_of
 from tests.server.websocket.raw_socket import (
     CLOSE,
@@ -351,14 +351,13 @@ async def test_a_server_without_agents_says_so():
     assert b"this process only works" in sent[1]["body"]
 
 
-async def test_a_line_of_the_access_log_is_written_for_each_handshake(caplog, monkeypatch):
+@pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's loggers do not propagate")
+async def test_a_line_of_the_access_log_is_written_for_each_handshake(caplog):
     ready = asyncio.Event()
     app = socket_app()
+    caplog.set_level(logging.INFO, "uvicorn.access")
     sockets = listen("127.0.0.1", 0)
     server = server_of(app, grace=1, kinds=1, started=ready.set, access_log=True, signals=False)
-    # uvicorn's server keeps its lines to itself.
-    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
-    caplog.set_level(logging.INFO, "uvicorn.access")
     async with app.lifespan():
         running = asyncio.create_task(server.serve(sockets))
         await ready.wait()

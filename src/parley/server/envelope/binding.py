@@ -19,10 +19,14 @@ from parley.server.endpoint import Endpoint
 from parley.server.envelope.directory import MessageContext
 from parley.server.envelope.queue import RequestQueue
 from parley.server.failures import log_unforeseen
-from parley.server.http.exchange import ServedEndpoint
+from parley.server.http.exchange import (
+    DirectHandler,
+    DirectRequests,
+    ServedEndpoint,
+    direct_requests,
+)
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import NO_STORE, refuse_method
-from parley.server.http1.direct_handler import DirectHandler, DirectRequests, direct_requests
 from parley.server.lifecycle import Lifecycle
 from parley.server.restrictions import Gate
 from parley.server.trace_headers import read_trace

@@ -11,11 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import (
     A2AError,
@@ -391,6 +391,39 @@ class Exchange(ABC):
             trace=fields.trace,
             addresses=self,
         )
+
+
+class DirectRequests(Protocol):
+    """The requests that have one head, and that their exchange answers itself."""
+
+    @property
+    def scope(self) -> Scope:
+        """The ASGI scope of all of them: its Content-Length is that of one."""
+        ...
+
+    def takes(self, length: int) -> bool:
+        """Whether one whose body has so many bytes is answered so, now."""
+        ...
+
+    def exchange(self) -> Exchange:
+        """Return the exchange of one."""
+        ...
+
+
+class DirectHandler(ABC):
+    """An ASGI app that may leave out ASGI: a binding, or what is around one."""
+
+    @abstractmethod
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if their exchange answers them itself.
+
+        ``None`` for those that the handler does more with, such as to find out who calls.
+        """
+
+
+def direct_requests(handler: ASGIApp, scope: Scope) -> DirectRequests | None:
+    """Return what ``direct`` of a handler returns; ``None`` for any other ASGI app."""
+    return handler.direct(scope) if isinstance(handler, DirectHandler) else None
 
 
 def version_missing(name: str) -> VersionNotSupportedError:

@@ -32,7 +32,13 @@ from parley.server.address import BadAddress, route_path
 from parley.server.failures import log_unforeseen
 from parley.server.file_service import FILES, FileService
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.exchange import NotJson, ServedEndpoint
+from parley.server.http.exchange import (
+    DirectHandler,
+    DirectRequests,
+    NotJson,
+    ServedEndpoint,
+    direct_requests,
+)
 from parley.server.http.media_types import base
 from parley.server.http.paths import segments_of
 from parley.server.http.ranges import Unsatisfiable, is_other, is_unchanged, range_of
@@ -44,7 +50,6 @@ from parley.server.http.responses import (
     reply_with_message,
     reply_without_body,
 )
-from parley.server.http1.direct_handler import DirectHandler, DirectRequests, direct_requests
 from parley.server.ids import check_caller
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 

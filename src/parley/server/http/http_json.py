@@ -16,6 +16,7 @@ from parley.server.address import route_path
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import (
     VERSION_HEADERS,
+    DirectHandler,
     Exchange,
     HeadFields,
     ServedEndpoint,
@@ -25,7 +26,6 @@ from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
 from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
 from parley.server.http.responses import reply_without_body
-from parley.server.http1.direct_handler import DirectHandler
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import HttpJsonCodec, Route
 from parley.wire.json import protojson

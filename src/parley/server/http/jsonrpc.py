@@ -20,6 +20,7 @@ from parley.model.service import Caller
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import (
     VERSION_HEADERS,
+    DirectHandler,
     Exchange,
     HeadFields,
     NotJson,
@@ -28,7 +29,6 @@ from parley.server.http.exchange import (
     version_missing,
 )
 from parley.server.http.responses import NO_STORE, refuse_method
-from parley.server.http1.direct_handler import DirectHandler
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import JsonRpcCodec
 from parley.wire.json import protojson

@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION
+from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.chunked import ChunkedBody
 from parley.server.http1.deadline import MovingDeadline
 from parley.server.http1.direct import DirectExchange
-from parley.server.http1.direct_handler import DirectRequests
 from parley.server.http1.head import RequestHead, RequestRefused, check_beginning, read_head
 from parley.server.http1.known_head import KnownHead
 from parley.server.http1.response import date_line

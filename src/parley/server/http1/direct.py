@@ -16,8 +16,8 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import ANONYMOUS, StreamItem
 from parley.server.dispatch import BegunReply, ServiceCall
 from parley.server.failures import log_unforeseen
+from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AnsweredOn, log_access
-from parley.server.http1.direct_handler import DirectRequests
 from parley.server.http1.response import Field, response_head, whole_response
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from parley.server.http1.direct_handler import DirectRequests
+from parley.server.http.exchange import DirectRequests
 from parley.server.http1.head import MAX_LENGTH_DIGITS, RequestHead
 
 _MAX_KNOWN = 2048
