@@ -60,6 +60,7 @@ BOUNDARIES = {
     ("server/http1/asgi.py", "run"): SERVER,
     ("server/http1/direct.py", "begin"): BINDING,
     ("server/http1/direct.py", "_reply"): BINDING,
+    ("server/http1/direct.py", "_read_at_once"): BINDING,
     ("server/http1/lifespan.py", "run"): SERVER,
     ("server/http/callbacks.py", "__call__"): BINDING,
     ("server/http/credentials.py", "__call__"): BINDING,

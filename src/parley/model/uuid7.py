@@ -25,6 +25,9 @@ class _Series:
         self.counter = 0
 
 
+# The counter's digits with the version's after them, for most of the ids of a millisecond.
+_COUNTERS = tuple([f"{counter:03x}8" for counter in range(256)])
+
 _lock = threading.Lock()
 _random: list[str] = []
 _here, _at_store = _Series(), _Series()
@@ -53,7 +56,8 @@ def new_id(at: int | None = None) -> str:
             series.begin(last + 1)
             counter = 0
         series.counter = counter
-        return f"{series.prefix}{counter:03x}8{_random.pop()}"
+        digits = _COUNTERS[counter] if counter < 256 else f"{counter:03x}8"
+        return series.prefix + digits + _random.pop()
 
 
 def _draw() -> None:

@@ -27,9 +27,8 @@ from parley.server.cards.publication import Publication
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
-from parley.server.http.exchange import Exchange, Identify
+from parley.server.http.exchange import DirectRequests, Identify, direct_requests
 from parley.server.http.hsts import with_hsts
-from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.misdirected import refusing_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
@@ -248,12 +247,17 @@ class App:
         """Return what answers at a path."""
         return self._routes.find(path)
 
-    def direct(self, scope: Scope, length: int) -> Exchange | None:
-        """Return the exchange of a request whose body of so many bytes is here.
+    @property
+    def revision(self) -> int:
+        """How often what requests are answered by has changed (``AnswersDirectly``)."""
+        return self._routes.revision + self.hosts.revision
 
-        ``None`` wherever anything but the agent's binding has a say in its answer: middleware,
-        CORS, HSTS, a restriction, another handler, a host that is refused, who calls. The request
-        then takes its way through ``__call__``.
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if their exchange answers them itself.
+
+        ``None`` wherever anything but the agent's binding has a say in the answer: middleware,
+        CORS, HSTS, a restriction, another handler, a host that is refused, who calls. Such requests
+        take their way through ``__call__``.
         """
         if type(self) is not App or self._with_middleware is not None or self._cors is not None:
             return None
@@ -263,8 +267,7 @@ class App:
             self.hosts.check(scope)
         except HostNotAllowed:
             return None
-        handler = self._handler(scope)
-        return handler.direct(scope, length) if type(handler) is JsonRpcBinding else None
+        return direct_requests(self._handler(scope), scope)
 
     def takes_socket(self, scope: Scope) -> bool:
         """Return whether what answers the path of a scope takes WebSockets."""

@@ -6,7 +6,6 @@ makes the ``CallContext``. It knows no transport.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cached_property
@@ -25,7 +24,12 @@ from parley.model.errors import (
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.parts import Message
-from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
+from parley.model.requests import (
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+)
 from parley.model.service import (
     ANONYMOUS,
     NO_TRACE,
@@ -46,6 +50,8 @@ from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.limits.rates import AgentLimits, LimitGrant
 
 T = TypeVar("T")
+
+_READ = (GetTaskRequest, ListTasksRequest)
 
 
 class SeenAddresses(Protocol):
@@ -69,13 +75,21 @@ class BegunReply(Protocol):
 
     done: bool
 
-    def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next change."""
+    def on_change(self, watcher: Callable[[], object]) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise."""
         ...
 
 
 class BeginsMessages(Protocol):
-    """A service that can begin to answer a message without waiting, and says where it cannot."""
+    """A service that can begin to answer a message without waiting, and says where it cannot.
+
+    ``reads_at_once``: to get and to list tasks waits for nothing.
+    """
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether tasks are read without waiting."""
+        ...
 
     def begin_message(self, request: SendMessageRequest, context: CallContext) -> BegunReply | None:
         """Begin to answer; return ``None`` where something is to be waited for."""
@@ -195,6 +209,18 @@ class ServiceCall(msgspec.Struct, frozen=True):
         finally:
             if begun is None:
                 self.limiter.release(caller)
+
+    @property
+    def is_read_at_once(self) -> bool:
+        """Whether the answer is only read, and nothing has to be waited for."""
+        authorization = self.endpoint.authorization
+        return (
+            self.operation.request in _READ
+            and not self.operation.extension
+            and self.grant is None
+            and (authorization is None or authorization.policy is None)
+            and getattr(self.endpoint.service, "reads_at_once", False)
+        )
 
     def end(self) -> None:
         """End what ``begin`` began."""

@@ -43,7 +43,7 @@ class AllowedHosts:
     ``allowed`` lists them. The address of the connection itself is always allowed. Ports matter
     only where ``allowed`` names one.
 
-    Decisions are cached for the last hosts named.
+    Decisions are cached for the last hosts named. ``revision`` is how often they changed.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class AllowedHosts:
         self._bound = ""
         self._is_open = False
         self._admitted: set[tuple[str, bytes]] = set()
+        self.revision = 0
         self.serves_itself = False
 
     @property
@@ -89,6 +90,7 @@ class AllowedHosts:
         self.serves_itself = True
         self._is_open = not all(map(is_loopback, addresses))
         self._bound = host.lower().rstrip(".")
+        self.revision += 1
         self._admitted.clear()
 
     def check(self, scope: Scope) -> None:

@@ -83,8 +83,10 @@ class Routes:
     from a name.
 
     ``agents`` has the served endpoint of each path, for bindings without paths; ``grpc`` is the
-    address of the gRPC binding.
+    address of the gRPC binding. ``revision`` is how often paths were added or set.
     """
+
+    revision = 0
 
     def __init__(
         self,
@@ -194,10 +196,12 @@ class Routes:
     def add(self, path: str, handler: ASGIApp) -> None:
         """Add the handler of a path, unless it has one."""
         self._exact.setdefault(path, handler)
+        self.revision += 1
 
     def put(self, path: str, handler: ASGIApp, *, below: bool = False) -> None:
         """Set the handler of a path, and of all paths ``below`` it."""
         self._exact[path] = handler
+        self.revision += 1
         if below:
             self._below[path] = handler
             self._longest = max(self._longest, len(path))

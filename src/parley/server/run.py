@@ -315,7 +315,7 @@ def server_of(
         proxies=KnownProxies() if settings.trust_proxy else None,
         upgrades=upgrades,
         logs_access=access_log,
-        direct=ours.direct if ours else None,
+        direct=ours,
     )
     return OwnServer(
         serving,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,19 @@ import parley
 from parley import Agent, Caller, Turn
 from parley.security import Bearer
 from parley.server.app import App, Settings
+from parley.server.http1 import response as responses
+from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.direct import DirectExchange
+from parley.server.http1.response import response_head, whole_response
 from parley.server.run import serving
+from parley.store.memory import MemoryTaskStore
 from tests.polling import until
-from tests.server.raw_http import JSON, WAIT, ask, call, connection, post
+from tests.server.raw_http import JSON, OVER_UVICORN, WAIT, ask, call, connection, post
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's connections have no way beside ASGI"),
+]
 
 
 def agent_of(**options: Any) -> Agent:
@@ -98,6 +106,33 @@ ASKED: dict[str, tuple[bytes, dict[str, str]]] = {
     ),
 }  # fmt: skip
 
+MESSAGE = json.loads(saying("hello"))["params"]
+
+# Over HTTP+JSON: the verb, the path, the body and the headers.
+ASKED_BY_PATH: dict[str, tuple[str, str, bytes, dict[str, str]]] = {
+    "a reply": ("POST", "/message:send", json.dumps(MESSAGE).encode(), {}),
+    "a tenant that is not there": ("POST", "/t/message:send", json.dumps(MESSAGE).encode(), {}),
+    "an envelope of JSON-RPC": ("POST", "/message:send", saying("hello"), {}),
+    "a message without a body": ("POST", "/message:send", b"", {}),
+    "no media type": ("POST", "/message:send", b"{}", {"Content-Type": "text/plain"}),
+    "a stream": ("POST", "/message:stream", json.dumps(MESSAGE).encode(), {}),
+    "no such task": ("GET", "/tasks/t-1", b"", {}),
+    "tasks": ("GET", "/tasks?pageSize=1&historyLength=0", b"", {}),
+    "tasks of a wrong page": ("GET", "/tasks?pageToken=x", b"", {}),
+    "a query that is none": ("GET", "/tasks?pageSize=%ff", b"", {}),
+    "a body that nobody reads": ("GET", "/tasks/t-1", b"{}", {}),
+    "another version": ("GET", "/tasks/t-1", b"", {"A2A-Version": "7.0"}),
+    "version 0.3": ("GET", "/v1/tasks/t-1", b"", {"A2A-Version": "0.3"}),
+    "another media type": ("GET", "/tasks/t-1", b"", {"Accept": "application/a2a+json"}),
+}
+
+# What the handlers of an agent answer otherwise than its bindings do.
+ASGI_ALONE = (
+    ("GET", "/"), ("PUT", "/"), ("GET", "/nowhere"), ("HEAD", "/tasks/t-1"), ("PUT", "/tasks"),
+    ("OPTIONS", "/tasks"), ("GET", "/.well-known/agent-card.json"), ("GET", "/health/live"),
+    ("POST", "/files"), ("GET", "/files/x"), ("POST", "/envelope"), ("GET", "/t/envelope"),
+)  # fmt: skip
+
 _IDS = re.compile(
     r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|\d{4}-\d\d-\d\dT[\d:.]+Z|[0-9a-f]{8,16}(?=[-\". ])"
 )
@@ -129,6 +164,83 @@ async def test_an_answer_is_the_same_with_and_without_asgi(urls, begun, name: st
     assert begun == [body]
     assert one == alike(await post(urls[1], body, headers))
     assert begun == [body]
+
+
+@pytest.mark.parametrize("name", ASKED_BY_PATH)
+async def test_an_answer_by_path_is_the_same_with_and_without_asgi(urls, begun, name: str) -> None:
+    verb, path, body, headers = ASKED_BY_PATH[name]
+    one = alike(await ask(urls[0], verb, path, body, {**JSON, **headers}))
+    assert begun == [body]
+    assert one == alike(await ask(urls[1], verb, path, body, {**JSON, **headers}))
+    assert begun == [body]
+
+
+@pytest.mark.parametrize(("verb", "path"), ASGI_ALONE)
+async def test_no_other_handler_is_passed_by(urls, begun, verb: str, path: str) -> None:
+    one, other = [alike(await ask(url, verb, path, b"", JSON)) for url in urls]
+    assert (one[0], one[1].keys()) == (other[0], other[1].keys())
+    assert begun == []
+
+
+@pytest.fixture
+def in_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of the requests that are answered in a task of their own."""
+    methods: list[str] = []
+    run = AsgiExchange.run
+
+    async def noting(self: AsgiExchange, app: Any) -> None:
+        methods.append(self._scope["method"])
+        await run(self, app)
+
+    monkeypatch.setattr(AsgiExchange, "run", noting)
+    return methods
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///"])
+async def test_tasks_are_read_without_a_task_where_nothing_is_waited_for(
+    tmp_path: Path, begun, in_tasks, store: str
+) -> None:
+    if store != "memory:":
+        store += str(tmp_path / "tasks.db")
+    app = parley.asgi(agent_of(), store=store)
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    async with serving(app) as url, serving(around) as behind:
+        made = (await post(url, saying("work"))).json["result"]["task"]
+        asked = [
+            call("GetTask", {"id": made["id"]}),
+            call("GetTask", {"id": made["id"], "historyLength": 0}),
+            call("GetTask", {"id": made["id"], "historyLength": -1}),
+            call("ListTasks", {"includeArtifacts": True}),
+        ]
+        in_tasks.clear()
+        direct = [await post(url, body) for body in asked]
+        direct.append(await ask(url, "GET", f"/tasks/{made['id']}", b"", JSON))
+        assert len(in_tasks) == (0 if store == "memory:" else len(direct))
+        assert len(begun) == 6
+        through = [await post(behind, body) for body in asked]
+        through.append(await ask(behind, "GET", f"/tasks/{made['id']}", b"", JSON))
+    assert [alike(each) for each in direct] == [alike(each) for each in through]
+    assert direct[0].json["result"] == direct[4].json == made
+
+
+async def test_a_store_that_waits_all_the_same_is_asked_in_a_task(
+    monkeypatch: pytest.MonkeyPatch, in_tasks
+) -> None:
+    load, asked = MemoryTaskStore.load, 0
+
+    async def waits(self: MemoryTaskStore, *args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return await load(self, *args, **options)
+
+    monkeypatch.setattr(MemoryTaskStore, "load", waits)
+    async with serving(parley.asgi(agent_of())) as url:
+        assert (await post(url, call("GetTask", {"id": "t-1"}))).error["code"] == -32001
+    assert (in_tasks, asked) == (["POST"], 2)
 
 
 async def test_pipelined_requests_are_answered_in_their_order(urls, begun) -> None:
@@ -199,8 +311,20 @@ async def test_nothing_that_has_a_say_is_passed_by(begun, name: str) -> None:
             assert "result" in again.json
         if name == "CORS":
             assert response.headers["access-control-allow-origin"] == "https://a.example"
-        assert Noting.seen == (name == "middleware")
+        for path in ("/message:send", "/tasks"):
+            verb, body = (
+                ("GET", b"") if path == "/tasks" else ("POST", json.dumps(MESSAGE).encode())
+            )
+            other = await ask(url, verb, path, body, {**JSON, "Origin": "https://a.example"})
+            assert (other.status == 200) == (name not in ("security", HIDDEN)), path
+        assert Noting.seen == (3 if name == "middleware" else 0)
     assert begun == []
+
+
+async def test_no_limit_on_reading_is_passed_by() -> None:
+    async with serving(parley.asgi(agent_of(limits=["1/minute per caller"]))) as url:
+        answers = [await post(url, call("ListTasks", {})) for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 429]
 
 
 async def test_no_limit_on_callers_is_passed_by() -> None:
@@ -221,7 +345,20 @@ async def test_no_limit_on_bodies_is_passed_by(begun) -> None:
     async with serving(app) as url:
         assert (await post(url, saying("x" * 2000))).status == 413
         assert (await ask(url, "PUT", "/", saying("hello"), JSON)).status == 405
+        large = json.dumps(json.loads(saying("x" * 2000))["params"]).encode()
+        assert (await ask(url, "POST", "/message:send", large, JSON)).status == 413
     assert begun == []
+
+
+async def reader(access: Any) -> bool:
+    return access.operation not in ("GetTask", "ListTasks")
+
+
+async def test_no_policy_is_passed_by(in_tasks) -> None:
+    async with serving(parley.asgi(agent_of(policy=reader))) as url:
+        for body in (call("GetTask", {"id": "t-1"}), call("ListTasks", {})):
+            assert (await post(url, body)).status == 403
+    assert in_tasks == ["POST", "POST"]
 
 
 class Gate:
@@ -266,3 +403,27 @@ async def test_who_waits_is_told_when_the_server_ends() -> None:
         told = await asking
     assert told.status == 503
     assert told.error["code"] == -32012
+
+
+def test_a_head_that_is_put_together_once_is_the_same() -> None:
+    def parts(head: bytes) -> list[bytes]:
+        return sorted(line for line in head.split(b"\r\n") if not line.startswith(b"date: "))
+
+    for fields in ((), ((b"a", b"1"),), ((b"a", b"1"), (b"retry-after", b"2"))):
+        for body in (b"", b"{}"):
+            whole = response_head(200, [*fields, (b"content-length", b"%d" % len(body))])
+            for _ in range(2):
+                head, _, written = whole_response(200, fields, body).partition(b"\r\n\r\n")
+                assert written == body
+                assert parts(head + b"\r\n\r\n") == parts(whole)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="control character"):
+            whole_response(200, ((b"a", b"1\r\nb: 2"),), b"")
+
+
+def test_the_heads_that_are_kept_are_bounded() -> None:
+    for n in range(500):
+        whole_response(200, ((b"a", b"%d" % n),), b"")
+        whole_response(200, ((b"a", b"%d" % n * 1000),), b"")
+    assert len(responses._known_lines) <= 128
+    assert sum(map(len, responses._known_lines.values())) <= 128 * 1024

@@ -674,45 +674,6 @@ async def test_a_server_without_files_declares_and_serves_none(http: aiohttp.Cli
             assert "/files" not in (await answer.json())["paths"]
 
 
-async def test_uploads_share_the_room_that_a_server_has_for_requests(
-    http: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    """Without room for whole chunks, what a server holds of an upload is written early."""
-    settings = Settings(max_body_bytes=64 * 1024, max_body_bytes_held=2 * MIB, address_share=1.0)
-    app = parley.asgi(agent_of(), files=tmp_path, settings=settings)
-    peak = 0
-    reserve = app.request_bytes.reserve
-
-    def measured(address: str, size: int) -> None:
-        nonlocal peak
-        reserve(address, size)
-        peak = max(peak, app.request_bytes.total)
-
-    app.request_bytes.reserve = measured  # type: ignore[method-assign]
-    async with serving(app) as url:
-        data = [os.urandom(3 * MIB) for _ in range(4)]
-        addresses = await asyncio.gather(*(_insist(http, url, each) for each in data))
-        for address, each in zip(addresses, data, strict=True):
-            async with http.get(address) as answer:
-                assert await answer.read() == each
-    assert peak <= 2 * MIB
-    assert app.request_bytes.total == 0
-
-
-async def _insist(http: aiohttp.ClientSession, url: str, data: bytes) -> str:
-    """Upload a file, and go on as long as the server has no room."""
-    begun = await begin(http, url, size=len(data))
-    while (at := await _offset(http, begun)) < len(data):
-        with contextlib.suppress(aiohttp.ClientError):
-            headers = {"Upload-Offset": str(at)}
-            async with http.patch(
-                begun["uploadUrl"], data=io.BytesIO(data[at:]), headers=headers
-            ) as answer:
-                # 409: what was refused may have been written as far as it came.
-                assert answer.status in (204, 409, 503)
-    return begun["url"]
-
-
 async def test_transfers_are_bounded(tmp_path: Path) -> None:
     settings = Settings(max_file_transfers=1)
     app = parley.asgi(agent_of(), files=tmp_path, settings=settings)

@@ -55,6 +55,7 @@ class ReplyHandle:
         "_reply",
         "_task",
         "_waiters",
+        "_watcher",
         "awaits_task",
         "done",
         "entry",
@@ -81,6 +82,7 @@ class ReplyHandle:
         self._error: A2AError | None = None
         self._delegate: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._watcher: Callable[[], object] | None = None
 
     @property
     def task_id(self) -> str:
@@ -125,10 +127,17 @@ class ReplyHandle:
         self._wake()
 
     def _wake(self) -> None:
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            watcher()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def on_change(self, watcher: Callable[[], object]) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise."""
+        self._watcher = watcher
 
     def changed(self) -> asyncio.Future[None]:
         """Return a future that is done at the next change."""

@@ -57,6 +57,7 @@ from parley.server.limits.rates import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent, RecordKind
 from parley.store.follow import Gap, TaskGone, follow
+from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError, TaskEnded, UnknownTask
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import TaskRecord
@@ -139,6 +140,11 @@ class AgentService:
             if not handle.done:
                 return _with_history(await self._present(handle.task_id), length)
         return await self.reply_to(handle, request, context)
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether ``get_task`` and ``list_tasks`` wait for nothing: the store is in memory."""
+        return type(self) is AgentService and type(self._store) is MemoryTaskStore
 
     def begin_message(
         self, request: SendMessageRequest, context: CallContext

@@ -19,7 +19,12 @@ from parley.server.endpoint import Endpoint
 from parley.server.envelope.directory import MessageContext
 from parley.server.envelope.queue import RequestQueue
 from parley.server.failures import log_unforeseen
-from parley.server.http.exchange import ServedEndpoint
+from parley.server.http.exchange import (
+    DirectHandler,
+    DirectRequests,
+    ServedEndpoint,
+    direct_requests,
+)
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.server.lifecycle import Lifecycle
@@ -240,7 +245,7 @@ def _trace_of(asked: Scope) -> TraceContext:
     return read_trace(parents, values[b"tracestate"]) if parents else NO_TRACE
 
 
-class TenantEnvelopes:
+class TenantEnvelopes(DirectHandler):
     """Takes messages to tenants that only the service of an agent knows, below the agent's address.
 
     ``prefix`` are the segments of that address; other paths are for what is ``otherwise`` there, as
@@ -277,3 +282,8 @@ class TenantEnvelopes:
         if scope["type"] == "websocket":
             otherwise = refused_by(otherwise)
         return otherwise(scope, receive, send)
+
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if they are none of the envelope."""
+        is_other = not scope["path"].endswith(ENVELOPE)
+        return direct_requests(self.otherwise, scope) if is_other else None

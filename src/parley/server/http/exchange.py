@@ -11,11 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import (
     A2AError,
@@ -53,6 +53,7 @@ VERSION_HEADERS = {
     version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS
 }
 """The response header of each version."""
+
 
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 _EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
@@ -94,6 +95,10 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     resource_metadata: Callable[[Scope], str] | None = None
     varies: bytes = b""
 
+    def takes_at_once(self, length: int) -> bool:
+        """Whether a body of so many bytes is read without waiting for the start of the agents."""
+        return length <= self.settings.max_body_bytes and self.lifecycle.started
+
     def error_headers(self, error: A2AError, scope: Scope) -> Headers:
         """Return the headers that say how to proceed; challenges name the agent's metadata."""
         return error_headers(error, self.challenges(error, scope))
@@ -110,6 +115,36 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
             else each
             for each in found
         )
+
+
+class HeadFields:
+    """The fields of a head, in the form in which bindings need them. Nothing changes them, so that
+    requests with the same head may have the same.
+
+    ``is_json``: the body is declared as JSON. ``version`` is the one that the request names (§3.6),
+    as it names it; empty if it names none. ``extensions`` are the URIs that it requests.
+    ``address`` is that of the agent without a tenant, once it was asked for.
+    """
+
+    __slots__ = (
+        "address", "extensions", "headers", "is_json", "last_event_id", "trace", "version",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope) -> None:
+        listed = scope["headers"]
+        headers: dict[bytes, bytes] = dict(listed)
+        self.headers = headers
+        declared = headers.get(b"content-type", b"")
+        self.is_json = declared in _MEDIA_TYPES or base(declared) in _MEDIA_TYPES
+        version = headers.get(b"a2a-version", b"")
+        self.version = versions.LATEST if version == _LATEST else _named_version(version, scope)
+        self.extensions: tuple[str, ...] = ()
+        if not _EXTENSIONS.isdisjoint(headers):
+            self.extensions = extension_uris(v for name, v in listed if name in _EXTENSIONS)
+        last_event_id = headers.get(b"last-event-id")
+        self.last_event_id = None if last_event_id is None else last_event_id.decode("latin-1")
+        self.trace = _trace_in(listed) if b"traceparent" in headers else NO_TRACE
+        self.address: str | None = None
 
 
 class Exchange(ABC):
@@ -130,11 +165,17 @@ class Exchange(ABC):
     context = CallContext()
     answers_message = False
 
-    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
+    def __init__(
+        self,
+        served: ServedEndpoint,
+        scope: Scope,
+        tenant: str = "",
+        fields: HeadFields | None = None,
+    ) -> None:
         self.served = served
         self.scope = scope
         self.tenant = tenant
-        self.request_headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.fields = fields or HeadFields(scope)
         self.response_headers: list[tuple[bytes, bytes]] = [NO_STORE]
 
     # -- what a binding implements --------------------------------------------------------------
@@ -204,7 +245,7 @@ class Exchange(ABC):
 
     async def _handle(self, receive: Receive) -> bytes | AsyncIterator[StreamItem]:
         """Read the request and call the service. Return the body of its answer, or its stream."""
-        served, request_headers = self.served, self.request_headers
+        served, request_headers = self.served, self.fields.headers
         if not served.lifecycle.started:
             await served.dispatcher.start()
         caller = ANONYMOUS
@@ -233,7 +274,7 @@ class Exchange(ABC):
         """
         call = self.parse(body, caller)
         self.doing = call.operation.name
-        self.request_headers = {}
+        del self.fields
         if call.context.extensions:
             active = ", ".join(sorted(call.context.extensions)).encode()
             name = versions.dialect(call.context.version).extensions_header
@@ -302,9 +343,9 @@ class Exchange(ABC):
 
     def check_media_type(self) -> None:
         """Raise ``NotJson`` for a body that is not declared as JSON."""
-        declared = self.request_headers.get(b"content-type", b"")
-        if declared in _MEDIA_TYPES or base(declared) in _MEDIA_TYPES:
+        if self.fields.is_json:
             return
+        declared = self.fields.headers.get(b"content-type", b"")
         named = (
             f"Content-Type {declared[:60].decode('latin-1')!r}" if declared else "no Content-Type"
         )
@@ -314,19 +355,10 @@ class Exchange(ABC):
     def requested_version(self) -> str:
         """Return the version that the request names, empty if none (§3.6).
 
-        The header takes precedence over the query parameter of the same name.
         Raises ``VersionNotSupportedError``.
         """
-        header = self.request_headers.get(b"a2a-version", b"")
-        if header == _LATEST:
-            return versions.LATEST
-        named = header.decode("latin-1").strip()
-        query: bytes = self.scope["query_string"]
-        if not named and query:
-            for name, value in parse_qsl(query.decode("latin-1")):
-                if name.lower() == "a2a-version":
-                    named = value
-        return versions.requested(named)
+        named = self.fields.version
+        return named if named == versions.LATEST else versions.requested(named)
 
     def sender(self) -> str:
         """Return the address of the sender (``SeenAddresses``)."""
@@ -343,24 +375,58 @@ class Exchange(ABC):
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is (``SeenAddresses``)."""
-        return self.served.address(self.scope, tenant)
+        if tenant:
+            return self.served.address(self.scope, tenant)
+        fields = self.fields
+        if fields.address is None:
+            fields.address = self.served.address(self.scope, "")
+        return fields.address
 
     def parameters(self, version: str, caller: Caller) -> Parameters:
         """Return the service parameters of the request."""
-        request_headers, scope = self.request_headers, self.scope
-        extensions: tuple[str, ...] = ()
-        if not _EXTENSIONS.isdisjoint(request_headers):
-            extensions = extension_uris(v for name, v in scope["headers"] if name in _EXTENSIONS)
-        last_event_id = request_headers.get(b"last-event-id")
+        fields = self.fields
         return Parameters(
             version=version,
             caller=caller,
-            extensions=extensions,
+            extensions=fields.extensions,
             tenant=self.tenant,
-            last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
-            trace=_trace_in(scope["headers"]) if b"traceparent" in request_headers else NO_TRACE,
+            last_event_id=fields.last_event_id,
+            trace=fields.trace,
             addresses=self,
         )
+
+
+class DirectRequests(Protocol):
+    """The requests that have one head, and that their exchange answers itself."""
+
+    @property
+    def scope(self) -> Scope:
+        """The ASGI scope of all of them: its Content-Length is that of one."""
+        ...
+
+    def takes(self, length: int) -> bool:
+        """Whether one whose body has so many bytes is answered so, now."""
+        ...
+
+    def exchange(self) -> Exchange:
+        """Return the exchange of one."""
+        ...
+
+
+class DirectHandler(ABC):
+    """An ASGI app that may leave out ASGI: a binding, or what is around one."""
+
+    @abstractmethod
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if their exchange answers them itself.
+
+        ``None`` for those that the handler does more with, such as to find out who calls.
+        """
+
+
+def direct_requests(handler: ASGIApp, scope: Scope) -> DirectRequests | None:
+    """Return what ``direct`` of a handler returns; ``None`` for any other ASGI app."""
+    return handler.direct(scope) if isinstance(handler, DirectHandler) else None
 
 
 def version_missing(name: str) -> VersionNotSupportedError:
@@ -379,6 +445,17 @@ def extension_uris(headers: Iterable[bytes]) -> tuple[str, ...]:
     """Return the URIs in ``A2A-Extensions`` headers, each a list with commas."""
     uris = [uri.strip() for header in headers for uri in header.decode("latin-1").split(",")]
     return tuple(uri for uri in uris if uri)
+
+
+def _named_version(header: bytes, scope: Scope) -> str:
+    """Return the version that a request names; its header counts before its query parameter."""
+    named = header.decode("latin-1").strip()
+    query: bytes = scope["query_string"]
+    if not named and query:
+        for name, value in parse_qsl(query.decode("latin-1")):
+            if name.lower() == "a2a-version":
+                named = value
+    return named
 
 
 def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:

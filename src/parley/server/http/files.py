@@ -32,7 +32,13 @@ from parley.server.address import BadAddress, route_path
 from parley.server.failures import log_unforeseen
 from parley.server.file_service import FILES, FileService
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.exchange import NotJson, ServedEndpoint
+from parley.server.http.exchange import (
+    DirectHandler,
+    DirectRequests,
+    NotJson,
+    ServedEndpoint,
+    direct_requests,
+)
 from parley.server.http.media_types import base
 from parley.server.http.paths import segments_of
 from parley.server.http.ranges import Unsatisfiable, is_other, is_unchanged, range_of
@@ -93,7 +99,7 @@ class BeginUploadResponse(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: str
 
 
-class FilesBinding:
+class FilesBinding(DirectHandler):
     """Answers the paths of files below an agent's address, and leaves all others to ``otherwise``.
 
     ``prefix`` are the segments of that address. ``transfers`` bounds uploads and downloads under
@@ -131,6 +137,10 @@ class FilesBinding:
                     await exchange.run(receive, send)
                     return
         await self._otherwise(scope, receive, send)
+
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if they are not for files."""
+        return None if _SEGMENT in scope["path"] else direct_requests(self._otherwise, scope)
 
 
 def _is_path(rest: tuple[str, ...]) -> bool:

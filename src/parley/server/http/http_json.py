@@ -14,7 +14,14 @@ from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 from parley.server.address import route_path
 from parley.server.dispatch import ServiceCall
-from parley.server.http.exchange import VERSION_HEADERS, Exchange, ServedEndpoint, version_missing
+from parley.server.http.exchange import (
+    VERSION_HEADERS,
+    DirectHandler,
+    Exchange,
+    HeadFields,
+    ServedEndpoint,
+    version_missing,
+)
 from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
 from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
@@ -26,7 +33,7 @@ from parley.wire.json import protojson
 _MAX_PARAMETERS = 100
 
 
-class HttpJsonBinding:
+class HttpJsonBinding(DirectHandler):
     """Answers the paths below an agent's address, of all versions and tenants.
 
     ``prefix`` are the segments of that address. ``extensions`` are those of the agent; their
@@ -68,6 +75,13 @@ class HttpJsonBinding:
         else:
             await HttpJsonExchange(self._served, scope, found).run(receive, send)
 
+    def direct(self, scope: Scope) -> HttpJsonRequests | None:
+        """Return the requests with the head of a scope (``DirectHandler``)."""
+        if self._served.identify is not None:
+            return None
+        found = self._find(scope)
+        return HttpJsonRequests(self._served, scope, found) if isinstance(found, Found) else None
+
     def _find(self, scope: Scope) -> Found | A2AError:
         verb, path, below_mount = scope["method"], scope["path"], route_path(scope)
         if b"%" not in (scope.get("raw_path") or b""):
@@ -81,6 +95,28 @@ class HttpJsonBinding:
             return error
 
 
+class HttpJsonRequests:
+    """The requests to a path of an agent that have one head (``DirectRequests``)."""
+
+    __slots__ = ("_fields", "_found", "_served", "scope")
+
+    def __init__(self, served: ServedEndpoint, scope: Scope, found: Found) -> None:
+        self._served = served
+        self._found = found
+        self._fields = HeadFields(scope)
+        self.scope = scope
+
+    def takes(self, length: int) -> bool:
+        """Whether nothing is to be awaited before a body of so many bytes is read."""
+        return self._served.takes_at_once(length)
+
+    def exchange(self) -> HttpJsonExchange:
+        """Return the exchange of one of them."""
+        target, fields = self._found
+        found = Found(target, dict(fields))  # the exchange takes the tenant out
+        return HttpJsonExchange(self._served, self.scope, found, self._fields)
+
+
 class HttpJsonExchange(Exchange):
     """One request whose path names the operation.
 
@@ -90,8 +126,14 @@ class HttpJsonExchange(Exchange):
 
     codec: HttpJsonCodec
 
-    def __init__(self, served: ServedEndpoint, scope: Scope, found: Found | A2AError) -> None:
-        super().__init__(served, scope)
+    def __init__(
+        self,
+        served: ServedEndpoint,
+        scope: Scope,
+        found: Found | A2AError,
+        fields: HeadFields | None = None,
+    ) -> None:
+        super().__init__(served, scope, fields=fields)
         if isinstance(found, Found) and found.target.unnamed is not None:
             found = found._replace(target=self._resolve_unnamed(found.target, found.target.unnamed))
         self._found = found
@@ -105,7 +147,7 @@ class HttpJsonExchange(Exchange):
             version = found.target.version
             self.tenant = found.fields.pop(TENANT, "")
             self.takes_body = found.target.route.verb == "POST"
-        user_agent = self.request_headers.get(b"user-agent", b"").decode("latin-1")
+        user_agent = self.fields.headers.get(b"user-agent", b"").decode("latin-1")
         self.codec = versions.dialect(version).http_json.for_peer(user_agent)
         self.response_headers.append(VERSION_HEADERS[version])
         self.media_type = answered_with(self.codec.media_type.encode(), scope["headers"])
@@ -137,7 +179,7 @@ class HttpJsonExchange(Exchange):
             if target.route.operation.request is not SendMessageRequest or not _is_rpc(body):
                 raise
         # Some clients post JSON-RPC to the path of a message: they are answered in JSON-RPC.
-        self._jsonrpc = JsonRpcExchange(self.served, self.scope, self.tenant)
+        self._jsonrpc = JsonRpcExchange(self.served, self.scope, self.tenant, self.fields)
         self.media_type = self._jsonrpc.media_type
         try:
             return self._jsonrpc.parse(body, caller)

@@ -20,7 +20,9 @@ from parley.model.service import Caller
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import (
     VERSION_HEADERS,
+    DirectHandler,
     Exchange,
+    HeadFields,
     NotJson,
     ServedEndpoint,
     TooLarge,
@@ -44,7 +46,7 @@ _WITH_STATUS = (
 _LATEST = VERSION_HEADERS[versions.LATEST]
 
 
-class JsonRpcBinding:
+class JsonRpcBinding(DirectHandler):
     """Answers JSON-RPC requests to one agent, or to one tenant of an endpoint."""
 
     def __init__(self, served: ServedEndpoint, tenant: str = "") -> None:
@@ -58,20 +60,31 @@ class JsonRpcBinding:
             return refuse_method(scope, send, "POST", message)
         return JsonRpcExchange(self._served, scope, self._tenant).run(receive, send)
 
-    def direct(self, scope: Scope, length: int) -> JsonRpcExchange | None:
-        """Return the exchange of a request whose body of so many bytes is here.
-
-        ``None`` where something is to be waited for before the body is read: who calls, the start.
-        """
-        served = self._served
-        if (
-            scope["method"] != "POST"
-            or served.identify is not None
-            or not served.lifecycle.started
-            or length > served.settings.max_body_bytes
-        ):
+    def direct(self, scope: Scope) -> JsonRpcRequests | None:
+        """Return the requests with the head of a scope (``DirectHandler``)."""
+        if scope["method"] != "POST" or self._served.identify is not None:
             return None
-        return JsonRpcExchange(served, scope, self._tenant)
+        return JsonRpcRequests(self._served, scope, self._tenant)
+
+
+class JsonRpcRequests:
+    """The requests to an agent that have one head (``DirectRequests``)."""
+
+    __slots__ = ("_fields", "_served", "_tenant", "scope")
+
+    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str) -> None:
+        self._served = served
+        self._tenant = tenant
+        self._fields = HeadFields(scope)
+        self.scope = scope
+
+    def takes(self, length: int) -> bool:
+        """Whether nothing is to be awaited before a body of so many bytes is read."""
+        return self._served.takes_at_once(length)
+
+    def exchange(self) -> JsonRpcExchange:
+        """Return the exchange of one of them."""
+        return JsonRpcExchange(self._served, self.scope, self._tenant, self._fields)
 
 
 class JsonRpcExchange(Exchange):
@@ -80,8 +93,14 @@ class JsonRpcExchange(Exchange):
     codec: JsonRpcCodec = versions.dialect(versions.LATEST).jsonrpc
     _id: msgspec.Raw | None = None
 
-    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
-        super().__init__(served, scope, tenant)
+    def __init__(
+        self,
+        served: ServedEndpoint,
+        scope: Scope,
+        tenant: str = "",
+        fields: HeadFields | None = None,
+    ) -> None:
+        super().__init__(served, scope, tenant, fields)
         self.response_headers = [_LATEST, NO_STORE]
 
     def _use_version(self, version: str) -> None:

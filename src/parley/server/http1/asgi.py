@@ -72,21 +72,24 @@ class AsgiExchange:
     """
 
     __slots__ = (
-        "_body", "_connection", "_head", "_in_chunks", "_is_body_complete", "_is_complete",
-        "_is_gone", "_on_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body",
-        "has_started", "held",
+        "_asks_for_head", "_body", "_connection", "_has_chunks", "_in_chunks", "_is_body_complete",
+        "_is_complete", "_is_gone", "_on_gone", "_reads", "_receivers", "_scope", "_start", "_then",
+        "_unsent", "_without_body", "has_started", "held",
     )  # fmt: skip
 
-    def __init__(self, connection: AnsweredOn, head: RequestHead, scope: Scope) -> None:
+    def __init__(self, connection: AnsweredOn, scope: Scope) -> None:
         self._connection = connection
-        self._head = head
         self._scope = scope
+        # Apps may change the scope; how the answer is framed does not depend on them.
+        self._asks_for_head = scope["method"] == "HEAD"
+        self._has_chunks = scope["http_version"] == "1.1"
         self._body: list[bytes] = []
         self.held = 0
         self._is_body_complete = False
         self._receivers: list[asyncio.Future[None]] = []
         self._on_gone: Callable[[], None] | None = None
-        self._is_gone = self._is_complete = False
+        self._is_gone = self._is_complete = self._reads = False
+        self._then: Callable[[], object] | None = None
         # The answer: its head until the body comes, and how its length is known.
         self._start: tuple[int, list[Field]] | None = None
         self.has_started = False
@@ -114,6 +117,20 @@ class AsgiExchange:
 
     def give_up(self) -> None:
         """Wait for the app, whose task is cancelled at the end of the server."""
+
+    def leave(self, then: Callable[[], object]) -> bool:
+        """Have an app that reads the body end, as if the client had gone, and call ``then`` once.
+
+        Asked again, call it at once. Return false, and do nothing, where the app does not read.
+        """
+        if not self._reads:
+            return False
+        if self._then is None:
+            self._then = then
+            self.disconnect()
+        else:
+            self._then()
+        return True
 
     def disconnect(self) -> None:
         """Note that the client has gone."""
@@ -149,6 +166,9 @@ class AsgiExchange:
             if not (self._is_complete or self._is_gone):
                 _log.error("the app did not complete its answer")
                 self._give_up(500)
+        finally:
+            if self._then is not None:
+                self._then()
 
     def _give_up(self, status: int) -> None:
         if self._is_complete or self._is_gone:
@@ -168,6 +188,7 @@ class AsgiExchange:
     async def receive(self) -> Message:
         """Return the next piece of the body, or that the client has gone (ASGI)."""
         connection = self._connection
+        self._reads = True
         while not (self._body or self._is_body_complete or self._is_gone or self._is_complete):
             connection.wants_body()
             await self._changed()
@@ -229,7 +250,7 @@ class AsgiExchange:
     def _begin(self, status: int, headers: list[Field]) -> None:
         """Decide how the length of the answer is told, and keep the head until the body comes."""
         fields: list[Field] = []
-        self._without_body = self._head.method == "HEAD" or status in _WITHOUT_BODY or status < 200
+        self._without_body = self._asks_for_head or status in _WITHOUT_BODY or status < 200
         self._unsent = None
         has_close = False
         for name, value in headers:
@@ -258,7 +279,7 @@ class AsgiExchange:
         assert self._start is not None
         status, fields = self._start
         is_unknown = self._unsent is None and not self._without_body
-        if is_unknown and self._head.http_version == "1.1":  # else the end of the connection is it
+        if is_unknown and self._has_chunks:  # else the end of the connection is it
             self._in_chunks = True
             fields.append((b"transfer-encoding", b"chunked"))
         head = response_head(status, fields)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION
+from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.chunked import ChunkedBody
 from parley.server.http1.deadline import MovingDeadline
 from parley.server.http1.direct import DirectExchange
 from parley.server.http1.head import RequestHead, RequestRefused, check_beginning, read_head
+from parley.server.http1.known_head import KnownHead
 from parley.server.http1.response import date_line
 from parley.server.http1.serving import HttpServing
 from parley.server.tls.extension import tls_extension
@@ -55,11 +58,11 @@ class HttpConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions", "_head",
+        "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions",
         "_ignores_input", "_is_ending", "_is_expecting", "_is_handed_over", "_is_reading_paused",
-        "_is_reserve_scheduled", "_is_write_paused", "_last_data_at", "_last_unsent", "_loop",
-        "_received", "_reserved", "_rest", "_scheme", "_server", "_serving", "_started_at",
-        "_transport", "_writers", "client", "keeps_alive",
+        "_is_reserve_scheduled", "_is_write_paused", "_known", "_last_data_at", "_last_unsent",
+        "_loop", "_received", "_reserved", "_rest", "_scheme", "_server", "_serving",
+        "_started_at", "_transport", "_writers", "client", "keeps_alive",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -78,9 +81,9 @@ class HttpConnection(asyncio.Protocol):
         # The request under way: what answers it, and what is missing of its body (a number of
         # bytes, or chunks).
         self._exchange: AsgiExchange | DirectExchange | None = None
-        self._head: RequestHead | None = None
         self._rest = 0
         self._body: ChunkedBody | None = None
+        self._known: KnownHead | None = None
         self.keeps_alive = True
         self._is_expecting = False
         # When the head or body under way began, when data came last, and how much since then.
@@ -158,6 +161,8 @@ class HttpConnection(asyncio.Protocol):
             self._buffer or self._is_write_paused or self._is_in_body
         ):
             # Most requests come in one piece, which need not be collected.
+            if self._known is not None and self._repeat(self._known, data):
+                return
             end = data.find(_END_OF_HEAD) + 4
             if end > 4:
                 self._begin(data[:end], data[end:])
@@ -223,20 +228,15 @@ class HttpConnection(asyncio.Protocol):
         if head.is_upgrade and self._becomes_socket(head, rest):
             return False
         self.keeps_alive = head.keeps_alive
-        self._head, scope, length = head, self._scope(head), head.length
+        scope, length = self._scope(head), head.length
         direct = self._serving.direct
-        if direct is not None and length and length <= len(rest) and not head.is_expecting:
-            found = direct(scope, length)
-            if found is not None:
-                asked = self._exchange = DirectExchange(self, found, scope)
-                if length == len(rest):
-                    asked.begin(rest)
-                else:
-                    self._buffer[:0] = rest[length:]
-                    asked.begin(rest[:length])
-                    self._after_input()
+        if direct is not None and length is not None and length <= len(rest):
+            requests = direct.direct(scope)
+            if requests is not None and requests.takes(length):
+                self._known = KnownHead.of(data, head, requests, direct.revision) or self._known
+                self._ask(requests, rest, length)
                 return True
-        exchange = AsgiExchange(self, head, scope)
+        exchange = AsgiExchange(self, scope)
         self._run(exchange, self._serving.app)
         if length is not None and length <= len(rest):
             if length:
@@ -259,6 +259,27 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._after_input()
         return True
+
+    def _repeat(self, known: KnownHead, data: bytes) -> bool:
+        """Begin a whole request that has the head of the last one; else do nothing."""
+        length, direct = known.length_in(data), self._serving.direct
+        if direct is None or direct.revision != known.revision:
+            return False
+        if not (0 <= length <= len(data) - known.size and known.requests.takes(length)):
+            return False
+        self._deadline.forget()
+        self._ask(known.requests, data[known.size :], length)
+        return True
+
+    def _ask(self, requests: DirectRequests, rest: bytes, length: int) -> None:
+        """Begin a request that its exchange answers; ``rest`` is its body, and what is behind."""
+        exchange = self._exchange = DirectExchange(self, requests)
+        if length == len(rest):
+            exchange.begin(rest)
+        else:
+            self._buffer[:0] = rest[length:]
+            exchange.begin(rest[:length])
+            self._after_input()
 
     def _run(self, exchange: AsgiExchange, app: ASGIApp) -> None:
         """Answer a request with an ASGI app, in a task."""
@@ -311,10 +332,9 @@ class HttpConnection(asyncio.Protocol):
 
     # -- what exchanges call ---------------------------------------------------------------------
 
-    def go_on(self, app: ASGIApp) -> None:
+    def go_on(self, app: ASGIApp, scope: Scope) -> None:
         """Go on with the request under way as one of an ASGI app, whose body was read."""
-        assert self._head is not None
-        exchange = AsgiExchange(self, self._head, self._scope(self._head))
+        exchange = AsgiExchange(self, scope)
         exchange.take_body()
         self._run(exchange, app)
         if self._is_ending:
@@ -361,7 +381,7 @@ class HttpConnection(asyncio.Protocol):
 
     def answered(self) -> None:
         """Go on after an answer that is complete."""
-        self._exchange = self._head = None
+        self._exchange = None
         if self._is_ending:
             return
         if not self.keeps_alive:
@@ -531,12 +551,22 @@ class HttpConnection(asyncio.Protocol):
         _log.debug("%s: %s", self.client, status.decode())
         if is_dropped or (exchange is not None and exchange.has_started):
             self._transport.abort()
+        elif exchange is not None and exchange.leave(partial(self._refuse, status, headers)):
+            # The app may keep what it has read, and its client asks how much that is once refused.
+            self._ignores_input = True
+            self._buffer.clear()
+            self._reserve(0)
+            if self._is_reading_paused:
+                self._resume_reading()
+            self._deadline.set(self._loop.time() + _LINGER)
         else:
             self._refuse(status, headers)
 
     def _refuse(self, status: bytes, headers: bytes = b"") -> None:
         """Refuse with a status, and let the client read it before the connection ends."""
         transport = self._transport
+        if self._is_ending or transport.is_closing():
+            return
         transport.write(
             b"HTTP/1.1 %b\r\n%b%bcontent-length: 0\r\nconnection: close\r\n\r\n"
             % (status, date_line(), headers)

@@ -7,7 +7,6 @@ read.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
@@ -17,18 +16,32 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import ANONYMOUS, StreamItem
 from parley.server.dispatch import BegunReply, ServiceCall
 from parley.server.failures import log_unforeseen
-from parley.server.http.exchange import Exchange
+from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AnsweredOn, log_access
-from parley.server.http1.response import Field, response_head
+from parley.server.http1.response import Field, response_head, whole_response
 
-FindDirect = Callable[[Scope, int], Exchange | None]
-"""Returns the exchange of a request whose body is here, if nothing else has a say in its answer."""
+
+class AnswersDirectly(Protocol):
+    """An app that knows which requests nothing but their exchange has a say in.
+
+    What it said holds for all requests with the same head on the same connection, for as long as
+    its ``revision`` is the same.
+    """
+
+    @property
+    def revision(self) -> int:
+        """How often what requests are answered by has changed."""
+        ...
+
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if their exchange answers them itself."""
+        ...
 
 
 class DirectlyAnsweredOn(AnsweredOn, Protocol):
     """The connection that a request came on."""
 
-    def go_on(self, app: ASGIApp) -> None:
+    def go_on(self, app: ASGIApp, scope: Scope) -> None:
         """Go on with the request as one of an ASGI app, whose body was read."""
         ...
 
@@ -41,10 +54,10 @@ class DirectExchange:
     held = 0
     has_started = False
 
-    def __init__(self, connection: DirectlyAnsweredOn, exchange: Exchange, scope: Scope) -> None:
+    def __init__(self, connection: DirectlyAnsweredOn, requests: DirectRequests) -> None:
         self._connection = connection
-        self._exchange = exchange
-        self._scope = scope
+        self._exchange = requests.exchange()
+        self._scope = requests.scope
         self._call: ServiceCall | None = None
         self._begun: BegunReply | None = None
         self._is_gone = False
@@ -53,7 +66,7 @@ class DirectExchange:
         """Ask the service, and answer once it has."""
         exchange = self._exchange
         try:
-            call = self._call = exchange.read(body, ANONYMOUS)
+            call = self._call = exchange.read(body if exchange.takes_body else b"", ANONYMOUS)
             begun = None if exchange.is_notification else call.begin()
         except A2AError as error:
             self._refuse(error)
@@ -62,14 +75,33 @@ class DirectExchange:
             self._refuse(log_unforeseen(exchange.doing))
             return
         if begun is None:
-            self._go_on(exchange.answered(call))
+            if call.is_read_at_once:
+                self._read_at_once(call)
+            else:
+                self._go_on(exchange.answered(call))
         elif begun.done:
             self._reply(call, begun)
         else:
             self._begun = begun
-            begun.changed().add_done_callback(self._on_change)
+            begun.on_change(self._on_change)
 
-    def _on_change(self, _: asyncio.Future[None]) -> None:
+    def _read_at_once(self, call: ServiceCall) -> None:
+        """Write what is read without waiting."""
+        exchange = self._exchange
+        answering = exchange.answered(call)
+        try:
+            answering.send(None)
+        except StopIteration as answered:
+            self._write(200, answered.value, exchange.response_headers)
+        except A2AError as error:
+            self._refuse(error)
+        except Exception:
+            self._refuse(log_unforeseen(exchange.doing))
+        else:  # it waits all the same: to read again changes nothing
+            answering.close()
+            self._go_on(exchange.answered(call))
+
+    def _on_change(self) -> None:
         call, begun = self._call, self._begun
         assert call is not None
         assert begun is not None
@@ -104,7 +136,7 @@ class DirectExchange:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await exchange.conclude(answering, receive, send)
 
-        self._connection.go_on(app)
+        self._connection.go_on(app, self._scope)
 
     def _refuse(self, error: A2AError) -> None:
         exchange = self._exchange
@@ -120,19 +152,16 @@ class DirectExchange:
         connection = self._connection
         if self._is_gone:
             return
-        if body is None:
-            fields = headers if status == 204 else [(b"content-length", b"0"), *headers]
-            body = b""
-        else:
-            length = b"%d" % len(body)
-            fields = [
-                (b"content-type", self._exchange.media_type), (b"content-length", length), *headers
-            ]  # fmt: skip
+        if body is not None:
+            headers = [(b"content-type", self._exchange.media_type), *headers]
         if not connection.keeps_alive:
-            fields = [*fields, (b"connection", b"close")]
+            headers = [*headers, (b"connection", b"close")]
         if connection.logs_access:
             log_access(self._scope, status)
-        connection.write(response_head(status, fields) + body)
+        if status == 204:
+            connection.write(response_head(status, headers))
+        else:
+            connection.write(whole_response(status, tuple(headers), body or b""))
         connection.answered()
 
     # -- what the connection calls ---------------------------------------------------------------
@@ -142,6 +171,10 @@ class DirectExchange:
 
     def end_body(self) -> None:
         """Take nothing: the body is here."""
+
+    def leave(self, then: Callable[[], object]) -> bool:
+        """Return false: nothing is read any more."""
+        return False
 
     def disconnect(self) -> None:
         """Note that the client has gone; the turn goes on."""

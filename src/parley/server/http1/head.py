@@ -17,9 +17,11 @@ MAX_HEAD = 64 * 1024
 MAX_HEADERS = 256
 """The most header fields of a request."""
 
+MAX_LENGTH_DIGITS = 18
+"""The most digits of a Content-Length."""
+
 BAD_REQUEST = b"400 Bad Request"
 
-_MAX_LENGTH_DIGITS = 18
 # What decides about framing, about the connection, or about what a request is for.
 _DECIDING = frozenset(
     (b"connection", b"content-length", b"expect", b"host", b"transfer-encoding", b"upgrade")
@@ -89,7 +91,7 @@ class RequestHead:
         if name == b"host":
             self._hosts += 1
         elif name == b"content-length":
-            if self.length != -1 or not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
+            if self.length != -1 or not value.isdigit() or len(value) > MAX_LENGTH_DIGITS:
                 raise RequestRefused("Content-Length is not one number, or not the only length")
             self.length = int(value)
         elif name == b"transfer-encoding":

@@ -20,7 +20,11 @@ _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROLS = bytes([*range(9), *range(10, 32), 127])
 _MAX_NAMES = 1024
 
+_MAX_KNOWN = 128
+_MAX_LINES = 1024
+
 _names: dict[bytes, bytes] = {}
+_known_lines: dict[tuple[Field, ...], bytes] = {}
 _date = (0, b"")
 
 
@@ -41,11 +45,33 @@ def response_head(status: int, fields: Iterable[Field]) -> bytes:
 
     Raises ``ValueError`` for control characters in a value: they could begin another answer.
     """
+    return b"%b%b%b\r\n" % (_STATUS_LINES[status], date_line(), _lines(fields))
+
+
+def whole_response(status: int, fields: tuple[Field, ...], body: bytes) -> bytes:
+    """Return an answer with its head, as ``response_head`` returns it, and a Content-Length.
+
+    What most answers have in common is checked and put together once.
+    """
+    lines = _known_lines.get(fields)
+    if lines is None:
+        lines = _lines(fields)
+        if len(lines) <= _MAX_LINES:
+            if len(_known_lines) >= _MAX_KNOWN:
+                _known_lines.clear()
+            _known_lines[fields] = lines
+    return b"%b%bcontent-length: %d\r\n%b\r\n%b" % (
+        _STATUS_LINES[status], date_line(), len(body), lines, body
+    )  # fmt: skip
+
+
+def _lines(fields: Iterable[Field]) -> bytes:
+    """Return the lines of fields. Raises ``ValueError``."""
     lines = [b"%b: %b\r\n" % field for field in fields]
     block = b"".join(lines)
     if len(block.translate(None, _CONTROLS)) != len(block) - 2 * len(lines):
         raise ValueError("a control character in a header field")
-    return b"%b%b%b\r\n" % (_STATUS_LINES[status], date_line(), block)
+    return block
 
 
 def date_line() -> bytes:

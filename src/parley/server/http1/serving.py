@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
-from parley.server.http1.direct import FindDirect
+from parley.server.http1.direct import AnswersDirectly
 from parley.server.http1.proxies import KnownProxies
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
@@ -50,7 +50,7 @@ class HttpServing:
     ``request_bytes`` bounds unanswered input, ``unsent_bytes`` unread output. ``proxies`` are those
     whose headers say who the sender is; ``None`` believes nobody. ``upgrades`` makes WebSockets of
     the requests that ask for one; without it nothing does. ``state`` is what the app's lifespan
-    gives to its requests. ``direct`` finds the exchanges of requests that need no ASGI.
+    gives to its requests. ``direct`` knows the requests that need no ASGI.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HttpServing:
         proxies: KnownProxies | None = None,
         upgrades: Upgrades | None = None,
         logs_access: bool = False,
-        direct: FindDirect | None = None,
+        direct: AnswersDirectly | None = None,
     ) -> None:
         self.app = app
         self.max_connections = max_connections
