@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import encode
+from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Part
 from parley.model.struct import A2AStruct, NonEmpty
 from parley.model.tasks import TaskArtifactUpdateEvent
@@ -194,3 +195,31 @@ def pieces_of(artifacts: Iterable[Artifact]) -> list[ArtifactPiece]:
     return ArtifactFold(
         artifacts, unsaved=[artifact.artifact_id for artifact in artifacts]
     ).take_unsaved()
+
+
+class _UnreadArtifact(Artifact, frozen=True, kw_only=True):
+    """An artifact whose parts stay the JSON that they are."""
+
+    parts: tuple[msgspec.Raw, ...]  # type: ignore[assignment]
+
+
+class _UnreadUpdate(TaskArtifactUpdateEvent, frozen=True, kw_only=True):
+    """An artifact update whose parts stay the JSON that they are."""
+
+    artifact: _UnreadArtifact
+
+
+def pieces_after(heads: Iterable[bytes], updates: Iterable[bytes]) -> list[ArtifactPiece]:
+    """Return what the JSON of updates adds to stored artifacts, of which the heads are given.
+
+    It is the fold of the updates: it only never looks into parts, which it puts one after another.
+    """
+    folding = ArtifactFold([decode(b'%s,"parts":[]}' % head[:-1], Artifact) for head in heads])
+    for update in updates:
+        folding.apply(decode(update, _UnreadUpdate))
+    return folding.take_unsaved()
+
+
+def changed_artifacts(updates: Iterable[bytes]) -> frozenset[str]:
+    """Return the ids of the artifacts that the JSON of updates changes."""
+    return frozenset([decode(update, _UnreadUpdate).artifact.artifact_id for update in updates])

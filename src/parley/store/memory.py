@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
-from parley.model.tasks import Task, TaskState
+from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.api_keys import ApiKeyListeners, check_same, ended
 from parley.store.audit.memory import MemoryAudit, MemoryAuditTrail
@@ -83,7 +83,7 @@ class _Log(msgspec.Struct):
         return StoredTask(
             task_id=head.task_id,
             context_id=head.context_id,
-            state=head.state.value,
+            state=head.state,
             status_at=head.status_at,
             status_message=self.messages[-1] if head.has_status_message else b"",
             metadata=self.metadata,
@@ -95,7 +95,7 @@ class _Log(msgspec.Struct):
             ]
             if artifacts
             else (),
-            tail=[self.read(row) for row in self._tail()] if artifacts else (),
+            tail=[row[-1] for row in self._tail()] if artifacts else (),
         )
 
     def size(self, history: int | None, artifacts: bool) -> int:
@@ -326,10 +326,10 @@ class MemoryTaskStore(MemoryUsage, MemoryAuditTrail):
         log = self._logs.get(task_id)
         if log is None or scope not in (None, log.head.scope):
             return None
-        head, stored = log.head, log.stored(history, artifacts)
+        head = log.head
         return TaskRecord(
             scope=head.scope,
-            task=stored.task(),
+            stored=log.stored(history, artifacts),
             seq=head.seq,
             turn=head.turn,
             turn_open=head.turn_open,
@@ -339,7 +339,6 @@ class MemoryTaskStore(MemoryUsage, MemoryAuditTrail):
             lease_owner=head.lease_owner,
             wakes_at=head.wakes_at,
             base_url=head.base_url,
-            unsaved=stored.unsaved,
         )
 
     async def scope_of(self, task_id: str) -> Scope | None:
@@ -397,13 +396,13 @@ class MemoryTaskStore(MemoryUsage, MemoryAuditTrail):
         found = [log for log in self._logs.values() if _matches(log.head, query)]
         before = query.before
         rest = [log for log in found if before is None or _order(log) < before]
-        tasks: list[Task] = []
+        tasks: list[StoredTask] = []
         size = 0
         for log in nlargest(query.limit, rest, key=_order):
             if size >= query.max_bytes:
                 break
             size += log.size(query.history, query.artifacts)
-            tasks.append(log.stored(query.history, query.artifacts).task())
+            tasks.append(log.stored(query.history, query.artifacts))
         return TaskPage(tuple(tasks), total=len(found), more=len(rest) > len(tasks))
 
     async def claim(self, task_id: str) -> int:

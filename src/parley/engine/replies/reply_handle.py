@@ -12,6 +12,7 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.parts import Message
 from parley.model.tasks import Task
 from parley.store.protocols.task_log import TaskRecord
+from parley.store.snapshot import StoredTask
 
 
 class HasTaskId(Protocol):
@@ -74,7 +75,7 @@ class ReplyHandle:
         self.done = False
         self.on_settled: Callable[[], object] | None = None
         self.found: TaskRecord | None = None
-        self._reply: Task | Message | None = None
+        self._reply: Task | StoredTask | Message | None = None
         self._error: A2AError | None = None
         self._delegate: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -84,7 +85,7 @@ class ReplyHandle:
         """The id of the message's task, or the id it would get."""
         return self._task.task_id
 
-    def resolve(self, reply: Task | Message) -> None:
+    def resolve(self, reply: Task | StoredTask | Message) -> None:
         """Give the reply, unless there is one."""
         if not self.done:
             self._reply = reply
@@ -144,7 +145,7 @@ class ReplyHandle:
         return self.done or self._delegate is not None
 
     @property
-    def reply(self) -> Task | Message:
+    def reply(self) -> Task | StoredTask | Message:
         """The reply. Raises the error if the message was refused."""
         if self._error is not None:
             raise self._error

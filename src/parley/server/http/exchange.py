@@ -357,6 +357,7 @@ class Exchange(ABC):
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
             trace=_trace_in(scope["headers"]) if b"traceparent" in request_headers else NO_TRACE,
             addresses=self,
+            takes_json=self.codec.takes_json,
         )
 
 
