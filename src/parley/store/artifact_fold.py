@@ -122,7 +122,16 @@ class ArtifactFold:
 class _Growing:
     """An artifact to which chunks can be added."""
 
-    __slots__ = ("_artifact", "_first", "_has_new_head", "_parts", "_saved", "index", "replaces")
+    __slots__ = (
+        "_artifact",
+        "_first",
+        "_has_new_head",
+        "_is_kept",
+        "_parts",
+        "_saved",
+        "index",
+        "replaces",
+    )
 
     def __init__(self, artifact: Artifact, index: int) -> None:
         self.index = index
@@ -130,6 +139,7 @@ class _Growing:
         self._artifact: Artifact | None = artifact
         self._parts: list[Part] = list(artifact.parts)
         self._saved = 0
+        self._is_kept = False
         self._has_new_head = True
         self.replaces = False
 
@@ -165,7 +175,7 @@ class _Growing:
     @property
     def is_stored(self) -> bool:
         """Whether the store has a piece of this artifact, or of the one that it replaces."""
-        return self.replaces or self._saved > 0 or not self._has_new_head
+        return self.replaces or self._is_kept
 
     def piece(self) -> ArtifactPiece:
         new = self._parts[self._saved :] if self._saved else self._parts
@@ -174,6 +184,7 @@ class _Growing:
 
     def mark_saved(self) -> None:
         self._saved = len(self._parts)
+        self._is_kept = True
         self._has_new_head = self.replaces = False
 
 

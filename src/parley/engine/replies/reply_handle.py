@@ -145,8 +145,14 @@ class ReplyHandle:
         return self.done or self._delegate is not None
 
     @property
-    def reply(self) -> Task | StoredTask | Message:
+    def reply(self) -> Task | Message:
         """The reply. Raises the error if the message was refused."""
+        reply = self.stored_reply
+        return reply.task() if isinstance(reply, StoredTask) else reply
+
+    @property
+    def stored_reply(self) -> Task | StoredTask | Message:
+        """The reply; a task that was read from the store as it was read."""
         if self._error is not None:
             raise self._error
         assert self._reply is not None, "the reply is not there yet"

@@ -197,12 +197,10 @@ class AgentService:
 
     def _reply(self, handle: ReplyHandle, length: int | None) -> Task | Message:
         """Return a reply that is there. Raises ``A2AError`` if the message was refused."""
-        reply = handle.reply
-        if isinstance(reply, StoredTask):
-            if length is None:
-                return self._shown(reply)
-            reply = reply.task()
-        return _with_history(reply, length)
+        reply = handle.stored_reply
+        if length is None and isinstance(reply, StoredTask):
+            return self._shown(reply)
+        return _with_history(handle.reply, length)
 
     def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
