@@ -328,19 +328,12 @@ class TaskRunner:
         return attempt
 
     def _request_of(
-        self,
-        record: TaskRecord,
-        records: PrivateRecords,
-        turn: int,
-        received: MessageReceived | None = None,
+        self, record: TaskRecord, records: PrivateRecords, turn: int, new: MessageReceived | None
     ) -> Request:
         assert self.writer is not None
-        task, skills, default = (
-            self.writer.fold.task,
-            self.executor.skills,
-            self.executor.default_skill,
-        )
-        return request_of(record, task, records, skills, default, turn=turn, received=received)
+        task, executor = self.writer.fold.task, self.executor
+        skills, default = executor.skills, executor.default_skill
+        return request_of(record, task, records, skills, default, turn=turn, received=new)
 
     def _write_working(
         self, attempt: Attempt, writer: TaskWriter, metadata: dict[str, Any] | None = None
@@ -360,7 +353,7 @@ class TaskRunner:
             self._records = self._records or PrivateRecords()
             await self._records.update(self.store, self.task_id)
             latest, turn = latest_message(self._records), max(record.turn, 1)
-            request = self._request_of(record, self._records, turn)
+            request = self._request_of(record, self._records, turn, None)
             if request.skill.runs_on_cancel:
                 attempt = self._attempt_at(record, self._records, turn, latest=latest)
                 attempt.is_canceling = True
