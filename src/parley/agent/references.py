@@ -170,7 +170,7 @@ async def wait_for(attempt: Attempt, task: Task | str) -> Task:
                 f"there is no task {task_id[:100]!r} here for this caller",
                 metadata={"taskId": task_id[:100]},
             )
-        if record.task.state.is_terminal:
+        if record.state.is_terminal:
             return record.task
         try:
             events = follow(store, attempt.runner.hints, task_id, record.seq)

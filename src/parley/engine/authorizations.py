@@ -156,7 +156,7 @@ class Authorizations:
         if await store.event(self._agent, claim.event) is not None:
             raise EventCompleted(self._agent, claim.event)
         record = await store.load(claim.task_id, scope=scope, history=0, artifacts=False)
-        if record is None or record.task.state.is_terminal:
+        if record is None or record.state.is_terminal:
             raise NoLongerNeeded
         name = secrets.token_urlsafe(16)
         arrived = Arrived(answer, store.now(), redirected)

@@ -283,7 +283,7 @@ class AgentExecutor:
 
     def queue_key(self, record: TaskRecord, caller: Caller) -> int:
         """Return the queue key of a caller's message to a task; 0 if its turn is not queued."""
-        if record.lease_owner or record.task.id in self._runners or self._may_start:
+        if record.lease_owner or record.stored.task_id in self._runners or self._may_start:
             return 0
         return self.queue.next_key(record.scope.tenant, caller.owner)
 

@@ -424,7 +424,7 @@ class WebhookDelivery:
         record = await self._store.load(webhook.task_id, history=0, artifacts=False)
         if record is None:
             webhook.job.is_finished = True
-        elif record.task.state.is_terminal and webhook.push.cursor >= record.seq:
+        elif record.state.is_terminal and webhook.push.cursor >= record.seq:
             webhook.push = replace(webhook.push, state=PushState.DONE)
             await self._save(webhook)
 

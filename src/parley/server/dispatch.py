@@ -111,6 +111,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
     ``is_signed``: the request came with a signature of its caller, which was verified.
+    ``takes_json``: the answer may have tasks as their JSON (``Codec.takes_json``).
     """
 
     version: str
@@ -124,13 +125,15 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Timestamp | None = None
     sender: str = ""
     is_signed: bool = False
+    takes_json: bool = False
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
     """A request that is checked and ready for its agent's service.
 
     ``limiter`` bounds the requests that wait for a turn to end, where this is one. ``grant`` is
-    what the limits of the agent say, if it has any.
+    what the limits of the agent say, if it has any. ``takes_json``: tasks of the answer may be
+    their JSON.
     """
 
     endpoint: Endpoint
@@ -140,6 +143,13 @@ class ServiceCall(msgspec.Struct, frozen=True):
     addresses: SeenAddresses
     limiter: ConcurrencyLimiter | None = None
     grant: LimitGrant | None = None
+    takes_json: bool = False
+
+    @property
+    def service(self) -> Any:
+        """What answers: the agent's service, or its like that leaves stored tasks as JSON."""
+        service = self.endpoint.service
+        return getattr(service, "in_json", service) if self.takes_json else service
 
     def answer(self) -> Awaitable[Any]:
         """Call the service and return its answer. Raises ``A2AError``."""
@@ -176,7 +186,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
             return self._blocking_answer(self.limiter)
         if self.operation.request is GetExtendedAgentCardRequest:
             return self._card()
-        answer: Awaitable[Any] = getattr(self.endpoint.service, self.operation.method)(
+        answer: Awaitable[Any] = getattr(self.service, self.operation.method)(
             self.request, self.context
         )
         return answer
@@ -197,7 +207,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
             or authorization is not None
         ):
             return None
-        begin = getattr(self.endpoint.service, "begin_message", None)
+        begin = getattr(self.service, "begin_message", None)
         if begin is None:
             return None
         caller = (self.context.tenant, self.context.caller.owner)
@@ -229,12 +239,12 @@ class ServiceCall(msgspec.Struct, frozen=True):
 
     def begun_reply(self, begun: BegunReply) -> Any:
         """Return the reply of what ``begin`` began, once it is there. Raises ``A2AError``."""
-        service = cast("BeginsMessages", self.endpoint.service)
+        service = cast("BeginsMessages", self.service)
         return service.begun_reply(begun, self.request)
 
     async def later_reply(self, begun: BegunReply) -> Any:
         """Wait for the reply of what ``begin`` began, and end it. Raises ``A2AError``."""
-        service = cast("BeginsMessages", self.endpoint.service)
+        service = cast("BeginsMessages", self.service)
         try:
             return await service.reply_to(begun, self.request, self.context)
         finally:
@@ -244,9 +254,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
         caller = (self.context.tenant, self.context.caller.owner)
         limiter.acquire(caller)
         try:
-            return await getattr(self.endpoint.service, self.operation.method)(
-                self.request, self.context
-            )
+            return await getattr(self.service, self.operation.method)(self.request, self.context)
         finally:
             limiter.release(caller)
 
@@ -267,7 +275,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
 
     def stream(self) -> AsyncIterator[StreamItem]:
         """Return the events of the service's answer; an ``ItemStream`` stays one."""
-        items: AsyncIterator[StreamItem] = getattr(self.endpoint.service, self.operation.method)(
+        items: AsyncIterator[StreamItem] = getattr(self.service, self.operation.method)(
             self.request, self.context
         )
         if isinstance(items, ItemStream):
@@ -402,7 +410,14 @@ class Dispatcher:
             return agent.method_call(operation, request, context, parameters.addresses, grant)
         limiter = self._limiter if _is_blocking(operation, request) else None
         return ServiceCall(
-            agent.endpoint, operation, request, context, parameters.addresses, limiter, grant
+            agent.endpoint,
+            operation,
+            request,
+            context,
+            parameters.addresses,
+            limiter,
+            grant,
+            parameters.takes_json,
         )
 
     def endpoint(self, tenant: str) -> Endpoint:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import encode
+from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Part
 from parley.model.struct import A2AStruct, NonEmpty
 from parley.model.tasks import TaskArtifactUpdateEvent
@@ -121,7 +122,16 @@ class ArtifactFold:
 class _Growing:
     """An artifact to which chunks can be added."""
 
-    __slots__ = ("_artifact", "_first", "_has_new_head", "_parts", "_saved", "index", "replaces")
+    __slots__ = (
+        "_artifact",
+        "_first",
+        "_has_new_head",
+        "_is_kept",
+        "_parts",
+        "_saved",
+        "index",
+        "replaces",
+    )
 
     def __init__(self, artifact: Artifact, index: int) -> None:
         self.index = index
@@ -129,6 +139,7 @@ class _Growing:
         self._artifact: Artifact | None = artifact
         self._parts: list[Part] = list(artifact.parts)
         self._saved = 0
+        self._is_kept = False
         self._has_new_head = True
         self.replaces = False
 
@@ -164,7 +175,7 @@ class _Growing:
     @property
     def is_stored(self) -> bool:
         """Whether the store has a piece of this artifact, or of the one that it replaces."""
-        return self.replaces or self._saved > 0 or not self._has_new_head
+        return self.replaces or self._is_kept
 
     def piece(self) -> ArtifactPiece:
         new = self._parts[self._saved :] if self._saved else self._parts
@@ -173,6 +184,7 @@ class _Growing:
 
     def mark_saved(self) -> None:
         self._saved = len(self._parts)
+        self._is_kept = True
         self._has_new_head = self.replaces = False
 
 
@@ -194,3 +206,31 @@ def pieces_of(artifacts: Iterable[Artifact]) -> list[ArtifactPiece]:
     return ArtifactFold(
         artifacts, unsaved=[artifact.artifact_id for artifact in artifacts]
     ).take_unsaved()
+
+
+class _UnreadArtifact(Artifact, frozen=True, kw_only=True):
+    """An artifact whose parts stay the JSON that they are."""
+
+    parts: tuple[msgspec.Raw, ...]  # type: ignore[assignment]
+
+
+class _UnreadUpdate(TaskArtifactUpdateEvent, frozen=True, kw_only=True):
+    """An artifact update whose parts stay the JSON that they are."""
+
+    artifact: _UnreadArtifact
+
+
+def pieces_after(heads: Iterable[bytes], updates: Iterable[bytes]) -> list[ArtifactPiece]:
+    """Return what the JSON of updates adds to stored artifacts, of which the heads are given.
+
+    It is the fold of the updates: it only never looks into parts, which it puts one after another.
+    """
+    folding = ArtifactFold([decode(b'%s,"parts":[]}' % head[:-1], Artifact) for head in heads])
+    for update in updates:
+        folding.apply(decode(update, _UnreadUpdate))
+    return folding.take_unsaved()
+
+
+def changed_artifacts(updates: Iterable[bytes]) -> frozenset[str]:
+    """Return the ids of the artifacts that the JSON of updates changes."""
+    return frozenset([decode(update, _UnreadUpdate).artifact.artifact_id for update in updates])

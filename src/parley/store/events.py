@@ -200,3 +200,8 @@ def records_in(task_id: str, lines: bytes | None) -> list[LoggedEvent]:
             logged(task_id, int(seq), int(sub), int(turn), _BY_NAME[kind], int(at), payload)
         )
     return records
+
+
+def payloads_in(lines: bytes | None) -> list[bytes]:
+    """Return the payloads alone of such records."""
+    return [line.split(b" ", 5)[-1] for line in lines.split(b"\n")] if lines else []

@@ -8,22 +8,19 @@ latest chunks, at most some 64 KiB in a turn, are only in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact
 from parley.model.struct import Timestamp
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
-from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, pieces_of
-from parley.store.events import LoggedEvent, records_in
+from parley.model.tasks import Task, TaskState
+from parley.store.artifact_fold import ArtifactPiece, changed_artifacts, pieces_after, pieces_of
+from parley.store.events import records_in
 from parley.store.fold import fold
 
-_STATES = {state.value: state for state in TaskState}
-_Messages = tuple[Message, ...]
 _Artifacts = tuple[Artifact, ...]
 
 ArtifactRow = tuple[int, bytes, bytes]
@@ -31,7 +28,7 @@ ArtifactRow = tuple[int, bytes, bytes]
 
 
 class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as read from its rows.
+    """A task as read from its rows: pieces of JSON, which ``encode`` wrote and nobody else.
 
     ``history`` is the JSON of messages, separated by commas, ``status_message`` that of the
     status's. ``artifacts`` are rows in order, ``tail`` the artifact updates after them.
@@ -39,60 +36,66 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     context_id: str
-    state: str
+    state: TaskState
     status_at: int
     status_message: bytes = b""
     metadata: bytes = b""
     history: bytes = b""
     artifacts: Sequence[ArtifactRow] = ()
-    tail: Sequence[LoggedEvent] = ()
+    tail: Sequence[bytes] = ()
 
     def task(self) -> Task:
         """Return the task."""
-        message = decode(self.status_message, Message) if self.status_message else None
-        stamp = Timestamp.from_milliseconds(self.status_at)
-        artifacts = _artifacts(self.artifacts) if self.artifacts else ()
+        return decode(self.json(), Task)
+
+    def json(self) -> bytes:
+        """Return the task's JSON: the pieces as they are, and what lies between them.
+
+        Nothing but the tail is looked into. The value is the one that ``encode`` writes of the
+        task; only members of artifacts may be in another order.
+        """
+        text = [b'{"id":', encode(self.task_id)]
+        if self.context_id:
+            text += (b',"contextId":', encode(self.context_id))
+        text += (b',"status":{"state":', encode(self.state))
+        if self.status_message:
+            text += (b',"message":', self.status_message)
+        text += (b',"timestamp":', encode(Timestamp.from_milliseconds(self.status_at)), b"}")
+        if self.artifacts or self.tail:
+            text += (b',"artifacts":[', self._artifacts(), b"]")
+        if self.history:
+            text += (b',"history":[', self.history, b"]")
+        if self.metadata:
+            text += (b',"metadata":', self.metadata)
+        text.append(b"}")
+        return b"".join(text)
+
+    def _artifacts(self) -> bytes:
+        """Return the JSON of the artifacts, separated by commas."""
+        heads: dict[int, bytes] = {}
+        parts: dict[int, list[bytes]] = {}
+        for index, head, further in self.artifacts:
+            if head:
+                heads[index] = head
+            parts.setdefault(index, []).append(further)
         if self.tail:
-            folding = ArtifactFold(artifacts)
-            for record in self.tail:
-                assert isinstance(record.event, TaskArtifactUpdateEvent)
-                folding.apply(record.event)
-            artifacts = folding.artifacts
-        return Task(
-            id=self.task_id,
-            context_id=self.context_id,
-            status=TaskStatus(state=_STATES[self.state], message=message, timestamp=stamp),
-            artifacts=artifacts,
-            history=decode(b"[%s]" % self.history, _Messages) if self.history else (),
-            metadata=decode(self.metadata, dict[str, Any]) if self.metadata else None,
+            for piece in pieces_after(heads.values(), self.tail):
+                if piece.head:
+                    heads[piece.position] = piece.head
+                if piece.replaces:
+                    parts[piece.position] = []
+                parts.setdefault(piece.position, []).append(piece.parts)
+        return b",".join(
+            [
+                b'%s,"parts":[%s]}' % (head[:-1], b",".join(filter(None, parts[index])))
+                for index, head in heads.items()
+            ]
         )
 
     @property
     def unsaved(self) -> frozenset[str]:
         """The ids of the artifacts that ``tail`` changes."""
-        return frozenset(
-            [
-                record.event.artifact.artifact_id
-                for record in self.tail
-                if isinstance(record.event, TaskArtifactUpdateEvent)
-            ]
-        )
-
-
-def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
-    """Return the artifacts in ``rows``."""
-    heads: dict[int, bytes] = {}
-    parts: dict[int, list[bytes]] = {}
-    for index, head, further in rows:
-        if head:
-            heads[index] = head
-        pieces = parts.setdefault(index, [])
-        if further:
-            pieces.append(further)
-    whole = [
-        b'%s,"parts":[%s]}' % (head[:-1], b",".join(parts[index])) for index, head in heads.items()
-    ]
-    return decode(b"[%s]" % b",".join(whole), _Artifacts)
+        return changed_artifacts(self.tail)
 
 
 def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:

@@ -29,7 +29,12 @@ class Codec(Protocol):
 
     Reading a request raises ``A2AError`` with the fields that are wrong, in the caller's names;
     reading an answer or an event raises ``InvalidAgentResponseError``.
+
+    ``takes_json`` says that tasks are written as the JSON that the store holds: an answer or an
+    event may then be the ``msgspec.Raw`` of a task, and a page may have some.
     """
+
+    takes_json: bool
 
     def write_result(self, operation: Operation, answer: Answer) -> bytes:
         """Write the answer to an operation."""

@@ -17,6 +17,7 @@ from parley.store.fold import Fold
 from parley.store.follow import PAGE, TaskGone, follow
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.task_log import TaskLog, TaskRecord
+from parley.store.snapshot import StoredTask
 
 
 class RemoteReplies:
@@ -80,26 +81,28 @@ class RemoteReplies:
         except StoreError as error:
             handle.refuse(self._unavailable(error))
 
-    async def current_task(self, handle: ReplyHandle) -> Task:
+    async def current_task(self, handle: ReplyHandle, history: int | None) -> StoredTask:
         """Return the task as it is, as the reply to a caller whose wait timed out.
+
+        It has ``history`` of its last messages, or all.
 
         Raises ``OverloadedError`` when no turn has taken the message, and the task asks for input:
         as a reply, the question that the message answers would look like a new one.
         """
         try:
             turn = await self.turn_of(handle)
-            record = await self._store.load(handle.task_id)
+            record = await self._store.load(handle.task_id, history=history)
         except StoreError as error:
             raise self._unavailable(error) from error
         if record is None:
             raise _not_kept(handle.task_id)
-        if not turn and record.task.state is TaskState.INPUT_REQUIRED:
+        if not turn and record.state is TaskState.INPUT_REQUIRED:
             raise OverloadedError(
                 "the message is kept, and waits for its turn; look at the task later", retry_after=1
             )
-        return record.task
+        return record.stored
 
-    async def _reply(self, handle: ReplyHandle) -> Task:
+    async def _reply(self, handle: ReplyHandle) -> Task | StoredTask:
         task_id = handle.task_id
         with self._hints.subscribe(task_id) as live:
             record = await self._store.load(task_id, history=0, artifacts=False)
@@ -108,7 +111,7 @@ class RemoteReplies:
             turn = await self.turn_of(handle)
             if turn and _has_reply(record, turn):
                 return await self._task_after(turn, task_id)
-            if record.task.state.is_terminal:
+            if record.state.is_terminal:
                 raise ended(task_id)
             try:
                 async with aclosing(self._after(record, live)) as batches:
@@ -131,7 +134,7 @@ class RemoteReplies:
     ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
         """Yield the events after a record that was loaded after ``live`` was subscribed."""
         live.seen = record.seq
-        return follow(self._store, self._hints, record.task.id, record.seq, live=live)
+        return follow(self._store, self._hints, record.stored.task_id, record.seq, live=live)
 
     async def turn_of(self, handle: ReplyHandle) -> int:
         """Return the number of the turn that took a handle's message, 0 if none has."""
@@ -163,13 +166,15 @@ class RemoteReplies:
         handle.delegate(self)
         return handle
 
-    async def _task_after(self, turn: int, task_id: str, seq: int | None = None) -> Task:
+    async def _task_after(
+        self, turn: int, task_id: str, seq: int | None = None
+    ) -> Task | StoredTask:
         """Return a task exactly as one of its turns left it; ``seq`` is that turn's last event."""
         record = await self._store.load(task_id)
         if record is None:
             raise _not_kept(task_id)
         if record.seq == seq or (seq is None and record.turn == turn):
-            return record.task
+            return record.stored
         started = deque(await self._store.private_records(task_id, [RecordKind.TURN]))
         folding, after = Fold(), 0
         while page := await self._store.events(task_id, after, PAGE):
@@ -186,7 +191,7 @@ class RemoteReplies:
         """Wait until a task has ended, or for ``timeout`` seconds. Raises ``StoreError``."""
         with self._hints.subscribe(task_id) as live:
             record = await self._store.load(task_id, history=0, artifacts=False)
-            if record is None or record.task.state.is_terminal:
+            if record is None or record.state.is_terminal:
                 return
             try:
                 async with asyncio.timeout(timeout), aclosing(self._after(record, live)) as batches:
@@ -212,7 +217,7 @@ def _has_reply(record: TaskRecord, turn: int) -> bool:
     """Whether a turn has its reply, as far as the record tells."""
     if record.turn != turn:
         return record.turn > turn
-    return not record.turn_open or record.task.state is TaskState.AUTH_REQUIRED
+    return not record.turn_open or record.state is TaskState.AUTH_REQUIRED
 
 
 def _not_kept(task_id: str) -> TaskNotFoundError:

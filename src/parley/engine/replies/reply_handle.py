@@ -12,6 +12,7 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.parts import Message
 from parley.model.tasks import Task
 from parley.store.protocols.task_log import TaskRecord
+from parley.store.snapshot import StoredTask
 
 
 class HasTaskId(Protocol):
@@ -78,7 +79,7 @@ class ReplyHandle:
         self.done = False
         self.on_settled: Callable[[], object] | None = None
         self.found: TaskRecord | None = None
-        self._reply: Task | Message | None = None
+        self._reply: Task | StoredTask | Message | None = None
         self._error: A2AError | None = None
         self._delegate: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -89,7 +90,7 @@ class ReplyHandle:
         """The id of the message's task, or the id it would get."""
         return self._task.task_id
 
-    def resolve(self, reply: Task | Message) -> None:
+    def resolve(self, reply: Task | StoredTask | Message) -> None:
         """Give the reply, unless there is one."""
         if not self.done:
             self._reply = reply
@@ -158,6 +159,12 @@ class ReplyHandle:
     @property
     def reply(self) -> Task | Message:
         """The reply. Raises the error if the message was refused."""
+        reply = self.stored_reply
+        return reply.task() if isinstance(reply, StoredTask) else reply
+
+    @property
+    def stored_reply(self) -> Task | StoredTask | Message:
+        """The reply; a task that was read from the store as it was read."""
         if self._error is not None:
             raise self._error
         assert self._reply is not None, "the reply is not there yet"

@@ -338,18 +338,20 @@ class Admission:
         """Log a message for the task that it names (E2)."""
         message, configuration = request.message, request.configuration
         task_id = message.task_id
-        history = None if with_task else 0
+        history: int | None = 0
+        if with_task:
+            history = configuration.history_length if configuration is not None else None
         try:
             record = await owned(self._store, task_id, scope, history=history, artifacts=with_task)
         except TaskNotFoundError:
             raise cannot_join(task_id) from None
-        if message.context_id and message.context_id != record.task.context_id:
+        if message.context_id and message.context_id != record.stored.context_id:
             raise invalid(
                 "message.contextId",
                 f"the task {task_id} belongs to another context; "
                 "leave contextId out, or give the task's own",
             )
-        if record.task.state.is_terminal:
+        if record.state.is_terminal:
             raise ended(task_id)
         skill = await skill_at_work(self._agent, self._store, record)
         if self._agent.authorization is not None:
@@ -365,7 +367,7 @@ class Admission:
         entry = new_id()
         received = MessageReceived(
             entry=entry,
-            message=msgspec.structs.replace(message, context_id=record.task.context_id),
+            message=msgspec.structs.replace(message, context_id=record.stored.context_id),
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
@@ -417,7 +419,7 @@ async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskR
     """Return the skill that works on a task. Raises ``StoreError``."""
     if len(agent.skills) == 1:
         return agent.default_skill
-    first = await store.private_records(record.task.id, [RecordKind.TURN], limit=1)
+    first = await store.private_records(record.stored.task_id, [RecordKind.TURN], limit=1)
     return agent.skills.get(first_turn(first).skill, agent.default_skill)
 
 

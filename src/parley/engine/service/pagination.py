@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from parley.model.requests import ListTasksRequest, ListTasksResponse
 from parley.model.tasks import Task
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskLists, TaskQuery
+from parley.store.snapshot import StoredTask
 
 T = TypeVar("T")
 
@@ -32,9 +34,11 @@ class PageToken(msgspec.Struct, array_like=True):
 
 
 async def page_of_tasks(
-    store: TaskLists, request: ListTasksRequest, scope: Scope
+    store: TaskLists, request: ListTasksRequest, scope: Scope, shown: Callable[[StoredTask], Task]
 ) -> ListTasksResponse:
     """Return a page of the tasks of a scope, the last updated first (specification §3.1.4).
+
+    ``shown`` makes of each what the page has.
 
     Raises ``InvalidParamsError`` and ``StoreError``.
     """
@@ -57,12 +61,15 @@ async def page_of_tasks(
         )
     )
     next_token = ""
-    if page.more and page.tasks:
-        last = page.tasks[-1]
-        first_read_at = not_after if not_after is not None else _status_at(page.tasks[0])
-        next_token = write_token(PageToken(_status_at(last), last.id, first_read_at))
+    if page.more and page.stored:
+        last = page.stored[-1]
+        first_read_at = not_after if not_after is not None else page.stored[0].status_at
+        next_token = write_token(PageToken(last.status_at, last.task_id, first_read_at))
     return ListTasksResponse(
-        tasks=page.tasks, next_page_token=next_token, page_size=size, total_size=page.total
+        tasks=tuple([shown(stored) for stored in page.stored]),
+        next_page_token=next_token,
+        page_size=size,
+        total_size=page.total,
     )
 
 
@@ -92,7 +99,3 @@ def read_token(text: str, kind: type[T]) -> T:
     except (ValueError, msgspec.DecodeError):
         pass
     raise invalid("pageToken", "a token from nextPageToken of the page before, unchanged")
-
-
-def _status_at(task: Task) -> int:
-    return task.status.timestamp.milliseconds if task.status.timestamp is not None else 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from copy import copy
+from functools import cached_property
 
+import msgspec
 from msgspec.structs import replace
 
 from parley.engine.description import AgentDescription
@@ -61,6 +64,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError, TaskEnded, UnknownTask
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import TaskRecord
+from parley.store.snapshot import StoredTask
 from parley.store.task_store import TaskStore
 from parley.wire import versions
 
@@ -68,7 +72,8 @@ from parley.wire import versions
 class AgentService:
     """The ``A2AService`` of one agent. Every answer is read from the log, so it is durable.
 
-    Callers see only the tasks of their scope (agent, tenant, owner). ``authenticates``: the server
+    Callers see only the tasks of their scope (agent, tenant, owner). ``in_json`` is for bindings
+    that write the JSON that the store holds. ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
     are told the address that their message was sent to, because none is configured. ``files`` keeps
     what messages name by reference. ``limits`` are those of the agent.
@@ -91,6 +96,7 @@ class AgentService:
         self._executor = executor
         self._store = store
         self._hints = hints
+        self._shown: Callable[[StoredTask], Task] = StoredTask.task
         self._authenticates = authenticates
         self._numbers_events = RESUMABLE_STREAMS in (e.uri for e in agent.extensions)
         self._hidden = HiddenSkills.of(agent, authenticates=authenticates)
@@ -110,6 +116,19 @@ class AgentService:
             enabled=agent.push_notifications,
             default_events=agent.options.push_events,
         )
+
+    @cached_property
+    def in_json(self) -> AgentService:
+        """The same service, but tasks that it reads from the store stay JSON: ``msgspec.Raw``.
+
+        It is for codecs that write these as they are (``Codec.takes_json``). A subclass, which may
+        look at what it returns, is its own.
+        """
+        if type(self) is not AgentService:
+            return self
+        service = copy(self)
+        service._shown = _as_json
+        return service
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -138,7 +157,7 @@ class AgentService:
         if immediate and (handle.entry or handle.turn):
             await handle.logged()
             if not handle.done:
-                return _with_history(await self._present(handle.task_id), length)
+                return self._shown((await self._present(handle.task_id, length)).stored)
         return await self.reply_to(handle, request, context)
 
     @property
@@ -166,7 +185,7 @@ class AgentService:
 
         Raises ``A2AError``.
         """
-        return _with_history(handle.reply, _history_length(request))
+        return self._reply(handle, _history_length(request))
 
     async def reply_to(
         self, handle: ReplyHandle, request: SendMessageRequest, context: CallContext
@@ -179,8 +198,15 @@ class AgentService:
         if context.reply_timeout is not None:
             timeout = min(timeout, context.reply_timeout)
         if handle.done or await handle.wait(timeout):
-            return _with_history(handle.reply, length)
-        return _with_history(await self._executor.remote_replies.current_task(handle), length)
+            return self._reply(handle, length)
+        return self._shown(await self._executor.remote_replies.current_task(handle, length))
+
+    def _reply(self, handle: ReplyHandle, length: int | None) -> Task | Message:
+        """Return a reply that is there. Raises ``A2AError`` if the message was refused."""
+        reply = handle.stored_reply
+        if length is None and isinstance(reply, StoredTask):
+            return self._shown(reply)
+        return _with_history(handle.reply, length)
 
     def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
@@ -204,14 +230,14 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
         if isinstance(admitted, Repeated):
-            async with aclosing(self._repeat(admitted)) as batches:
+            async with aclosing(self._repeat(admitted, _history_length(request))) as batches:
                 async for batch in batches:
                     yield batch
             return
         handle = admitted.handle
         if handle.found is not None:
             # The task as it was before the message: no event of its turn is missed.
-            yield (StreamItem(handle.found.task, handle.found.seq),)
+            yield (self._first_item(handle.found),)
             async with aclosing(self._follow(handle.task_id, handle.found.seq, handle)) as batches:
                 async for batch in batches:
                     yield batch
@@ -230,13 +256,18 @@ class AgentService:
                 async for batch in batches:
                     yield batch
 
-    async def _present(self, task_id: str) -> Task:
-        record = await self._load(task_id)
+    async def _present(self, task_id: str, length: int | None) -> TaskRecord:
+        """Return a task with ``length`` of its last messages."""
+        record = await self._load(task_id, length)
         if record is None:
             raise not_found(task_id)
-        return record.task
+        return record
 
-    async def _repeat(self, repeated: Repeated) -> Batches:
+    def _first_item(self, record: TaskRecord) -> StreamItem:
+        """Return the first item of a stream that begins with a task as it is."""
+        return StreamItem(self._shown(record.stored), record.seq)
+
+    async def _repeat(self, repeated: Repeated, length: int | None) -> Batches:
         """Stream the answer of a message that was admitted before.
 
         A message that began its task gets all events of it, another one the task and its next
@@ -245,15 +276,13 @@ class AgentService:
         if repeated.reply is not None:
             yield (StreamItem(repeated.reply),)
             return
-        record = await self._load(repeated.task_id)
-        if record is None:
-            raise not_found(repeated.task_id)
+        record = await self._present(repeated.task_id, length)
         after = 0
         ends = not self.agent.options.stream_until_terminal
         if not repeated.began:
-            yield (StreamItem(record.task, record.seq),)
+            yield (self._first_item(record),)
             after = record.seq
-            asks = record.task.state is TaskState.INPUT_REQUIRED
+            asks = record.state is TaskState.INPUT_REQUIRED
             if ends and asks and not record.waiting:
                 return
         async with aclosing(self._questions(repeated.task_id, after)) as batches:
@@ -284,7 +313,7 @@ class AgentService:
         record = await self._owned(request.id, scope)
         if context.last_event_id is not None:
             after = _event_number(context.last_event_id, record)
-        elif record.task.state.is_terminal:
+        elif record.state.is_terminal:
             raise UnsupportedOperationError(
                 "the task has ended, so there is nothing to subscribe to; get the task"
                 + (", or replay its events with Last-Event-ID" if self._numbers_events else ""),
@@ -292,7 +321,7 @@ class AgentService:
             )
         else:
             record = await self._owned(request.id, scope, history=None, artifacts=True)
-            yield (StreamItem(record.task, record.seq),)
+            yield (self._first_item(record),)
             after = record.seq
         async with aclosing(self._follow(request.id, after)) as batches:
             async for batch in batches:
@@ -361,14 +390,14 @@ class AgentService:
         record = await self._owned(
             request.id, self._scope(context), history=request.history_length, artifacts=True
         )
-        return record.task
+        return self._shown(record.stored)
 
     async def list_tasks(
         self, request: ListTasksRequest, context: CallContext
     ) -> ListTasksResponse:
         """Return a page of the caller's tasks, the last updated first (§3.1.4)."""
         try:
-            return await page_of_tasks(self._store, request, self._scope(context))
+            return await page_of_tasks(self._store, request, self._scope(context), self._shown)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
@@ -384,8 +413,8 @@ class AgentService:
         authorization = self.agent.authorization
         if authorization is not None and authorization.skills:
             authorization.check_skill(await self._skill_id(record), context.caller)
-        may_be_canceled = dialect.repeats_cancel or record.task.state is not TaskState.CANCELED
-        if not record.task.state.is_terminal:
+        may_be_canceled = dialect.repeats_cancel or record.state is not TaskState.CANCELED
+        if not record.state.is_terminal:
             try:
                 await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)
             except (TaskEnded, UnknownTask):
@@ -393,14 +422,15 @@ class AgentService:
             except StoreError as error:
                 raise self._executor.unavailable(error) from error
             record = await self._owned(request.id, scope)
-        if record.task.state is TaskState.CANCELED and may_be_canceled:
-            return (await self._owned(request.id, scope, history=None, artifacts=True)).task
-        if not record.task.state.is_terminal:
+        if record.state is TaskState.CANCELED and may_be_canceled:
+            record = await self._owned(request.id, scope, history=None, artifacts=True)
+            return self._shown(record.stored)
+        if not record.state.is_terminal:
             raise OverloadedError(
                 "the cancellation is noted, and the task will be canceled; ask again later",
                 retry_after=1,
             )
-        state = dialect.state_name(record.task.state)
+        state = dialect.state_name(record.state)
         raise TaskNotCancelableError(
             f"the task ended as {state} and cannot be canceled",
             metadata={"taskId": request.id, "state": state},
@@ -412,9 +442,9 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
-    async def _load(self, task_id: str) -> TaskRecord | None:
+    async def _load(self, task_id: str, history: int | None) -> TaskRecord | None:
         try:
-            return await self._store.load(task_id)
+            return await self._store.load(task_id, history=history)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
@@ -493,6 +523,11 @@ class AgentService:
         if cards is None:
             return extended(own, {})
         return await cards.of(card, caller, self._executor.in_thread, own=own)
+
+
+def _as_json(stored: StoredTask) -> Task:
+    """Return the JSON of a task, in the place of the task."""
+    return msgspec.Raw(stored.json())  # type: ignore[return-value]
 
 
 def _history_length(request: SendMessageRequest) -> int | None:

@@ -44,7 +44,7 @@ class Deadlines:
         """Return the deadline of a task in a turn; of the task alone when ``turn`` is 0."""
         now = created = self._store.now()
         if self._task is not None or turn == 1:
-            created = (await self._store.events(record.task.id, 0, 1))[0].at
+            created = (await self._store.events(record.stored.task_id, 0, 1))[0].at
         started = _started(records, turn, created, now)
         return earliest(
             _deadline(created, self._task, "task"),

@@ -94,6 +94,7 @@ def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
 
 def request_of(
     record: TaskRecord,
+    task: Task,
     records: PrivateRecords,
     skills: Mapping[str, Skill],
     default: Skill,
@@ -109,7 +110,7 @@ def request_of(
     """
     first = first_turn(records.turns)
     request = Request(
-        message=next(m for m in record.task.history if m.role is Role.USER),
+        message=next(m for m in task.history if m.role is Role.USER),
         skill=skills.get(first.skill, default),
         caller=caller_in(first.caller, record.scope.owner),
         tenant=record.scope.tenant,

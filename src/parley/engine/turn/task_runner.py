@@ -197,11 +197,11 @@ class TaskRunner:
                 record = await self.store.load(self.task_id)
             else:  # the writer has the task's content
                 record = await self.store.load(self.task_id, history=0, artifacts=False)
-            if record is None or record.task.state.is_terminal:
+            if record is None or record.state.is_terminal:
                 return
             if record.epoch != self.epoch:
                 raise Fenced(f"task {self.task_id} was taken over")
-            self.context_id, self.scope = record.task.context_id, record.scope
+            self.context_id, self.scope = record.stored.context_id, record.scope
             attempt = None if self.releasing else await self._next_attempt(record)
             if attempt is not None:
                 await self._run_turn(attempt)
@@ -232,7 +232,6 @@ class TaskRunner:
         if record.cancel_requested or self.cancel_requested:
             await self._cancel_at_rest(record)
             return None
-        record = replace(record, task=self.writer.fold.task)
         if self._records is None:
             self._records = PrivateRecords()
         await self._records.update(store, self.task_id)
@@ -315,7 +314,7 @@ class TaskRunner:
         attempt = self._attempt_at(record, records, record.turn, latest=latest, number=number)
         writer.write(TurnStarted(turn=attempt.turn, attempt=number))
         writer.output_filter = self._filter_of(attempt.request)
-        if record.task.status.message is not None:  # it said what the turn waited for
+        if writer.fold.status.message is not None:  # it said what the turn waited for
             self._write_working(attempt, writer)
         writer.open_turn()
         return attempt
@@ -330,11 +329,18 @@ class TaskRunner:
         number: int = 1,
         received: MessageReceived | None = None,
     ) -> Attempt:
-        skills, default = self.executor.skills, self.executor.default_skill
-        request = request_of(record, records, skills, default, turn=turn, received=received)
+        request = self._request_of(record, records, turn, received)
         attempt = Attempt(self, request, turn=turn, number=number, latest=latest)
         attempt.replay(records)
         return attempt
+
+    def _request_of(
+        self, record: TaskRecord, records: PrivateRecords, turn: int, new: MessageReceived | None
+    ) -> Request:
+        assert self.writer is not None
+        task, executor = self.writer.fold.task, self.executor
+        skills, default = executor.skills, executor.default_skill
+        return request_of(record, task, records, skills, default, turn=turn, received=new)
 
     def _write_working(
         self, attempt: Attempt, writer: TaskWriter, metadata: dict[str, Any] | None = None
@@ -348,13 +354,13 @@ class TaskRunner:
 
     async def _cancel_at_rest(self, record: TaskRecord) -> None:
         """Cancel a task of which no turn runs; a skill that has to know of it is called first."""
-        skills, default = self.executor.skills, self.executor.default_skill
+        skills = self.executor.skills.values()
         value: object = None
-        if self.executor.runs_turns and any(skill.runs_on_cancel for skill in skills.values()):
+        if self.executor.runs_turns and any(skill.runs_on_cancel for skill in skills):
             self._records = self._records or PrivateRecords()
             await self._records.update(self.store, self.task_id)
             latest, turn = latest_message(self._records), max(record.turn, 1)
-            request = request_of(record, self._records, skills, default, turn=turn, received=None)
+            request = self._request_of(record, self._records, turn, None)
             if request.skill.runs_on_cancel:
                 attempt = self._attempt_at(record, self._records, turn, latest=latest)
                 attempt.is_canceling = True

@@ -393,6 +393,7 @@ class Exchange(ABC):
             last_event_id=fields.last_event_id,
             trace=fields.trace,
             addresses=self,
+            takes_json=self.codec.takes_json,
         )
 
 

@@ -11,8 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import Protocol, cast, runtime_checkable
 
+import msgspec
 from starlette.types import Receive, Send
 
+from parley.model.encoding import decode
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
@@ -40,6 +42,8 @@ def is_input_required(event: Event | None) -> bool:
     A stream that answers a message to such a task begins with it. A clean end there would look as
     if the agent asked once more, so a drained stream then ends with an error.
     """
+    if isinstance(event, msgspec.Raw):  # a task that is JSON already (``Codec.takes_json``)
+        event = decode(event, Task)
     return isinstance(event, Task) and event.status.state is TaskState.INPUT_REQUIRED
 
 

@@ -55,7 +55,7 @@ class MemoryLog(msgspec.Struct, eq=False):
         return StoredTask(
             task_id=head.task_id,
             context_id=head.context_id,
-            state=head.state.value,
+            state=head.state,
             status_at=head.status_at,
             status_message=self.messages[-1] if head.has_status_message else b"",
             metadata=self.metadata,
@@ -67,7 +67,7 @@ class MemoryLog(msgspec.Struct, eq=False):
             ]
             if artifacts
             else (),
-            tail=[self.read(row) for row in self._tail()] if artifacts else (),
+            tail=[row.payload for row in self._tail()] if artifacts else (),
         )
 
     def size(self, history: int | None, artifacts: bool) -> int:

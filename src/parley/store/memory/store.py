@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, takewhile
 from uuid import uuid4
 
-from parley.model.tasks import Task
 from parley.store.api_keys import ApiKeyListeners
 from parley.store.audit.memory import MemoryAudit, MemoryAuditTrail
 from parley.store.events import LoggedEvent, RecordKind, now_ms
@@ -46,6 +45,7 @@ from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import PAGE_BYTES, Append, Committed, LogPosition, TaskRecord
 from parley.store.protocols.timers import DueTask, EventCompleted, TimersChanged, checked_event
 from parley.store.pushes import merge
+from parley.store.snapshot import StoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -224,10 +224,10 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         log = self._logs.get(task_id)
         if log is None or scope not in (None, log.head.scope):
             return None
-        head, stored = log.head, log.stored(history, artifacts)
+        head = log.head
         return TaskRecord(
             scope=head.scope,
-            task=stored.task(),
+            stored=log.stored(history, artifacts),
             seq=head.seq,
             turn=head.turn,
             turn_open=head.turn_open,
@@ -237,7 +237,6 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
             lease_owner=head.lease_owner,
             wakes_at=head.wakes_at,
             base_url=head.base_url,
-            unsaved=stored.unsaved,
         )
 
     async def scope_of(self, task_id: str) -> Scope | None:
@@ -293,13 +292,13 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         """Return one page of tasks."""
         self._opened()
         total, found = self._index.find(query)
-        tasks: list[Task] = []
+        tasks: list[StoredTask] = []
         size = 0
         for log in found:
             if len(tasks) == query.limit or size >= query.max_bytes:
                 return TaskPage(tuple(tasks), total=total, more=True)
             size += log.size(query.history, query.artifacts)
-            tasks.append(log.stored(query.history, query.artifacts).task())
+            tasks.append(log.stored(query.history, query.artifacts))
         return TaskPage(tuple(tasks), total=total, more=False)
 
     async def claim(self, task_id: str) -> int:

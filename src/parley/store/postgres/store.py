@@ -413,7 +413,7 @@ def _list(connection: BoundedConnection, sql: dict[str, str], query: TaskQuery) 
     [(*_, count, matching), *rows] = connection.rows(
         sql["list"].replace("{found}", found).replace("{total}", total), values
     )
-    tasks = [stored_task_from_row(task_id, stored).task() for task_id, *stored, _, _ in rows]
+    tasks = [stored_task_from_row(task_id, stored) for task_id, *stored, _, _ in rows]
     return TaskPage(tuple(tasks), total=count, more=matching > len(tasks))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
 
 from parley.model.tasks import Task, TaskState
 from parley.store.protocols.scope import Scope
+from parley.store.snapshot import StoredTask
 
 LIST_BYTES = 1024 * 1024
 """``list`` adds no further task to a page whose tasks take as many bytes of JSON."""
@@ -36,12 +38,17 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = LIST_BYTES
 
 
-class TaskPage(msgspec.Struct, frozen=True):
+class TaskPage(msgspec.Struct, frozen=True, dict=True):
     """Tasks in order, how many match in all (before paging), and whether there are more."""
 
-    tasks: tuple[Task, ...]
+    stored: tuple[StoredTask, ...]
     total: int
     more: bool
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks, read from their stored form when they are first asked for."""
+        return tuple([stored.task() for stored in self.stored])
 
 
 class TaskLists(Protocol):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
 
 from parley.model.parts import Message
-from parley.model.tasks import Task
+from parley.model.tasks import Task, TaskState
 from parley.store.artifact_fold import ArtifactPiece
 from parley.store.events import LoggedEvent, PrivateEvent, RecordKind, TaskEvent
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord
+from parley.store.snapshot import StoredTask
 
 PAGE_BYTES = 256 * 1024
 """``events`` adds no further event to a page that holds as many bytes of payload.
@@ -71,18 +73,17 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     pushes: Sequence[PushRecord] = ()
 
 
-class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as the store has it. ``task`` is the fold of its log up to ``seq``, with as much of
-    its history and artifacts as was asked for.
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A task as the store has it: the fold of its log up to ``seq``, with as much of its history
+    and artifacts as was asked for.
 
-    ``lease_owner`` is the replica that may write to the task, empty for none. ``wakes_at`` is set
-    while it sleeps. ``base_url`` is the agent's address that the task began with (see ``Append``).
-    ``unsaved`` names the artifacts whose stored form lacks something that the log has (see
-    ``Fold``).
+    ``stored`` are the pieces that it was read as. ``lease_owner`` is the replica that may write to
+    the task, empty for none. ``wakes_at`` is set while it sleeps. ``base_url`` is the agent's
+    address that the task began with (see ``Append``).
     """
 
     scope: Scope
-    task: Task
+    stored: StoredTask
     seq: int
     turn: int
     turn_open: bool
@@ -92,7 +93,21 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease_owner: str = ""
     wakes_at: int | None = None
     base_url: str = ""
-    unsaved: frozenset[str] = frozenset()
+
+    @cached_property
+    def task(self) -> Task:
+        """The task, read from its stored form when it is first asked for."""
+        return self.stored.task()
+
+    @property
+    def state(self) -> TaskState:
+        """The state that the task is in."""
+        return self.stored.state
+
+    @property
+    def unsaved(self) -> frozenset[str]:
+        """The ids of the artifacts whose stored form lacks something of the log (see ``Fold``)."""
+        return self.stored.unsaved
 
 
 class LogPosition(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.api_keys import ApiKeyListeners, record_of
 from parley.store.audit.chain import line_of
-from parley.store.events import LoggedEvent, RecordKind, records_in
+from parley.store.events import LoggedEvent, RecordKind, payloads_in, records_in
 from parley.store.head import payload_of
 from parley.store.protocols.api_keys import ApiKeyChanged
 from parley.store.protocols.audit import PAGE, AuditFilter, AuditLine
@@ -190,10 +190,9 @@ class SqlTaskStore(ABC, Generic[C]):
             return None
         agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
         canceling, lease_owner, wakes_at, base_url, *form = rest
-        stored = stored_task_from_row(task_id, form)
         return TaskRecord(
             scope=Scope(agent, tenant, owner),
-            task=stored.task(),
+            stored=stored_task_from_row(task_id, form),
             seq=seq,
             turn=turn,
             turn_open=bool(turn_open),
@@ -203,7 +202,6 @@ class SqlTaskStore(ABC, Generic[C]):
             lease_owner=owner_in(lease_owner),
             wakes_at=wakes_at,
             base_url=base_url,
-            unsaved=stored.unsaved,
         )
 
     async def scope_of(self, task_id: str) -> Scope | None:
@@ -413,11 +411,11 @@ def stored_task_from_row(task_id: str, row: Sequence[Any]) -> StoredTask:
     return StoredTask(
         task_id=task_id,
         context_id=context_id,
-        state=state,
+        state=TaskState(state),
         status_at=status_at,
         status_message=status_message or b"",
         metadata=metadata or b"",
         history=history or b"",
         artifacts=artifact_rows(artifacts),
-        tail=records_in(task_id, tail),
+        tail=payloads_in(tail),
     )

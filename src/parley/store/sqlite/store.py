@@ -18,7 +18,6 @@ from parley.database.group_commit import GroupWriter
 from parley.database.reader_pool import ReaderPool
 from parley.database.sqlite.reader import SqliteReadConnection
 from parley.database.sqlite.writer import SqliteGroupWriter
-from parley.model.tasks import Task
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.events import now_ms
 from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
@@ -36,6 +35,7 @@ from parley.store.protocols.webhooks import (
     SuspendedWebhook,
     WebhookFilter,
 )
+from parley.store.snapshot import StoredTask
 from parley.store.sql_engine.failed_writers import FailedWriters
 from parley.store.sql_engine.sql_store import (
     LAST,
@@ -366,11 +366,11 @@ def _of_a_page(found: Sequence[str], query: TaskQuery) -> list[str]:
     return keys
 
 
-def _task(fields: Sequence[bytes]) -> Task:
+def _task(fields: Sequence[bytes]) -> StoredTask:
     """Return the task in the joined fields of the query ``list``."""
     task_id, context_id, state, status_at, *pieces = fields
     head = (msgspec.json.decode(context_id), state.decode(), int(status_at))
-    return stored_task_from_row(msgspec.json.decode(task_id), (*head, *pieces)).task()
+    return stored_task_from_row(msgspec.json.decode(task_id), (*head, *pieces))
 
 
 def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:

@@ -36,6 +36,7 @@ _EVENT = "StreamResponse"
 class Grpc:
     """Messages of gRPC (``GrpcCodec``), translated from and to their JSON (``proto.codec``)."""
 
+    takes_json = False
     service = f"{SCHEMA.package}.{_SERVICE}"
     names: Mapping[str, str] = {
         name: rpc for name, rpc in PROTO_NAMES.items() if rpc in SCHEMA.services[_SERVICE]

@@ -46,6 +46,7 @@ class HttpJson:
     whole message of the proto to create a webhook.
     """
 
+    takes_json: bool = False
     media_type: str = "application/json"
     routes: Sequence[Route] = operations.ROUTES
     versionless_routes: Sequence[Route] = operations.VERSIONLESS_ROUTES

@@ -138,6 +138,8 @@ _CONFIGS = tuple[params.AnswerConfig, ...]
 class Json:
     """Answers and events as the JSON of 0.3 (``Codec``)."""
 
+    takes_json: bool = False
+
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Write the answer to an operation."""
         kind = operation.response

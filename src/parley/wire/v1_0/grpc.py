@@ -30,6 +30,7 @@ from parley.wire.v1_0.grpc_schema import SCHEMA
 class Grpc:
     """Messages of gRPC (``GrpcCodec``), which have the fields of the data model."""
 
+    takes_json = False
     service = f"{SCHEMA.package}.A2AService"
     methods: Mapping[str, Operation] = BY_NAME
     names: Mapping[str, str] = {name: name for name in BY_NAME}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from parley.model.cards import AgentCard
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InvalidParamsError
@@ -33,6 +35,7 @@ from parley.wire.v1_0 import cards
 
 _MEMBERS: dict[type, bytes] = {
     Task: b'{"task":',
+    msgspec.Raw: b'{"task":',  # a task that is JSON already
     Message: b'{"message":',
     TaskStatusUpdateEvent: b'{"statusUpdate":',
     TaskArtifactUpdateEvent: b'{"artifactUpdate":',
@@ -69,7 +72,12 @@ _PAGES: dict[type, str] = {
 
 
 class Json:
-    """Answers and events as ProtoJSON of the data model (``Codec``)."""
+    """Answers and events as ProtoJSON of the data model (``Codec``).
+
+    ``encode`` copies a task that is JSON already.
+    """
+
+    takes_json: bool = True
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Write the answer to an operation."""

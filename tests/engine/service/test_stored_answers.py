@@ -1,0 +1,170 @@
+"""Answers that are put together from the JSON of the store: the same, and nothing is decoded."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+import parley
+from parley import Agent, Turn
+from parley.engine.service.service import AgentService
+from parley.model import encoding
+from parley.model.encoding import encode
+from parley.model.extensions import IDEMPOTENT_SEND
+from parley.model.operations import BY_NAME
+from parley.model.requests import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SubscribeToTaskRequest,
+)
+from parley.model.service import CallContext
+from parley.model.tasks import Task
+from parley.server.http.streams import is_input_required
+from parley.server.run import serving
+from parley.store import snapshot
+from parley.wire import versions
+from tests.server.raw_http import ask, call, post
+
+pytestmark = pytest.mark.anyio
+
+CODEC = versions.dialect("1.0").jsonrpc
+LENGTHS = (None, 0, 1, 2, 99)
+
+
+def curious() -> Agent:
+    agent = Agent("Curious")
+
+    @agent.skill
+    async def wonder(turn: Turn) -> str:
+        """Asks again and again, and shows what it heard."""
+        text = turn.text
+        for n in range(99):
+            await turn.artifact(f"{text} ☃", name=f"heard {n}")
+            text = (await turn.ask("What else?")).text
+        return "Ah."
+
+    return agent
+
+
+def written(operation: str, answer: Any) -> Any:
+    """The value of an answer as a binding of 1.0 writes it."""
+    return json.loads(CODEC.write_result(BY_NAME[operation], answer))
+
+
+async def test_the_answers_have_the_same_value_as_those_that_were_decoded(talk: Any) -> None:
+    async with talk(curious()) as caller:
+        service, in_json, context = caller.service, caller.service.in_json, caller.context
+        task = await caller.task("go")
+        for text in ("one", "two ☃"):
+            await caller.task(text, task_id=task.id)
+        for length in LENGTHS:
+            get = GetTaskRequest(id=task.id, history_length=length)
+            shown, raw = await service.get_task(get, context), await in_json.get_task(get, context)
+            assert type(raw) is msgspec.Raw
+            assert type(shown) is Task
+            assert json.loads(encode(shown)) == written("GetTask", raw)
+            for artifacts in (None, False, True):
+                wanted = ListTasksRequest(history_length=length, include_artifacts=artifacts)
+                page = await in_json.list_tasks(wanted, context)
+                assert [type(each) for each in page.tasks] == [msgspec.Raw]
+                plain = await service.list_tasks(wanted, context)
+                assert written("ListTasks", page) == json.loads(encode(plain))
+        subscribe = SubscribeToTaskRequest(id=task.id)
+        items = []
+        for each in (service, in_json):
+            async with aclosing(each.subscribe_to_task(subscribe, context)) as stream:
+                items.append(await anext(stream))
+        assert items[0].seq == items[1].seq
+        assert [type(item.event) for item in items] == [Task, msgspec.Raw]
+        assert [is_input_required(item.event) for item in items] == [True, True]
+        events = [json.loads(CODEC.write_event(item)) for item in items]
+        assert events[0] == events[1]
+        cancel = CancelTaskRequest(id=task.id)
+        canceled = await in_json.cancel_task(cancel, context)
+        assert type(canceled) is msgspec.Raw
+        again = await service.cancel_task(cancel, context)
+        assert written("CancelTask", canceled) == json.loads(encode(again))
+
+
+async def test_replies_and_joined_streams_are_the_stored_task(talk: Any) -> None:
+    asked = CallContext(extensions=frozenset({IDEMPOTENT_SEND}))
+    async with talk(curious()) as caller:
+        service, in_json = caller.service, caller.service.in_json
+        task = await caller.task("go")
+        for length in LENGTHS:
+            before = await service.get_task(
+                GetTaskRequest(id=task.id, history_length=length), asked
+            )
+            options: dict[str, Any] = {} if length is None else {"history_length": length}
+            request = caller.request("more", task_id=task.id, **options)
+            async with aclosing(in_json.send_streaming_message(request, asked)) as stream:
+                first = await anext(stream)
+                async for _ in stream:
+                    pass
+            assert type(first.event) is msgspec.Raw
+            assert json.loads(CODEC.write_event(first)) == {"task": json.loads(encode(before))}
+            request = caller.request("at once", task_id=task.id, return_immediately=True, **options)
+            reply = await in_json.send_message(request, asked)
+            assert len(written("SendMessage", reply)["task"].get("history", ())) <= (
+                99 if length is None else length
+            )
+            await caller.task("and", task_id=task.id)
+        # A repeated message finds the task that its turn left.
+        request = caller.request("once", message_id="m1", task_id=task.id)
+        replies = [await in_json.send_message(request, asked) for _ in range(2)]
+        assert type(replies[1]) is msgspec.Raw
+        assert written("SendMessage", replies[0]) == written("SendMessage", replies[1])
+
+
+async def test_a_service_of_another_kind_sees_the_tasks_that_it_answers(talk: Any) -> None:
+    class Watching(AgentService):
+        seen: Task | None = None
+
+        async def get_task(self, request: GetTaskRequest, context: CallContext) -> Task:
+            self.seen = await super().get_task(request, context)
+            return self.seen
+
+    async with talk(curious()) as caller:
+        task = await caller.task("go")
+        watching = Watching.__new__(Watching)
+        vars(watching).update(vars(caller.service))
+        vars(watching).pop("in_json", None)
+        assert watching.in_json is watching
+        await watching.in_json.get_task(GetTaskRequest(id=task.id), caller.context)
+        assert type(watching.seen) is Task
+
+
+async def test_get_task_decodes_nothing_however_long_the_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[Any] = []
+
+    def counting(data: Any, kind: Any) -> Any:
+        decoded.append((kind, len(data)))
+        return encoding.decode(data, kind)
+
+    monkeypatch.setattr(snapshot, "decode", counting)
+    async with serving(parley.asgi(curious())) as url:
+        client = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "more"}]}
+        params: dict[str, Any] = {"message": client}
+        for turns in (1, 10):
+            for _ in range(turns):
+                answered = (await post(url, call("SendMessage", params))).json["result"]["task"]
+                params["message"]["taskId"] = answered["id"]
+            get = {"id": answered["id"]}
+            decoded.clear()
+            found = (await post(url, call("GetTask", get))).json["result"]
+            assert found == answered
+            rest = await ask(url, "GET", f"/tasks/{answered['id']}", headers={"A2A-Version": "1.0"})
+            assert rest.json == found
+            listed = (await post(url, call("ListTasks", {"includeArtifacts": True}))).json
+            assert listed["result"]["tasks"] == [found]
+            assert decoded == []
+            old = await post(url, call("tasks/get", get), {"A2A-Version": "0.3"})
+            assert len(old.json["result"]["history"]) == len(found["history"])
+            assert [kind for kind, _ in decoded] == [Task]

@@ -1,0 +1,255 @@
+"""The JSON of a task, joined from the pieces that a store holds, is the task (L4)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from parley.model.encoding import encode
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.struct import Timestamp
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.store.admin.export_format import export_to
+from parley.store.admin.import_check import lines_in
+from parley.store.admin.importer import import_into
+from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.events import TurnStarted
+from parley.store.fold import Fold, fold
+from parley.store.memory import MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskRecord
+from parley.store.snapshot import StoredTask
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import TaskStore
+from tests.store.making import SCOPE, addition, chunk, creation, pieces, status, status_of, task
+from tests.strategies import json_objects, texts, value_of
+
+OPEN = [state for state in TaskState if not state.is_terminal][2:]
+IDS = st.sampled_from(["one", "zwei ☃", "\x1e\n\u2028"])
+
+statuses = st.builds(
+    lambda state, message, at: replace(status_of(state, at=at), message=message),
+    st.sampled_from(OPEN),
+    st.none() | value_of(Message),
+    st.integers(-62135596800000, 253402300799999),
+)
+artifacts = st.builds(
+    lambda artifact, id: replace(artifact, artifact_id=id), value_of(Artifact), IDS
+)
+tasks = st.builds(
+    lambda context_id, status, artifacts, history, metadata: Task(
+        id="-", context_id=context_id, status=status, artifacts=artifacts, history=history,
+        metadata=metadata,
+    ),
+    texts,
+    statuses,
+    st.lists(artifacts, max_size=2, unique_by=lambda artifact: artifact.artifact_id),
+    st.lists(value_of(Message), max_size=3),
+    st.none() | json_objects,
+)  # fmt: skip
+events = st.one_of(
+    st.builds(
+        lambda artifact, append: TaskArtifactUpdateEvent(
+            task_id="-", context_id="c", artifact=artifact, append=append
+        ),
+        artifacts,
+        st.booleans(),
+    ),
+    st.builds(lambda s: TaskStatusUpdateEvent(task_id="-", context_id="c", status=s), statuses),
+    st.builds(
+        lambda said: TurnStarted(turn=1, messages=tuple(said)),
+        st.lists(value_of(Message), max_size=2),
+    ),
+)
+appends = st.lists(st.tuples(st.lists(events, min_size=1, max_size=3), st.booleans()), max_size=4)
+"""The events of further appends, each with whether it stores what the artifacts lack."""
+
+
+class Opened:
+    """An open store, used from a test that is not async."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self.store = store
+        self.runner = asyncio.Runner()
+        self.count = 0
+        self.runner.run(store.open(lambda _: None))
+
+    def close(self) -> None:
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+    def write(self, first: Task, more: Sequence[tuple[Sequence[Any], bool]]) -> Task:
+        """Write a log; return the fold of its events, which the store has no part in."""
+        self.count += 1
+        id = f"task {self.count:03}"
+        first = replace(first, id=id)
+        folding, written = Fold(), [first]
+        folding.apply(first)
+
+        async def work() -> None:
+            made = creation(id, first=first, artifacts=folding.take_unsaved())
+            seq = await self.store.append(
+                msgspec.structs.replace(made, context_id=first.context_id)
+            )
+            for group, saves in more:
+                named = [replace(e, task_id=id) if hasattr(e, "task_id") else e for e in group]
+                for event in named:
+                    folding.apply(event)
+                kept = folding.take_unsaved() if saves else None
+                seq = await self.store.append(addition(id, seq, *named, artifacts=kept))
+                written.extend(named)
+
+        self.runner.run(work())
+        return fold(written)
+
+    def load(self, id: str, **options: Any) -> TaskRecord:
+        record = self.runner.run(self.store.load(id, **options))
+        assert record is not None
+        return record
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    store: TaskStore
+    if request.param == "memory":
+        store = MemoryTaskStore()
+    elif request.param == "sqlite":
+        store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="OFF")
+    else:
+        store = PostgresTaskStore(request.getfixturevalue("postgres_url"))
+    opened = Opened(store)
+    yield opened
+    opened.close()
+
+
+def shown(whole: Task, length: int | None, has_artifacts: bool) -> Task:
+    """A task as callers ask for it."""
+    history = whole.history if length is None else whole.history[-length:] if length else ()
+    return replace(whole, history=history, artifacts=whole.artifacts if has_artifacts else ())
+
+
+def assert_is(stored: StoredTask, expected: Task) -> None:
+    """Check that the joined pieces are what the encoder writes of a task, and read as it."""
+    assert json.loads(stored.json()) == json.loads(encode(expected))
+    assert stored.task() == expected
+
+
+def check(opened: Opened, whole: Task) -> None:
+    for length in (None, 0, 1, 2, 99):
+        for has_artifacts in (True, False):
+            record = opened.load(whole.id, history=length, artifacts=has_artifacts)
+            assert_is(record.stored, shown(whole, length, has_artifacts))
+            query = TaskQuery(
+                scope=SCOPE, context_id=whole.context_id, history=length, artifacts=has_artifacts
+            )
+            if whole.context_id == "listed":
+                listed = opened.runner.run(opened.store.list(query)).stored[0]
+                assert_is(listed, shown(whole, length, has_artifacts))
+
+
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(first=tasks, more=appends)
+def test_the_pieces_of_any_task_are_the_task(
+    opened: Opened, first: Task, more: Sequence[tuple[Sequence[Any], bool]]
+) -> None:
+    check(opened, opened.write(first, more))
+
+
+def nested(depth: int) -> Any:
+    value: Any = "☃"
+    for _ in range(depth):
+        value = {"<": [value]}
+    return value
+
+
+def test_deep_large_and_empty_tasks_are_what_was_written(opened: Opened) -> None:
+    bare = replace(task("-"), history=(), context_id="")
+    deep = Part(data=nested(60))
+    said = Message(message_id="m", role=Role.USER, parts=(deep, Part(raw=bytes(range(256)))))
+    large = replace(bare, context_id="listed", history=(said,) * 50, metadata={"": nested(60)})
+    tail = [([chunk("-", "x\x1c\x1d\x1e\x1f\u2028 ☃"), chunk("-", "")], False)] * 3
+    closing = TaskArtifactUpdateEvent(
+        task_id="-", context_id="", artifact=Artifact(artifact_id="empty", parts=()),
+        last_chunk=True,
+    )  # fmt: skip
+    for first in (bare, replace(bare, metadata={}), large):
+        for more in ([], tail, [([closing], False)], [([closing], True), *tail]):
+            check(opened, opened.write(first, more))
+
+
+def test_times_are_written_as_the_encoder_writes_them() -> None:
+    for at in (-62135596800000, -1, 0, 999, 1_700_000_000_123, 253402300799999):
+        stored = StoredTask(task_id="t", context_id="", state=TaskState.WORKING, status_at=at)
+        timestamp = json.loads(stored.json())["status"]["timestamp"]
+        assert timestamp == json.loads(encode(Timestamp.from_milliseconds(at)))
+
+
+def test_what_a_tail_changes_is_the_fold_of_all_chunks(opened: Opened) -> None:
+    """A chunk may add to an artifact, change its head, replace it, or begin one (FIELD rule 6)."""
+    saved = chunk("-", "a", append=False, artifact_id="kept", metadata={"x": 1, "y": 1})
+    tail = [
+        chunk("-", "b", artifact_id="kept", name="named", metadata={"y": 2}, extensions=("e",)),
+        chunk("-", "c", artifact_id="unknown"),
+        chunk("-", "d", append=False, artifact_id="kept", description="anew"),
+        chunk("-", "e", artifact_id="kept", name="late", last=True),
+        status("-", TaskState.INPUT_REQUIRED, "?"),
+        chunk("-", "f", artifact_id="unknown", name="known"),
+    ]
+    for end in range(len(tail) + 1):
+        whole = opened.write(task("-"), [([saved], True), (tail[:end] or [saved], False)])
+        check(opened, whole)
+        changed = {each.artifact.artifact_id for each in tail[:end] if hasattr(each, "artifact")}
+        assert opened.load(whole.id).unsaved == (changed or {"kept"})
+
+
+@pytest.mark.anyio
+async def test_what_is_imported_is_answered_as_our_encoder_writes_it(tmp_path: Path) -> None:
+    """An export that somebody wrote by hand: spaces, escapes, a member that is there twice."""
+    source = SqliteTaskStore(tmp_path / "source.db")
+    await source.open(lambda _: None)
+    first = replace(task("t"), metadata={"key": "value"})
+    late = chunk("t", "hello", append=False)
+    await source.append(creation("t", first=first))
+    await source.append(addition("t", 1, late, turn_open=False))
+    await source.close()
+    file = io.BytesIO()
+    with SqliteAdmin(tmp_path / "source.db").reading() as reading:
+        export_to(reading, file.write, by="a test")
+    *lines, trailer = file.getvalue().splitlines(keepends=True)
+    oddly = {
+        b'"hello"': b'\t "h\\u0065llo" ',
+        b'"artifactId":': b'"artifactId":"other" , "artifactId" : ',
+    }
+    for usual, odd in oddly.items():
+        lines = [line.replace(usual, odd) if b'"payload"' in line else line for line in lines]
+    assert b"\\u0065" in b"".join(lines)
+    ending = json.loads(trailer)
+    ending["sha256"] = hashlib.sha256(b"".join(lines)).hexdigest()
+    target = SqliteAdmin(tmp_path / "target.db")
+    with target.writing() as writing:
+        edited = b"".join([*lines, json.dumps(ending, separators=(",", ":")).encode() + b"\n"])
+        import_into(writing, lines_in(io.BytesIO(edited)))
+    store = SqliteTaskStore(tmp_path / "target.db")
+    await store.open(lambda _: None)
+    record = await store.load("t")
+    await store.close()
+    assert record is not None
+    assert not record.stored.tail
+    assert pieces(first, late)[0].parts == record.stored.artifacts[0][2]
+    assert record.stored.history == encode(first.history[0])
+    assert_is(record.stored, fold([first, late]))
