@@ -66,12 +66,13 @@ ROWS = (
 def load_of(row: Row, who: str, seconds: float, shrink: int) -> list[str]:
     """Return the arguments of the load generator, ``shrink`` times less where sizes are fixed."""
     load = [*row.load]
-    if load[0] == "held":
-        load[-1] = str(int(load[-1]) // shrink)
-        return load
-    load += ["--seconds", str(seconds)]
-    if load[0] == "streams":
-        load += ["--chunks", str(SHORT.get(who, 1000) // shrink)]
+    for name, given in (("--seconds", str(seconds)), ("--chunks", str(SHORT.get(who, 1000)))):
+        if name not in load and load[0] in ("requests", "streams", "first"):
+            load += [name, given]
+    for name in ("--chunks", "--repeat") + (("--connections",) if row.figure == "bytes" else ()):
+        if shrink > 1 and name in load:
+            at = load.index(name) + 1
+            load[at] = str(max(1, int(load[at]) // shrink))
     if who == BARE:  # it has one answer; the last of two options counts
         load += ["--check", "fixed"]
     return load

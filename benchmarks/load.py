@@ -320,6 +320,8 @@ def timed_out() -> list[tuple[selectors.SelectorKey, int]]:
     raise Unexpected("the server stopped answering")
 
 
+WRONG = 3
+"""The exit status after a wrong answer."""
 MEMORY = {"idle": idle, "held": held, "parked": parked}
 
 
@@ -350,7 +352,10 @@ def main() -> None:
             print(json.dumps({"bytes": bytes_each}))
         else:
             print(json.dumps(timed(options)))
-    except (Unexpected, OSError) as error:
+    except Unexpected as error:
+        print(f"{options.what}: {error}", file=sys.stderr)
+        sys.exit(WRONG)
+    except OSError as error:
         sys.exit(f"{options.what}: {error}")
 
 

@@ -122,7 +122,7 @@ def running(
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(3)  # what it would still finish is of no use to anyone
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

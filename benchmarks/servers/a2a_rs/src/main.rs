@@ -7,6 +7,7 @@ use std::sync::Arc;
 use a2a::*;
 use a2a_server::jsonrpc::jsonrpc_router;
 use a2a_server::{AgentExecutor, DefaultRequestHandler, ExecutorContext, InMemoryTaskStore};
+use axum::serve::ListenerExt;
 use futures::stream::{self, BoxStream, StreamExt};
 
 type Event = Result<StreamResponse, A2AError>;
@@ -71,7 +72,11 @@ impl Of {
 }
 
 fn status(state: TaskState) -> TaskStatus {
-    TaskStatus { state, message: None, timestamp: None }
+    TaskStatus {
+        state,
+        message: None,
+        timestamp: None,
+    }
 }
 
 fn in_turn(events: Vec<StreamResponse>) -> BoxStream<'static, Event> {
@@ -82,7 +87,10 @@ impl AgentExecutor for Agent {
     fn execute(&self, context: ExecutorContext) -> BoxStream<'static, Event> {
         let message = context.message.expect("a message started it");
         let text: String = message.parts.iter().filter_map(Part::as_text).collect();
-        let of = Of { task_id: context.task_id, context_id: context.context_id };
+        let of = Of {
+            task_id: context.task_id,
+            context_id: context.context_id,
+        };
         match self.does.as_str() {
             "reply" => {
                 let mut reply = of.said(text);
@@ -97,7 +105,10 @@ impl AgentExecutor for Agent {
             ]),
             "stream" => {
                 let chunks: usize = text.parse().expect("a number of chunks");
-                let begun = in_turn(vec![of.submitted(vec![message]), of.state(TaskState::Working)]);
+                let begun = in_turn(vec![
+                    of.submitted(vec![message]),
+                    of.state(TaskState::Working),
+                ]);
                 let ended = in_turn(vec![of.state(TaskState::Completed)]);
                 // A reader that is 32 events behind is dropped: it must have a chance to read.
                 let chunks = stream::iter(0..chunks).then(move |n| {
@@ -109,9 +120,12 @@ impl AgentExecutor for Agent {
                 });
                 begun.chain(chunks).chain(ended).boxed()
             }
-            "wait" => in_turn(vec![of.submitted(vec![message]), of.state(TaskState::Working)])
-                .chain(stream::pending())
-                .boxed(),
+            "wait" => in_turn(vec![
+                of.submitted(vec![message]),
+                of.state(TaskState::Working),
+            ])
+            .chain(stream::pending())
+            .boxed(),
             _ => {
                 let mut history = vec![message];
                 history.extend((1..20).map(|n| of.said(format!("message {n} of a conversation"))));
@@ -121,7 +135,10 @@ impl AgentExecutor for Agent {
     }
 
     fn cancel(&self, context: ExecutorContext) -> BoxStream<'static, Event> {
-        let of = Of { task_id: context.task_id, context_id: context.context_id };
+        let of = Of {
+            task_id: context.task_id,
+            context_id: context.context_id,
+        };
         in_turn(vec![of.state(TaskState::Canceled)])
     }
 }
@@ -132,12 +149,19 @@ async fn main() {
     let [_, port, does] = &words[..] else {
         panic!("usage: measured PORT reply|task|stream|wait|talk");
     };
-    let capabilities = AgentCapabilities { streaming: Some(true), ..Default::default() };
+    let capabilities = AgentCapabilities {
+        streaming: Some(true),
+        ..Default::default()
+    };
     let handler =
         DefaultRequestHandler::new(Agent { does: does.clone() }, InMemoryTaskStore::new())
             .with_capabilities(capabilities);
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}"))
         .await
-        .expect("the port is free");
-    axum::serve(listener, jsonrpc_router(Arc::new(handler))).await.expect("it serves");
+        .expect("the port is free")
+        // Else the second packet of an answer waits for the client's acknowledgement, for 40 ms.
+        .tap_io(|connection| drop(connection.set_nodelay(true)));
+    axum::serve(listener, jsonrpc_router(Arc::new(handler)))
+        .await
+        .expect("it serves");
 }
