@@ -193,12 +193,7 @@ def check_fixed(answers: Sequence[tuple[int, bytes]]) -> None:
         demand(said is not None and texts(said) == [FIXED_TEXT], body)
 
 
-CHECKS = {
-    "reply": check_replies,
-    "task": check_tasks,
-    "get": check_read,
-    "fixed": check_fixed,
-}
+CHECKS = {"reply": check_replies, "task": check_tasks, "get": check_read, "fixed": check_fixed}
 
 
 def texts(of: Message | Artifact) -> list[str]:

@@ -9,8 +9,12 @@ RUST, GO, JS, FASTA2A, PYTHON = "a2a-rs", "a2a-go", "a2a-js", "fasta2a", "a2a-py
 PEERS = (RUST, GO, JS, FASTA2A, PYTHON)
 EVERYONE = (BARE, TYPED, PARLEY, *PEERS)
 MEMORY, DISK = "memory:", "{store}"
-SHORT = {JS: 200, FASTA2A: 200, PYTHON: 100}
-"""Chunks of a stream where a thousand take too long. Shorter streams cost these less for each."""
+OURS = (BARE, TYPED, PARLEY)
+SHORT = {RUST: 200, GO: 200, JS: 200, FASTA2A: 200, PYTHON: 100}
+"""Chunks of a stream of an SDK, where a thousand take too long; a quarter of it on disk.
+
+Each chunk costs most of them more the longer the stream is, so this favours them.
+"""
 
 
 class Row(NamedTuple):
@@ -66,7 +70,8 @@ ROWS = (
 def load_of(row: Row, who: str, seconds: float, shrink: int) -> list[str]:
     """Return the arguments of the load generator, ``shrink`` times less where sizes are fixed."""
     load = [*row.load]
-    for name, given in (("--seconds", str(seconds)), ("--chunks", str(SHORT.get(who, 1000)))):
+    chunks = SHORT.get(who, 1000) // (4 if who in SHORT and row.where == DISK else 1)
+    for name, given in (("--seconds", str(seconds)), ("--chunks", str(chunks))):
         if name not in load and load[0] in ("requests", "streams", "first"):
             load += [name, given]
     for name in ("--chunks", "--repeat") + (("--connections",) if row.figure == "bytes" else ()):

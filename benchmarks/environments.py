@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
 
 from tests.peers.environments import FASTA2A, GO_2_4, JS_1_3, NotMade, Peer, alone, command
 
@@ -91,7 +92,12 @@ def rust(*, build: bool = False) -> list[str]:
         raise Unavailable("there is no cargo")
     PEERS.mkdir(exist_ok=True)
     with alone(PEERS / "a2a-rs-server.lock"):
-        where = ["--manifest-path", str(sources / "Cargo.toml"), "--target-dir", str(RUST / "target")]
+        where = [
+            "--manifest-path",
+            str(sources / "Cargo.toml"),
+            "--target-dir",
+            str(RUST / "target"),
+        ]
         try:
             run([cargo, "build", "--release", "--locked", "--quiet", *where])
         except (OSError, subprocess.CalledProcessError) as error:

@@ -30,9 +30,9 @@ BESIDE = {
 BANDS = {"cpu_us": (0.7, 1.35), "p50_ms": (0.4, 2.0), "bytes": (0.6, 1.5)}
 """The bands around what is expected, by the kind of figure: a latency varies more than CPU."""
 ABOUT = (
-    "Parley's cost divided by the typed app's (servers/typed.py) of the same run, and the band that "
-    "`make bench-quick` holds it to. The bands are for noise, of the machine and of its other work. "
-    "Written by `make bench-quick ARGS=--write`."
+    "Parley's cost divided by the typed app's (servers/typed.py) of one run, and the band that "
+    "`make bench-quick` holds it to: for noise, of the machine and of its other work. "
+    "`make bench-quick ARGS=--write` writes it."
 )
 
 
@@ -41,6 +41,7 @@ def measured(only: str, rounds: int, seconds: float, shrink: int) -> dict[str, f
     figures: dict[str, dict[str, Any]] = {}
     wanted = [row for row in ROWS if only in row.name]
     needed = {row.name for row in wanted} | {BESIDE.get(row.name, row.name) for row in wanted}
+    beside = {row["what"]: row["ratio"] for row in calls(only, rounds)}
     for row in ROWS:
         if row.name not in needed:
             continue
@@ -52,23 +53,25 @@ def measured(only: str, rounds: int, seconds: float, shrink: int) -> dict[str, f
     report.progress("")
     ratios = {
         row.name: report.ratio(
-            row.name,
-            figures[row.name][PARLEY],
-            figures[BESIDE.get(row.name, row.name)][TYPED],
+            row.name, figures[row.name][PARLEY], figures[BESIDE.get(row.name, row.name)][TYPED]
         )
         for row in wanted
     }
-    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None} | beside
+
+
+def calls(only: str, rounds: int) -> list[dict[str, Any]]:
+    """Return the rows of clients and of gRPC that are asked for."""
+    if not any(only in name for name in ("client", "gRPC server", "reading a stream")):
+        return []
+    report.step("clients and gRPC ...")
+    return [row for row in rows.calls(rounds) if only in row["what"]]
 
 
 def expectation(name: str, ratio: float) -> dict[str, float]:
     """Return what is expected of a row from now on."""
     low, high = BANDS[report.figure_of(name)]
-    return {
-        "ratio": round(ratio, 2),
-        "from": round(ratio * low, 2),
-        "to": round(ratio * high, 2),
-    }
+    return {"ratio": round(ratio, 2), "from": round(ratio * low, 2), "to": round(ratio * high, 2)}
 
 
 def compared(ratios: dict[str, float], expected: dict[str, Any]) -> tuple[list[str], bool]:
@@ -81,7 +84,9 @@ def compared(ratios: dict[str, float], expected: dict[str, Any]) -> tuple[list[s
             lines.append([name, "", "", f"{ratio:.2f}", "not expected: write it down"])
             good = False
             continue
-        verdict = "SLOWER" if ratio > band["to"] else "faster" if ratio < band["from"] else "as ever"
+        verdict = (
+            "SLOWER" if ratio > band["to"] else "faster" if ratio < band["from"] else "as ever"
+        )
         good = good and verdict == "as ever"
         lines.append(
             [
@@ -100,8 +105,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--shrink", type=int, default=1, help="streams so many times shorter")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--write", action="store_true", help="expect this from now on")
@@ -113,7 +118,7 @@ def main() -> None:
     print("\n".join(lines))
     if options.write:
         told["ratios"] |= {name: expectation(name, ratio) for name, ratio in ratios.items()}
-        EXPECTED.write_text(json.dumps({"about": ABOUT, **told}, indent=1) + "\n", "utf-8")
+        EXPECTED.write_text(json.dumps({**told, "about": ABOUT}, indent=1) + "\n", "utf-8")
     elif not good:
         raise SystemExit("a ratio left its band: measure again with a quiet machine, then say why")
 

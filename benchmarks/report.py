@@ -6,9 +6,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from cases import BARE, EVERYONE, PARLEY, PEERS, ROWS, TYPED
+from cases import EVERYONE, PARLEY, PEERS, ROWS, TYPED
 
 SLOWEST_CLOCK = 0.9
 """The part of its time that the load generator may be busy: beyond it, it was the limit."""
@@ -46,8 +47,15 @@ def figure_of(row: str) -> str:
 
 
 def ratio(row: str, ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> float | None:
-    """Return how much more the first costs than the second."""
+    """Return how much more the first costs than the second.
+
+    Of CPU times it is the median of the rounds' ratios: what disturbs a round disturbs both.
+    """
     counts = figure_of(row)
+    if ours and theirs and counts == "cpu_us":
+        pairs = list(zip(ours.get("each", ()), theirs.get("each", ()), strict=False))
+        if pairs:
+            return median(our / their for our, their in pairs)
     if not ours or not theirs or ours.get(counts) is None or not theirs.get(counts):
         return None
     return float(ours[counts] / theirs[counts])
@@ -144,9 +152,7 @@ def text(results: dict[str, Any]) -> str:
             lines += [*aligned(part), ""]
     lines += besides(results)
     lines += [f"the load generator was the limit: {case}" for case in limited(results)]
-    lines += [f"not measured: {case}: {why}" for case, why in results.get("missing", {}).items()]
-    choices = results.get("choices", {})
-    lines += [f"not measured: {name}: {why}" for name, why in choices.get("missing", {}).items()]
+    lines += left_out(results)
     return "\n".join(lines)
 
 
@@ -215,13 +221,30 @@ def first_place(results: dict[str, Any]) -> list[str]:
     ]
 
 
+def where_better(results: dict[str, Any]) -> list[str]:
+    """Return a line for each row in which an SDK costs less than Parley."""
+    lines = []
+    for name, by_whom in results.get("rows", {}).items():
+        for who in PEERS:
+            found = ratio(name, by_whom.get(who), by_whom.get(PARLEY))
+            if found is not None and found < 1:
+                lines.append(f"- {name}: {who} takes {found:.2f} of what Parley takes.")
+    return lines or ["- In this run, nowhere."]
+
+
+def left_out(results: dict[str, Any]) -> list[str]:
+    """Return a line for each figure that could not be measured."""
+    choices = results.get("choices", {}).get("missing", {})
+    missing = {**results.get("missing", {}), **choices}
+    return [f"- Not measured: {case}: {why}" for case, why in missing.items()]
+
+
 PLACES = {
     "figures": first_place,
     "calls": lambda results: marked(calls_table(results)) if results.get("calls") else [],
     "choices": lambda results: marked(choices_table(results)) if results.get("choices") else [],
-    "missing": lambda results: [
-        f"- {case}: {why}" for case, why in results.get("missing", {}).items()
-    ],
+    "better": where_better,
+    "left out": left_out,
 }
 
 

@@ -44,9 +44,10 @@ def generate(load: Sequence[str], server: Server) -> dict[str, Any]:
 
 
 def medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the median of every figure of some rounds, and how many there were."""
+    """Return the median of every figure of some rounds; ``each`` has the CPU times of all."""
     names = [name for name, value in rounds[0].items() if isinstance(value, int | float)]
-    return {name: median(one[name] for one in rounds) for name in names} | {"rounds": len(rounds)}
+    each = [one["cpu_us"] for one in rounds if "cpu_us" in one]
+    return {name: median(one[name] for one in rounds) for name in names} | {"each": each}
 
 
 class Measured:
@@ -103,6 +104,22 @@ def measure(
     absent = {**found.missing, **found.wrong}
     found.figures = {name: medians(of) for name, of in by_whom.items() if name not in absent}
     return found
+
+
+def calls(rounds: int) -> list[dict[str, Any]]:
+    """Measure clients and gRPC by ``calls.py``, which has processes of its own.
+
+    Without that script there is nothing. Raises ``SystemExit`` with what went wrong.
+    """
+    script = HERE / "calls.py"
+    if not script.exists():
+        return []
+    command = [sys.executable, str(script), "--json", "--rounds", str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"calls.py: {done.stderr.strip()[-2000:]}")
+    measured: list[dict[str, Any]] = json.loads(done.stdout)
+    return measured
 
 
 def arguments_of(row: Row, who: str, store: Path) -> list[str]:

@@ -11,7 +11,8 @@
 
 Every server runs on one core, the load generator on another. The rounds of a row are interleaved:
 each round measures everyone once, so that what else the machine does hits all alike; the figures
-are medians over the rounds. Every answer is checked, and a wrong one makes the run fail.
+are medians over the rounds. Every answer is checked: a wrong one of an SDK leaves it out of its
+row, one of ours makes the run fail.
 
 A run that is broken off goes on where it was, if neither the sources nor its options have changed.
 """
@@ -21,8 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,15 +34,18 @@ import machine
 import report
 import rows
 import stored
-from cases import DISK, EVERYONE, MEMORY, PARLEY, PYTHON, ROWS, Row
+from cases import DISK, EVERYONE, MEMORY, OURS, PARLEY, PYTHON, ROWS, Row
 from processes import HERE, allow_many_files
 
 ROOT = HERE.parent
 RESULTS = HERE / "results.json"
+SOURCES = (".py", ".sql", ".rs", ".go", ".cjs")
 PARTS = ("rows", "calls", "choices")
 OF_A_FLEET = ("memory", "fleet", "stored")
 GROWTH = tuple(
-    Row(f"{chunks:,} chunks in {kind}", "stream", where, (*load, "--chunks", str(chunks)), (PARLEY,))
+    Row(
+        f"{chunks:,} chunks in {kind}", "stream", where, (*load, "--chunks", str(chunks)), (PARLEY,)
+    )
     for kind, where in (("memory", MEMORY), ("SQLite", DISK))
     for chunks, load in (
         (1_000, ("streams", "--connections", "1", "--seconds", "0", "--repeat", "25")),
@@ -96,29 +99,18 @@ class Kept:
 
 def key_of(options: argparse.Namespace) -> str:
     """Return a digest of what is measured, and how."""
-    digest = hashlib.sha256(repr(sorted(vars(options).items())).encode())
+    how = options.rounds, options.seconds, options.who, options.quick, options.million
+    digest = hashlib.sha256(repr(how).encode())
     for folder in (ROOT / "src", HERE):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in SOURCES:
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def of_a_row(row: Row, options: argparse.Namespace, shrink: int) -> dict[str, Any]:
-    """Measure a row, as a piece."""
-    found = rows.measure(row, options.who, options.rounds, options.seconds, shrink)
-    return vars(found)
-
-
-def of_calls(options: argparse.Namespace) -> Any:
-    """Run the measurement of clients and of gRPC, if it is there."""
-    script = HERE / "calls.py"
-    if not script.exists():
-        return []
-    command = [sys.executable, str(script), "--json", "--rounds", str(options.rounds)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"calls.py: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout)
+def measured(row: Row, options: argparse.Namespace, shrink: int) -> rows.Measured:
+    """Measure a row as the options say."""
+    return rows.measure(row, options.who, options.rounds, options.seconds, shrink)
 
 
 def main() -> None:
@@ -129,24 +121,29 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine.describe()}
     shrink = 20 if options.quick else 1
     wrong: list[str] = []
+
+    def row_of(row: Row) -> dict[str, Any]:
+        """Measure a row; the wrong answers of others leave them out, those of ours end the run."""
+        piece = kept.get(row.name, lambda: vars(measured(row, options, shrink)))
+        for who, why in piece["wrong"].items():
+            if who in OURS:
+                wrong.append(f"{row.name}, {who}: {why}")
+            piece["missing"][who] = f"a wrong answer: {why}"
+        for who, why in piece["missing"].items():
+            results["missing"][f"{row.name}, {who}"] = " ".join(why.split())[:200]
+        return piece["figures"]
+
     if "rows" in options.parts:
         results |= {"rows": {}, "missing": {}, "growth": {}}
         for row in ROWS:
             if options.only in row.name and set(options.who) & set(row.who):
-                piece = kept.get(row.name, lambda row=row: of_a_row(row, options, shrink))
-                results["rows"][row.name] = piece["figures"]
-                results["missing"] |= {
-                    f"{row.name}, {who}": why for who, why in piece["missing"].items()
-                }
-                wrong += [f"{row.name}, {who}: {why}" for who, why in piece["wrong"].items()]
+                results["rows"][row.name] = row_of(row)
         if not options.only and PARLEY in options.who:
             for row in GROWTH:
-                piece = kept.get(row.name, lambda row=row: of_a_row(row, options, shrink))
-                results["growth"][row.name] = piece["figures"].get(PARLEY, {})
-                wrong += [f"{row.name}: {why}" for why in piece["wrong"].values()]
+                results["growth"][row.name] = row_of(row).get(PARLEY, {})
             results["import_seconds"] = machine.import_seconds("parley", 3)
     if "calls" in options.parts:
-        results["calls"] = kept.get("calls", lambda: of_calls(options))
+        results["calls"] = kept.get("calls", lambda: rows.calls(options.rounds))
     if "choices" in options.parts:
         results["choices"] = kept.get(
             "choices", lambda: choices.measure(options.rounds, options.seconds)
@@ -181,9 +178,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="measure all, though some is done")
     options = parser.parse_args()
     options.who = options.who.split(",")
-    options.parts = (
-        [*PARTS, *OF_A_FLEET] if options.parts == "all" else options.parts.split(",")
-    )
+    options.parts = [*PARTS, *OF_A_FLEET] if options.parts == "all" else options.parts.split(",")
     for name, given, known in (
         ("parts", options.parts, (*PARTS, *OF_A_FLEET)),
         ("who", options.who, EVERYONE),
@@ -204,7 +199,7 @@ def of_fleets(options: argparse.Namespace, kept: Kept) -> dict[str, Any]:
     if "memory" in options.parts:
         further["memory"] = {"missing": {}}
         for row in MEMORY_OF:
-            piece = kept.get(row.name, lambda row=row: of_a_row(row, options, 1))
+            piece = kept.get(row.name, lambda row=row: vars(measured(row, options, 1)))
             absent = piece["missing"] | piece["wrong"]
             figures = {who: figure["bytes"] for who, figure in piece["figures"].items()}
             further["memory"][row.name] = figures
@@ -230,7 +225,7 @@ def of_stored_tasks(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def keep(results: dict[str, Any], further: dict[str, Any], write: bool) -> None:
-    """Write the figures to results.json beside those of other parts, and to the documents if asked."""
+    """Write the figures beside those of other parts, and into the documents if asked."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     measured_on = results.pop("machine")
     if results:
@@ -245,5 +240,12 @@ def keep(results: dict[str, Any], further: dict[str, Any], write: bool) -> None:
         fleet_report.write(kept, ROOT / "docs/benchmarks.md")
 
 
+def broken_off(signum: int, frame: object) -> None:
+    """End in order, so that the servers end too."""
+    raise SystemExit("\nbroken off: the same command goes on from here")
+
+
 if __name__ == "__main__":
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, broken_off)
     main()

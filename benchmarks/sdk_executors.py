@@ -25,7 +25,8 @@ ROWS = (
 )
 COMMANDS = {
     who: lambda script=script: [
-        environments.official(with_parley=True), str(environments.SERVERS / script)
+        environments.official(with_parley=True),
+        str(environments.SERVERS / script),
     ]
     for who, script in ((PARLEY, "sdk_on_parley.py"), (PYTHON, "official.py"))
 }

@@ -1,8 +1,9 @@
 """The same agents on the official SDK's own server (a2a-sdk), as its documentation builds one.
 
 Runs in an environment of its own (see ``environments.py``).
-Arguments: the port, reply|task|stream|talk|wait|ask|ticks, and ``memory:``, the path of a SQLite file,
-or the URL of a PostgreSQL database: it is then a replica of a cluster (``a2a.server.cluster``).
+Arguments: the port, reply|task|stream|talk|wait|ask|ticks, and ``memory:``, the path of a SQLite
+file, or the URL of a PostgreSQL database: it is then a replica of a cluster
+(``a2a.server.cluster``).
 ``pin=no`` lets it run on any core.
 """
 
@@ -148,14 +149,7 @@ def stores(where: str) -> tuple[TaskStore, DatabaseTaskEventStream | None]:
     return VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
 
 
-EXECUTORS = {
-    "reply": Reply,
-    "task": Work,
-    "stream": Stream,
-    "talk": Talk,
-    "wait": Wait,
-    "ask": Ask,
-}
+EXECUTORS = {"reply": Reply, "task": Work, "stream": Stream, "talk": Talk, "wait": Wait, "ask": Ask}
 
 
 def card_at(port: int) -> AgentCard:
