@@ -6,8 +6,10 @@ nor, where several replicas share a store, on which of them is asked.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import pytest
+import uvicorn
 
 import parley
 from parley.client import RemoteAgent
@@ -23,14 +26,17 @@ from parley.host.in_process import InProcessTransport, Site
 from parley.model.operations import BY_NAME
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions
-from parley.server.run import serving
+from parley.server.run import over_grpc, serving
 from parley.server.settings import Settings
 from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, plain, strict, who
+from tests.polling import until
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 VERSIONS = ("1.0", "0.3")
-STORES = ("memory", "sqlite", "postgres", "postgres+redis")
+STORES = ("memory", "mounted", "sqlite", "postgres", "postgres+redis")
+"""Stores; ``mounted`` is one in memory under another ASGI server (uvicorn), the rest is served by
+Parley's own connections."""
 REPLICAS = {"postgres": 2, "postgres+redis": 3}
 WAYS = [(binding, version) for version in VERSIONS for binding in BINDINGS]
 SPEECHES = [*WAYS, ("JSONRPC", "1.0", "in-process"), ("ENVELOPE", "1.0")]
@@ -144,12 +150,28 @@ async def serve(
             addresses = []
             for _ in range(REPLICAS.get(request.param, 1)):
                 app = asgi(store=store, **{**options, **others})
-                running = serving(app, grpc=GrpcOptions(port=0))
+                serve_it = under_uvicorn if request.param == "mounted" else serving
+                running = serve_it(app, grpc=GrpcOptions(port=0))
                 addresses.append(await stack.enter_async_context(running))
                 SITES[addresses[-1]] = Site(app)
             return addresses
 
         yield replicas
+
+
+@asynccontextmanager
+async def under_uvicorn(app: App, *, grpc: GrpcOptions) -> AsyncIterator[str]:
+    """Serve an app under uvicorn as it is, and over gRPC."""
+    host = "127.0.0.1"
+    sock = socket.create_server((host, 0))
+    address = f"http://{host}:{sock.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None))
+    async with app.lifespan(), over_grpc(app, grpc, host, address, grace=5):
+        task = asyncio.create_task(server._serve([sock]))
+        await until(lambda: server.started or task.done())
+        yield address
+        server.should_exit = True
+        await task
 
 
 @pytest.fixture(scope="session")

@@ -236,7 +236,9 @@ def test_a_request_within_a_body_of_unclear_length_is_not_answered(
     outer = head(version, *framing).replace(b"Connection: close\r\n", b"")
     received = exchanged(url, outer + b"\r\n0\r\n\r\n" + inner, ends=True)
     assert b"HTTP/1.1 200" not in received, received
-    assert b"HTTP/1.1 5" not in received
+    # A coding that is not known is not implemented (RFC 9112 §6.1); nothing else fails here.
+    assert received.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")) or not received, received
+    assert b"HTTP/1.1 500" not in received
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -67,7 +67,7 @@ def other(request: pytest.FixtureRequest) -> Other:
 async def agent(other: Other, official_servers: Callable[[str], str]) -> AsyncIterator[RemoteAgent]:
     url = official_servers(other.peer)
     calling = connect(url, binding=other.binding, version=other.version)
-    async with asyncio.timeout(20), calling as agent:
+    async with asyncio.timeout(120), calling as agent:
         yield agent
 
 

@@ -88,7 +88,7 @@ async def test_a_turn_is_streamed_once_in_order_and_to_its_end(
             for known in ("id", "task"):
                 asked = await agent.send("draft")
                 which = {"task": asked} if known == "task" else {"task_id": asked.id}
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     stream = agent.stream(f"answer {how}", **which)
                     events = [event async for event in stream]
                 check(turn, events)
@@ -107,7 +107,7 @@ async def test_an_answer_is_sent_and_its_turn_waited_for(
             for known in ("id", "task"):
                 asked = await agent.send("draft")
                 which = {"task": asked} if known == "task" else {"task_id": asked.id}
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     answer = await agent.send(f"answer {how}", **which)
                 assert (answer.id, answer.state.name) == (asked.id, turn.state)
                 if other.peer != "parley" or how != "said":  # a task of ours ends without a word

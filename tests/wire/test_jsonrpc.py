@@ -309,3 +309,65 @@ def test_an_answer_that_is_nested_too_deeply_is_the_agents_fault():
     body = b'{"jsonrpc":"2.0","result":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(InvalidAgentResponseError, match="the answer"):
         codec.read_result(BY_NAME["GetTask"], jsonrpc.parse_response(body))
+
+
+def read_apart(operation, body, id):
+    """Return a result as it is read when the envelope is read first."""
+    return codec.read_result(operation, jsonrpc.parse_response(body, codec.read_error, id=id))
+
+
+MEMBERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.sampled_from(["2.0", "2.0", "2.0", "1.0", None]),
+        "id": st.sampled_from([1, 1, 1, "1", 1.0, None, 2, True]),
+        "error": st.sampled_from([None, {"code": -32001, "message": "gone"}, {}]),
+        "other": json_values,
+        "result": st.sampled_from(
+            [
+                {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "x"}]}},
+                {"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}},
+                {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}},
+                {"kind": "message", "messageId": "m", "role": "agent", "parts": []},
+                {"task": {"id": "t", "status": {"state": "working"}}, "message": None},
+                {"task": None},
+                None,
+                [],
+            ]
+        ),
+    },
+)
+
+
+@given(MEMBERS, st.permutations(["jsonrpc", "id", "error", "other", "result"]))
+def test_an_answer_read_at_once_is_the_one_that_is_read_apart(members, order):
+    body = json.dumps({name: members[name] for name in order if name in members}).encode()
+    for operation in (BY_NAME["SendMessage"], BY_NAME["GetTask"]):
+        at_once = codec.read_answer(operation, body, 1)
+        if at_once is not None:
+            assert at_once == read_apart(operation, body, 1)
+    event = codec.read_event_answer(body, 1)
+    if event is not None:
+        result = jsonrpc.parse_response(body, codec.read_error, id=1)
+        assert event == codec.read_event(result)
+
+
+def test_answers_of_this_library_are_read_at_once():
+    message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="x"),))
+    task = Task(id="t", context_id="c", status=WORKING)
+    for name, answer in (("SendMessage", message), ("SendMessage", task), ("GetTask", task)):
+        body = jsonrpc.response(b"7", codec.write_result(BY_NAME[name], answer))
+        assert codec.read_answer(BY_NAME[name], body, 7) == answer
+        assert codec.read_answer(BY_NAME[name], body, 8) is None
+    for event in (message, task):
+        body = jsonrpc.response(b"7", codec.write_event(StreamItem(event)))
+        assert codec.read_event_answer(body, 7) == event
+    refusal = jsonrpc.error_response(b"7", jsonrpc.error_object(TaskNotFoundError("gone")))
+    assert codec.read_answer(BY_NAME["GetTask"], refusal, 7) is None
+
+
+def test_an_older_version_reads_no_answer_at_once():
+    older = versions.dialect("0.3").jsonrpc
+    body = jsonrpc.response(b"7", codec.write_event(StreamItem(Task(id="t", status=WORKING))))
+    assert older.read_answer(BY_NAME["GetTask"], body, 7) is None
+    assert older.read_event_answer(body, 7) is None

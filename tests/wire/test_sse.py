@@ -155,3 +155,44 @@ def test_json_with_every_kind_of_line_separator_survives():
     data = json.dumps({"text": "a\u2028b\u2029c\x85d\u000be"}, ensure_ascii=False).encode()
     (event,) = parse(frame(data, 1))
     assert event.data == data
+
+
+def one_line_at_a_time(stream: bytes) -> list[SseEvent]:
+    """Return the events of a stream as they are read when no event ever lies in one chunk."""
+    parser = SseParser()
+    lines = stream.splitlines(keepends=True)
+    return [event for line in lines for event in parser.feed(line)]
+
+
+LINES = st.sampled_from(
+    [
+        *(b"", b"id: 7", b"id:8", b"id: \0", b"id: \xff", b"id: 7 ", b"event: error", b": comment"),
+        *(b"data: {}", b"data:  x", b"data", b"data: ", b"data:y", b" data: x", b"retry: 5", b"x"),
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=14), st.lists(st.integers(0, 120), max_size=3))
+def test_events_cut_out_whole_are_those_of_their_lines(lines, cuts):
+    stream = b"".join(line + b"\n" for line in lines)
+    whole = SseParser()
+    places = [0, *sorted(cuts), len(stream)]
+    read = [event for a, b in pairwise(places) for event in whole.feed(stream[a:b])]
+    assert read == one_line_at_a_time(stream)
+
+
+@given(st.integers(1, 30), st.none() | st.integers(0, 999))
+def test_the_bound_is_the_same_for_events_cut_out_whole(size, id):
+    stream = frame(b"x", 1) + frame(b"y" * size, id)
+    for parser, pieces in (
+        (SseParser(max_event=20), [stream]),
+        (SseParser(max_event=20), stream.splitlines(keepends=True)),
+    ):
+        is_refused = False
+        try:
+            for piece in pieces:
+                parser.feed(piece)
+        except InvalidAgentResponseError:
+            is_refused = True
+        fields = 6 + size + (0 if id is None else len(f"id: {id}"))
+        assert is_refused == (fields > 20)

@@ -88,14 +88,15 @@ def to_message(
             task_id = task_id or task.id
         elif task.id not in refers_to:
             refers_to.insert(0, task.id)
-    parts = [*to_parts(content)]
-    parts += [to_part(Path(file) if isinstance(file, str) else file) for file in files]
+    parts = to_parts(content)
+    if files:
+        parts += tuple([to_part(Path(each) if isinstance(each, str) else each) for each in files])
     if data is not UNSET:
-        parts.append(Part(data=data))
+        parts += (Part(data=data),)
     if not parts:
         raise ValueError("there is nothing to send: give a text, a file or data")
-    _check_numbers([metadata, *(part.data for part in parts)])
-    given: dict[str, Any] = {"parts": tuple(parts)}
+    _check_numbers([metadata, *[part.data for part in parts]])
+    given: dict[str, Any] = {"parts": parts}
     if context_id:
         given["context_id"] = context_id
     if task_id:
@@ -138,23 +139,31 @@ async def compose(
 
     Leaves out a default configuration. Reads files in a thread, off the event loop.
     """
-    contents = [*(content if isinstance(content, list | tuple) else [content]), *files]
     build = partial(to_message, content, files=files, metadata=message_metadata, **about)
-    if any(isinstance(each, Path) for each in contents) or any(isinstance(f, str) for f in files):
-        message = await asyncio.to_thread(build)
-    else:
-        message = build()
+    message = await asyncio.to_thread(build) if _names_files(content, files) else build()
     if metadata is not None:
         _check_numbers([metadata])
-    configuration = SendMessageConfiguration(
-        accepted_output_modes=tuple(accepted_output_modes),
-        history_length=history_length,
-        return_immediately=return_immediately,
-        task_push_notification_config=to_config(push) if push is not None else None,
-    )
-    is_default = configuration == SendMessageConfiguration()
-    return SendMessageRequest(
-        message=message, configuration=None if is_default else configuration, metadata=metadata
+    configuration = None
+    if (
+        accepted_output_modes
+        or history_length is not None
+        or return_immediately
+        or push is not None
+    ):
+        configuration = SendMessageConfiguration(
+            accepted_output_modes=tuple(accepted_output_modes),
+            history_length=history_length,
+            return_immediately=return_immediately,
+            task_push_notification_config=to_config(push) if push is not None else None,
+        )
+    return SendMessageRequest(message=message, configuration=configuration, metadata=metadata)
+
+
+def _names_files(content: Sendable | None, files: Sequence[str | Path | bytes | Part]) -> bool:
+    """Return whether there are files to read: paths, and strings among ``files``."""
+    contents = content if isinstance(content, list | tuple) else (content,)
+    return any(isinstance(each, Path) for each in contents) or any(
+        isinstance(each, Path | str) for each in files
     )
 
 

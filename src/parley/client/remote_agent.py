@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast, overload
@@ -209,7 +210,7 @@ class RemoteAgent:
         """
         known_id = ""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 request = await self._compose(
                     message,
                     context_id=context_id,
@@ -227,10 +228,8 @@ class RemoteAgent:
                 )
                 request = self._activation.apply(request)
                 known_id = request.message.task_id
-                before = None
-                if task is not None and task.id == known_id:
-                    before = task
-                elif known_id and not (return_immediately or self._numbered):
+                before = task if task is not None and task.id == known_id else None
+                if before is None and known_id and not (return_immediately or self._numbered):
                     before = await snapshot_before(
                         self.service, self.context, known_id, history_length=0, timeout=timeout
                     )

@@ -126,7 +126,8 @@ class Timestamp(datetime):
     @property
     def milliseconds(self) -> int:
         """Whole milliseconds since 1970-01-01T00:00:00Z."""
-        return (self - _EPOCH) // timedelta(milliseconds=1)
+        since = self - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
     def __str__(self) -> str:
         if self._text is None:  # a time is often written twice: in an event and in a reply

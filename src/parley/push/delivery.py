@@ -281,7 +281,8 @@ class WebhookDelivery:
 
     async def _post(self, webhook: Webhook, notification: Notification) -> Sent:
         push = webhook.push
-        body = versions.dialect(push.version).write_push(notification.event, notification.task)
+        dialect = versions.dialect(push.version)
+        body = dialect.write_push(notification.event, notification.task, notification.json)
         sent = await self.post(webhook.job, push, body, _id_of(webhook, notification))
         if sent.failure is None and not sent.is_held_back:
             webhook.reader.delivered(notification, len(body))

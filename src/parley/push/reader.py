@@ -15,7 +15,7 @@ BATCH = 16
 class Notification(NamedTuple):
     """What to send of a log up to ``seq``. Nothing follows one that ``is_last``.
 
-    ``name`` is the last part of its id, by default ``seq``.
+    ``name`` is the last part of its id, by default ``seq``. ``json`` is the event in the log.
     """
 
     seq: int
@@ -23,6 +23,7 @@ class Notification(NamedTuple):
     task: Task | None
     is_last: bool
     name: str = ""
+    json: bytes | None = None
 
 
 class EventReader:
@@ -37,7 +38,7 @@ class EventReader:
     async def after(self, cursor: int) -> list[Notification]:
         """Return the next batch of notifications after a cursor."""
         return [
-            Notification(e.seq, e.event, None, is_last(e))  # type: ignore[arg-type]
+            Notification(e.seq, e.event, None, is_last(e), json=e.payload)  # type: ignore[arg-type]
             for e in await self._store.events(self._task_id, cursor, BATCH)
         ]
 

@@ -104,7 +104,9 @@ class SignificantReader:
             for record in await self._store.events(self._task_id, due.until - 1, 1):
                 event = record.event
                 assert isinstance(event, Task | TaskStatusUpdateEvent)
-                return Notification(due.cursor, event, None, is_last(record), due.name)
+                return Notification(
+                    due.cursor, event, None, is_last(record), due.name, record.payload
+                )
             return None
         update = await self._complete(due)
         if update is None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -26,7 +26,15 @@ from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.parts import Message
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
-from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.model.service import (
+    ANONYMOUS,
+    NO_TRACE,
+    CallContext,
+    Caller,
+    ItemStream,
+    StreamItem,
+    TraceContext,
+)
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
 from parley.security.authorization import Authorization, access_of
@@ -36,6 +44,8 @@ from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.limits.rates import AgentLimits, LimitGrant
+
+T = TypeVar("T")
 
 
 class SeenAddresses(Protocol):
@@ -230,35 +240,42 @@ class ServiceCall(msgspec.Struct, frozen=True):
         return card if signer is None else signer.extended(card)
 
     def stream(self) -> AsyncIterator[StreamItem]:
-        """Return the events of the service's answer."""
+        """Return the events of the service's answer; an ``ItemStream`` stays one."""
         items: AsyncIterator[StreamItem] = getattr(self.endpoint.service, self.operation.method)(
             self.request, self.context
         )
+        if isinstance(items, ItemStream):
+            batches = self._checked_stream(items.batches)
+            return items if batches is items.batches else ItemStream(batches)
+        return self._checked_stream(cast("AsyncGenerator[StreamItem, None]", items))
+
+    def _checked_stream(self, steps: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Return the steps of a stream, items or batches, within policy and limits."""
         authorization = self.endpoint.authorization
         if authorization is not None and authorization.policy is not None:
-            items = self._permitted_stream(authorization, items)
+            steps = self._permitted_stream(authorization, steps)
         if self.grant is not None:
-            return self._granted_stream(self.grant, items)
-        return items
+            steps = self._granted_stream(self.grant, steps)
+        return steps
 
     async def _granted_stream(
-        self, grant: LimitGrant, items: AsyncIterator[StreamItem]
-    ) -> AsyncIterator[StreamItem]:
+        self, grant: LimitGrant, steps: AsyncGenerator[T, None]
+    ) -> AsyncGenerator[T, None]:
         """Yield the events within the limits; the stream counts as open until it is closed."""
-        async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)):
+        async with aclosing(steps):
             if not grant.is_settled:
                 await grant.settle()
             with grant.stream():
-                async for item in items:
-                    yield item
+                async for step in steps:
+                    yield step
 
     async def _permitted_stream(
-        self, authorization: Authorization, items: AsyncIterator[StreamItem]
-    ) -> AsyncIterator[StreamItem]:
+        self, authorization: Authorization, steps: AsyncGenerator[T, None]
+    ) -> AsyncGenerator[T, None]:
         await self._permit(authorization)
-        async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)):
-            async for item in items:
-                yield item
+        async with aclosing(steps):
+            async for step in steps:
+                yield step
 
 
 class MethodCall(ServiceCall, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
     nothing follows a terminal state; a task is submitted only at its beginning (§4.1.3).
     """
     if state is None:
-        if not isinstance(event, Task):
+        if type(event) is not Task:
             raise IllegalEvent(f"a log begins with its Task, not with a {type(event).__name__}")
         if event.status.state is TaskState.UNSPECIFIED:
             raise IllegalEvent("a task begins in a state such as TASK_STATE_SUBMITTED, not without")
@@ -39,13 +39,13 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
             raise IllegalEvent("an artifact's id is unique within its task, and one is there twice")
     elif state in TERMINAL_STATES:
         raise IllegalEvent(f"{state.value} is terminal: no {type(event).__name__} follows it")
-    elif isinstance(event, TaskStatusUpdateEvent):
+    elif type(event) is TaskStatusUpdateEvent:
         if event.status.state in _ONLY_INITIAL:
             raise IllegalEvent(
                 f"a task does not go from {state.value} to {event.status.state.value}; "
                 "it may go to any state but submitted and unspecified"
             )
-    elif isinstance(event, Task):
+    elif type(event) is Task:
         raise IllegalEvent("the log has its Task; what changes it is a status or artifact update")
 
 

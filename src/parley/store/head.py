@@ -108,20 +108,21 @@ def payload_of(append: Append) -> Payload:
         _check_base_url(append)
     if append.wakes_at is not None or append.waits_for:
         _check_sleep(append)
-    payloads = [encode(event) for event in append.events]
-    for n, payload in enumerate(payloads):
-        if b"\n" in payload:  # from a value that was JSON already
-            payloads[n] = msgspec.json.format(payload, indent=-1)
+    payloads = []
     messages: list[bytes] = []
     artifacts: Sequence[ArtifactPiece] = append.artifacts or ()
     metadata = b""
     for event in append.events:
-        if isinstance(event, TaskStatusUpdateEvent):
+        payload = encode(event)
+        if b"\n" in payload:  # from a value that was JSON already
+            payload = msgspec.json.format(payload, indent=-1)
+        payloads.append(payload)
+        if type(event) is TaskStatusUpdateEvent:
             if event.status.message is not None:
                 messages.append(encode(event.status.message))
-        elif isinstance(event, TurnStarted):
+        elif type(event) is TurnStarted:
             messages += [encode(message) for message in event.messages]
-        elif isinstance(event, Task):
+        elif type(event) is Task:
             messages += [encode(message) for message in event.history]
             if event.status.message is not None:
                 messages.append(encode(event.status.message))
@@ -179,20 +180,20 @@ def advance(
     for event, text in zip(append.events, payload.events, strict=True):
         check(state, event)
         status = None
-        if isinstance(event, TaskArtifactUpdateEvent):
+        if type(event) is TaskArtifactUpdateEvent:
             owner, seq, sub = event.task_id, seq + 1, 0
-        elif isinstance(event, TaskStatusUpdateEvent):
+        elif type(event) is TaskStatusUpdateEvent:
             owner, seq, sub, status = event.task_id, seq + 1, 0, event.status
-        elif isinstance(event, Task):
+        elif type(event) is Task:
             owner, seq, sub, status = event.id, seq + 1, 0, event.status
             folded = seq if event.artifacts else 0
         else:
             owner, sub = task_id, sub + 1
-            if isinstance(event, MessageReceived):
+            if type(event) is MessageReceived:
                 waiting += 1
-            elif isinstance(event, CancelRequested):
+            elif type(event) is CancelRequested:
                 canceling = True
-            elif isinstance(event, TurnStarted) and event.messages:
+            elif type(event) is TurnStarted and event.messages:
                 has_status_message = False
         if status is not None:
             if status.timestamp is None:

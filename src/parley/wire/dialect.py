@@ -85,6 +85,17 @@ class JsonRpcCodec(Codec, Protocol):
         """Read the error object of a response."""
         ...
 
+    def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
+        """Read a whole response and the result in it at once, if both are canonical.
+
+        Returns ``None`` for any other, and for an error: ``read_result`` looks closer.
+        """
+        ...
+
+    def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
+        """Read a whole response of a stream and its event at once, as ``read_answer`` does."""
+        ...
+
 
 class Route(msgspec.Struct, frozen=True):
     """A verb and a path of an operation over HTTP+JSON.
@@ -214,10 +225,11 @@ class Dialect(Protocol):
         """Return the name of a state in texts of this version."""
         ...
 
-    def write_push(self, event: Event, task: Task | None) -> bytes:
+    def write_push(self, event: Event, task: Task | None, json: bytes | None = None) -> bytes:
         """Write the body of a push notification about an event.
 
-        With ``pushes_tasks``, ``task`` is the task after the event, or ``None`` for a message
-        without a task. Otherwise it is ``None``.
+        ``json`` is the event's canonical JSON, if it is already known. With ``pushes_tasks``,
+        ``task`` is the task after the event, or ``None`` for a message without a task. Otherwise
+        it is ``None``.
         """
         ...

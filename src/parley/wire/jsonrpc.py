@@ -6,16 +6,20 @@ Parameters and results pass through as bytes: ``dialect.JsonRpcCodec`` reads and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from parley.model.encoding import from_wire
 from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidRequestError
 from parley.wire.errors import details_of, error_of
 from parley.wire.json import protojson
 from parley.wire.json.syntax import Bytes, not_json
 
 Id = msgspec.Raw | bytes | None
+
+R = TypeVar("R")
 
 _ABSENT = msgspec.Raw()
 _NULL = msgspec.Raw(b"null")
@@ -53,6 +57,13 @@ class _Response(msgspec.Struct, gc=False):
     jsonrpc: Literal["2.0"]
     id: msgspec.Raw = _ABSENT
     result: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+
+
+class _Answer(msgspec.Struct, Generic[R]):
+    jsonrpc: Literal["2.0"]
+    result: R
+    id: int | None = None
     error: msgspec.Raw = _ABSENT
 
 
@@ -177,6 +188,25 @@ def parse_response(
     if answer.error and answer.error != _NULL:
         raise read_error(answer.error)
     return answer.result or _NULL
+
+
+def read_result(body: Bytes, kind: type[R], id: int | None) -> R | None:
+    """Return the result in a response in one pass, as a value of the data model.
+
+    ``None`` for a response that ``parse_response`` or a codec has to look at: one with an error or
+    another id, and one that is not canonical. Any other says the same there, where the envelope is
+    read first: both ways have the same decoder.
+    """
+    try:
+        answer: _Answer[R] = _answer_decoder(kind)(body)  # type: ignore[arg-type]
+    except (ValueError, RecursionError):
+        return None
+    return answer.result if answer.id == id and not answer.error else None
+
+
+@cache
+def _answer_decoder(kind: Any) -> Callable[[Bytes], Any]:
+    return msgspec.json.Decoder(_Answer[kind], dec_hook=from_wire).decode
 
 
 def _matches(answered: bytes, id: int) -> bool:

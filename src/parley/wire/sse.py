@@ -14,13 +14,16 @@ MAX_EVENT = 64 * 1024 * 1024
 _LF, _CR = b"\n\r"
 
 
-def frame(data: bytes, id: int | None = None) -> bytes:
-    """Return one event. A reader resumes after its ``id``, the number in the task's log."""
+def frame(data: bytes, id: int | None = None, before: bytes = b"", after: bytes = b"") -> bytes:
+    """Return one event. A reader resumes after its ``id``, the number in the task's log.
+
+    Its data is ``data`` between ``before`` and ``after``, which have no line ends.
+    """
     if _LF in data or _CR in data:
         data = b"\ndata: ".join(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
     if id is None:
-        return b"data: %b\n\n" % data
-    return b"id: %d\ndata: %b\n\n" % (id, data)
+        return b"data: %b%b%b\n\n" % (before, data, after)
+    return b"id: %d\ndata: %b%b%b\n\n" % (id, before, data, after)
 
 
 class SseEvent(NamedTuple):
@@ -29,6 +32,16 @@ class SseEvent(NamedTuple):
     id: str | None
     event: str
     data: bytes
+
+
+def _end_of_event(chunk: bytes, *, at_line: bool) -> int:
+    """Return where an event ends that began before, or the end of the chunk; ``at_line``: a line
+    begins with the chunk.
+    """
+    if at_line and chunk.startswith(b"\n"):
+        return 1
+    end = chunk.find(b"\n\n")
+    return len(chunk) if end < 0 else end + 2
 
 
 class SseParser:
@@ -64,8 +77,43 @@ class SseParser:
         self._after_cr = chunk.endswith(b"\r")
         if _CR in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, rest = chunk.split(b"\n")
         events: list[SseEvent] = []
+        begin = 0
+        if self._line or self._size or self._at_start:
+            begin = _end_of_event(chunk, at_line=not self._line)
+            self._feed_lines(chunk[:begin], events)
+        begin = self._feed_events(chunk, begin, events)
+        if begin < len(chunk):
+            self._feed_lines(chunk[begin:], events)
+        return events
+
+    def _feed_events(self, chunk: bytes, begin: int, events: list[SseEvent]) -> int:
+        """Read the whole events from ``begin`` on; return where the last of them ends.
+
+        Most events are one line of data, after one with an id or not: they are cut out where they
+        lie. The lines of any other are parsed one by one, as those of an event in several chunks.
+        """
+        find, starts = chunk.find, chunk.startswith
+        while (end := find(b"\n\n", begin)) >= 0:
+            line, id = begin, None
+            if starts(b"id: ", begin):
+                line = find(b"\n", begin, end) + 1
+                id = chunk[begin + 4 : line - 1] if line else b"\0"
+            if (
+                starts(b"data: ", line)
+                and find(b"\n", line, end) < 0
+                and (id is None or b"\0" not in id)
+            ):
+                self._check_size(end - begin - (id is not None))
+                text = None if id is None else id.decode(errors="replace")
+                events.append(SseEvent(text, "message", chunk[line + 6 : end]))
+            else:
+                self._feed_lines(chunk[begin : end + 2], events)
+            begin = end + 2
+        return begin
+
+    def _feed_lines(self, chunk: bytes, events: list[SseEvent]) -> None:
+        *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
@@ -79,7 +127,6 @@ class SseParser:
                     self._finish(events)
         self._line += rest
         self._check_size(len(self._line))
-        return events
 
     def _parse_line(self, line: bytes) -> None:
         field, _, value = line.partition(b":")

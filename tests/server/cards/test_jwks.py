@@ -141,7 +141,7 @@ async def test_cards_of_tenants_are_signed():
 
 async def test_a_host_of_a_request_is_never_signed():
     async with serving(app_of(settings={"trust_proxy": True})) as url:
-        headers = {"host": "evil.example", "x-forwarded-host": "evil.example"}
+        headers = {"Host": "evil.example", "x-forwarded-host": "evil.example"}
         card = await ask(url, "GET", CARD, headers=headers)
         assert b"evil" not in card.body
         assert judge(card, await ask(url, "GET", JWKS)).is_trusted

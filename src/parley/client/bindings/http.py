@@ -12,10 +12,13 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
+from parley.client.bindings.addresses import check_proxy, is_same_server, proxy_for, redirect_target
+from parley.client.bindings.addresses import redacted as redacted
 from parley.client.bindings.grpc_tls import GrpcTls
 from parley.client.bindings.keepalive import keepalive_socket
 from parley.client.bindings.tls import Tls
@@ -77,15 +80,28 @@ class OpenResponse(ABC):
     """
 
     def __init__(
-        self, status: int, url: str, headers: Iterable[tuple[str, str]], *, limit: int
+        self, status: int, url: object, headers: Iterable[tuple[str, str]], *, limit: int
     ) -> None:
         self.status = status
-        self.url = url
+        self._url = url
         self._limit = limit
-        self.headers: dict[str, str] = {}
-        for name, value in headers:
-            known = self.headers.get(name.lower())
-            self.headers[name.lower()] = value if known is None else f"{known}, {value}"
+        self._fields = headers
+        self._headers: dict[str, str] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address that answers."""
+        return str(self._url)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers, by their names in lower case; most answers are read without them."""
+        if self._headers is None:
+            self._headers = {}
+            for name, value in self._fields:
+                known = self._headers.get(name.lower())
+                self._headers[name.lower()] = value if known is None else f"{known}, {value}"
+        return self._headers
 
     async def read(self, limit: int | None = None) -> bytes:
         """Return the whole body.
@@ -116,24 +132,31 @@ class _NetworkResponse(OpenResponse):
 
     def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
         super().__init__(
-            response.status, str(response.url), response.headers.items(), limit=http.max_response
+            response.status, response.url, response.headers.items(), limit=http.max_response
         )
-        self._response = response
+        self._content = response.content
         self._http = http
+
+    async def read(self, limit: int | None = None) -> bytes:
+        """Return the whole body, at once if all of it is here, as that of most answers is."""
+        most = self._limit if limit is None else limit
+        if self._content.is_eof() and self._content.total_bytes <= most:
+            return await self._read_any()
+        return await super().read(limit)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
+        while chunk := await self._read_any():
+            yield chunk
+
+    async def _read_any(self) -> bytes:
+        """Return all that has arrived, or what comes next; nothing at the end."""
         import aiohttp
 
-        content = self._response.content
-        while True:
-            try:
-                chunk = await content.readany()
-            except (aiohttp.ClientError, OSError) as error:
-                raise self._http.translate(error, self.url) from error
-            if not chunk:
-                return
-            yield chunk
+        try:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._http.translate(error, self.url) from error
 
 
 class HttpTransport:
@@ -333,8 +356,7 @@ class HttpTransport:
         async with self.open(method, url, headers, body, timeout=timeout) as answer:
             return Reply(answer.status, answer.headers, await answer.read(), answer.url)
 
-    @asynccontextmanager
-    async def open(
+    def open(
         self,
         method: str,
         url: str,
@@ -343,12 +365,23 @@ class HttpTransport:
         *,
         timeout: float | None = None,
         idle: float | None = None,
-    ) -> AsyncIterator[OpenResponse]:
+    ) -> AbstractAsyncContextManager[OpenResponse]:
         """Send a request and yield the response as soon as its headers are there.
 
         ``idle`` bounds the time without a byte (``Disconnected``), ``timeout`` the whole call
         (``Timeout``). Redirects are not followed. Leaving the block early closes the connection.
         """
+        return _Opening(self, method, url, headers, body, timeout, idle)
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: float | None,
+        idle: float | None,
+    ) -> aiohttp.ClientResponse:
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
         import aiohttp
@@ -360,9 +393,7 @@ class HttpTransport:
                 # As one piece a large body would hold the event loop up, and the library warns.
                 data=io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE else body,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(
-                    total=timeout, connect=self.connect_timeout, sock_read=idle
-                ),
+                timeout=_client_timeout(timeout, self.connect_timeout, idle),
                 allow_redirects=False,
                 proxy=self._proxy_of(url),
                 **self._certificate_of(url),
@@ -370,11 +401,11 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.translate(error, url) from error
         self._responses.add(response)
-        try:
-            yield _NetworkResponse(response, self)
-        finally:
-            self._responses.discard(response)
-            # Closes the connection of a response that was not read to its end.
+        return response
+
+    def _release(self, response: aiohttp.ClientResponse) -> None:
+        self._responses.discard(response)
+        if not response.closed:  # not all of it has arrived: its connection is closed
             response.release()
 
     async def open_socket(
@@ -411,7 +442,7 @@ class HttpTransport:
     def _proxy_of(self, url: str) -> str | None:
         if self.proxy is not None:
             return None if is_loopback(urlsplit(url).hostname or "") else self.proxy
-        return _proxy_for(url) if self.trust_env and self.egress is None else None
+        return proxy_for(url) if self.trust_env and self.egress is None else None
 
     def _certificate_of(self, url: str) -> dict[str, Any]:
         """Return the options of a request whose server may be shown the client's certificate."""
@@ -504,6 +535,32 @@ class HttpTransport:
                 return ClientError(f"the call to {where} failed: {_reason(error)}")
 
 
+class _Opening:
+    """A request that is sent when its block is entered."""
+
+    __slots__ = ("_http", "_request", "_response")
+
+    def __init__(self, http: HttpTransport, *request: Any) -> None:
+        self._http = http
+        self._request = request
+
+    async def __aenter__(self) -> OpenResponse:
+        self._response = await self._http._request(*self._request)
+        return _NetworkResponse(self._response, self._http)
+
+    async def __aexit__(self, *error: object) -> None:
+        self._http._release(self._response)
+
+
+@lru_cache(maxsize=64)
+def _client_timeout(
+    total: float | None, connect: float, idle: float | None
+) -> aiohttp.ClientTimeout:
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=total, connect=connect, sock_read=idle)
+
+
 def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:
     """Return the error for an address that a policy forbids."""
     if error.kind == DENIED:
@@ -514,77 +571,6 @@ def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:
         f"{where} is {error.where}, which is not allowed; to allow it, name its host or network, "
         f"as in {option}"
     )
-
-
-def check_proxy(address: str) -> str:
-    """Return the address of a proxy. Raises ``ValueError`` for one of another kind."""
-    try:
-        parts = urlsplit(address)
-        is_usable = parts.scheme == "http" and parts.hostname and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable or parts.path not in ("", "/") or parts.query:
-        raise ValueError(
-            f"the proxy {redacted(address)[:200]!r} is no address of the form "
-            "http://user:password@host:port"
-        )
-    return address
-
-
-def _proxy_for(url: str) -> str | None:
-    """Return the environment's proxy for an address."""
-    from urllib.request import getproxies, proxy_bypass  # a large import, seldom needed
-
-    parts = urlsplit(url)
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return getproxies().get(parts.scheme)
-
-
-def redacted(url: str) -> str:
-    """Return ``url`` without query and credentials, which may be secret.
-
-    ``url`` may be ``host:port``, as for gRPC.
-    """
-    try:
-        parts = urlsplit(url if "://" in url or url.startswith("/") else f"//{url}")
-    except ValueError:
-        before, slashes, rest = url.partition("?")[0].partition("//")
-        return before + slashes + rest.rpartition("@")[2]
-    host = parts.netloc.rpartition("@")[2]
-    scheme = f"{parts.scheme}://" if parts.scheme else ""
-    return f"{scheme}{host}{parts.path}" if host else parts.path
-
-
-def redirect_target(url: str, location: str, status: int) -> str:
-    """Return the address of a redirect. Raises ``UnexpectedStatus`` for one not to be followed."""
-    try:
-        target = urljoin(url, location)
-        parts = urlsplit(target)
-        # An invalid port raises here.
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UnexpectedStatus(
-            f"{redacted(url)} redirects to {location[:200]!r}, which is no address of the form "
-            "https://host/path",
-            status=status,
-        )
-    if parts.scheme == "http" and urlsplit(url).scheme == "https":
-        raise UnexpectedStatus(
-            f"{redacted(url)} redirects to {redacted(target)}, which is not encrypted",
-            status=status,
-        )
-    return target
-
-
-def is_same_server(url: str, target: str) -> bool:
-    """Return whether a redirect stays on the server, also from HTTP to its HTTPS."""
-    try:
-        return Origin.of(url).covers(Origin.of(target))
-    except ValueError:
-        return False
 
 
 def _reason(error: BaseException) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 from parley.client.bindings.binding import waits_for_task
@@ -34,12 +33,13 @@ from parley.wire.sse import SseParser
 logger = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
-# No log has more events, and no longer text is read as a number.
-_EVENT_NUMBER = re.compile(r"[0-9]{1,18}")
-
 
 # Every HTTP+JSON server accepts it; some accept nothing else.
 _PLAIN_JSON = "application/json"
+
+
+MOST_KNOWN_HEADERS = 100
+"""The kinds of calls whose headers are kept: callers of a gateway may name any extensions."""
 
 
 class SentRequest(NamedTuple):
@@ -95,6 +95,7 @@ class HttpClientBinding(ABC):
         self._idle = idle
         self._numbered = numbered
         self._only_plain_json = False
+        self._known_headers: dict[tuple[str, str, bool, frozenset[str]], dict[str, str]] = {}
 
     # -- what a subclass implements ------------------------------------------------------------
 
@@ -116,6 +117,10 @@ class HttpClientBinding(ABC):
         Raises the error in it.
         """
 
+    def read_at_once(self, operation: Operation, body: bytes, sent: SentRequest) -> Any:
+        """Return the answer in a body where that takes no closer look, else ``None``."""
+        return None
+
     @abstractmethod
     def is_from_agent(self, reply: Reply) -> bool:
         """Return whether an agent sent a reply that has no valid answer."""
@@ -126,9 +131,19 @@ class HttpClientBinding(ABC):
         """Return what the operation answers, without its wrapper."""
         sent = self.write(operation, request)
         timeout = None if waits_for_task(request) else self._timeout
-        async with self._open(sent, context, timeout=timeout) as answer:
-            reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
-        return self.codec.read_result(operation, self._checked_answer(reply, sent))
+        attempts = _Attempts(self, sent, context, timeout=timeout)
+        while True:
+            async with await attempts.open() as answer:
+                if not await attempts.is_refused(answer):
+                    body = await answer.read()
+                    break
+        result = self.read_at_once(operation, body, sent)
+        if result is None:
+            reply = Reply(answer.status, answer.headers, body, answer.url)
+            return self.codec.read_result(operation, self._checked_answer(reply, sent))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("< %d %s", answer.status, _BodyPreview(body))
+        return result
 
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
@@ -138,59 +153,18 @@ class HttpClientBinding(ABC):
 
     async def items(self, sent: SentRequest, context: CallContext) -> AsyncIterator[StreamItem]:
         """Yield the events that answer a request."""
-        async with self._open(sent, context, accept=EVENT_STREAM, idle=self._idle) as answer:
-            if answer.status != 200 or media_type_of(answer.headers) != EVENT_STREAM:
-                reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
-                yield StreamItem(self.codec.read_event(self._checked_answer(reply, sent)))
-                return
-            async for item in self._events(answer, sent):
-                yield item
-
-    @asynccontextmanager
-    async def _open(
-        self,
-        sent: SentRequest,
-        context: CallContext,
-        *,
-        accept: str = "",
-        timeout: float | None = None,
-        idle: float | None = None,
-    ) -> AsyncIterator[OpenResponse]:
-        """Send a request and yield the response.
-
-        Try the next media type if one is refused, and other credentials, once.
-        """
-        clock = asyncio.get_running_loop().time
-        spent = 0.0  # without the time in which somebody logs in
-        first = _PLAIN_JSON if self._only_plain_json else self.media_type
-        media_type, may_ask = first, self._auth is not None
+        attempts = _Attempts(self, sent, context, accept=EVENT_STREAM, idle=self._idle)
         while True:
-            given = await self._auth.parameters(sent.request) if self._auth else NOTHING
-            headers = self._request_headers(context, sent, media_type, accept)
-            if given.headers:
-                headers = override(headers, given.headers)
-            left = None if timeout is None else max(timeout - spent, 0.001)
-            began = clock()
-            verb, url, body = _logged(sent)
-            url = given.add_to(url)
-            async with self._http.open(verb, url, headers, body, timeout=left, idle=idle) as answer:
-                if may_ask and self._auth is not None and answer.status in (401, 403):
-                    may_ask = False
-                    spent += clock() - began
-                    refusal = refusal_in(answer.status, answer.headers)
-                    if await self._auth.answer(refusal, sent.request, given):
-                        logger.info("%s refuses the credentials; trying others", redacted(url))
-                        continue
-                is_refused = answer.status == 415
-                sent_type = headers.get("Content-Type")  # none with a request that has no body
-                if not is_refused or sent_type != media_type or media_type == _PLAIN_JSON:
-                    self._only_plain_json |= media_type != first and not is_refused
-                    yield answer
+            async with await attempts.open() as answer:
+                if await attempts.is_refused(answer):
+                    continue
+                if answer.status != 200 or media_type_of(answer.headers) != EVENT_STREAM:
+                    reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
+                    yield StreamItem(self.codec.read_event(self._checked_answer(reply, sent)))
                     return
-                await answer.read()  # leaves the connection usable
-            spent += clock() - began
-            logger.info("%s does not take %s; asking as JSON", redacted(url), media_type)
-            media_type = _PLAIN_JSON
+                async for item in self._events(answer, sent):
+                    yield item
+                return
 
     async def aclose(self) -> None:
         """Do nothing: the transport is shared."""
@@ -211,10 +185,11 @@ class HttpClientBinding(ABC):
     async def _events(self, answer: OpenResponse, sent: SentRequest) -> AsyncIterator[StreamItem]:
         parser = SseParser(self._http.max_response)
         async for chunk in answer.chunks():
+            is_logged = logger.isEnabledFor(logging.DEBUG)
             for id, _, data in parser.feed(chunk):
                 if not data:
                     continue
-                if logger.isEnabledFor(logging.DEBUG):
+                if is_logged:
                     logger.debug("< %s", _BodyPreview(data))
                 event = self.read_event(data, sent)
                 if event is None:
@@ -224,14 +199,32 @@ class HttpClientBinding(ABC):
                     return
 
     def _event_number(self, id: str) -> int | None:
-        if self._numbered and _EVENT_NUMBER.fullmatch(id):
-            return int(id)
-        return None
+        # No log has more events, and no longer text is read as a number.
+        is_number = len(id) <= 18 and id.isascii() and id.isdigit()
+        return int(id) if self._numbered and is_number else None
 
     def _request_headers(
         self, context: CallContext, sent: SentRequest, media_type: str, accept: str
-    ) -> dict[str, str]:
+    ) -> Mapping[str, str]:
         """Return the caller's headers, overridden by those of this call."""
+        has_type = sent.body is not None
+        kind = (media_type, accept, has_type, context.extensions)
+        headers = self._known_headers.get(kind)
+        if headers is None:
+            if len(self._known_headers) >= MOST_KNOWN_HEADERS:
+                self._known_headers.clear()
+            headers = self._known_headers[kind] = self._constant_headers(*kind)
+        if context.last_event_id is None and not context.trace.traceparent:
+            return headers
+        ours = context.trace.headers if context.trace else {}
+        if context.last_event_id is not None:
+            ours = {"Last-Event-ID": context.last_event_id, **ours}
+        return override(headers, ours)
+
+    def _constant_headers(
+        self, media_type: str, accept: str, has_type: bool, extensions: Iterable[str]
+    ) -> dict[str, str]:
+        """Return the headers that are the same for all calls of a kind."""
         ours = {
             "Accept": join_items(
                 (accept, self.media_type, _PLAIN_JSON),
@@ -241,18 +234,15 @@ class HttpClientBinding(ABC):
         }
         if accept and not header_value(self._headers, "accept-encoding"):
             ours["Accept-Encoding"] = "identity"  # compressing proxies hold events back
-        if sent.body is not None and not header_value(self._headers, "content-type"):
+        if has_type and not header_value(self._headers, "content-type"):
             ours["Content-Type"] = media_type
-        if context.extensions:
-            ours[self.dialect.extensions_header] = join_items(sorted(context.extensions))
-        if context.last_event_id is not None:
-            ours["Last-Event-ID"] = context.last_event_id
-        if context.trace:
-            ours |= context.trace.headers
+        if extensions:
+            ours[self.dialect.extensions_header] = join_items(sorted(extensions))
         return override(self._headers, ours)
 
     def _checked_answer(self, reply: Reply, sent: SentRequest) -> Bytes:
-        logger.debug("< %d %s", reply.status, _BodyPreview(reply.body))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("< %d %s", reply.status, _BodyPreview(reply.body))
         try:
             return self.read_answer(reply, sent)
         except A2AError as error:
@@ -272,14 +262,80 @@ class HttpClientBinding(ABC):
         return "" if self._auth is None else self._auth.advice(refusal)
 
 
+class _Attempts:
+    """A request, which is sent again if its media type is refused, and once if its credentials are.
+
+    Open, ask whether the response is a refusal, and begin again if it is.
+    """
+
+    def __init__(
+        self,
+        binding: HttpClientBinding,
+        sent: SentRequest,
+        context: CallContext,
+        *,
+        accept: str = "",
+        timeout: float | None = None,
+        idle: float | None = None,
+    ) -> None:
+        self._binding = binding
+        self._sent = sent
+        self._context = context
+        self._accept = accept
+        self._timeout = timeout
+        self._idle = idle
+        self._clock = asyncio.get_running_loop().time
+        self._spent = 0.0  # without the time in which somebody logs in
+        self._first = _PLAIN_JSON if binding._only_plain_json else binding.media_type
+        self._media_type = self._first
+        self._may_ask = binding._auth is not None
+        self._given = NOTHING
+
+    async def open(self) -> AbstractAsyncContextManager[OpenResponse]:
+        """Return the response to an attempt, to be entered."""
+        binding, sent = self._binding, self._sent
+        headers = binding._request_headers(self._context, sent, self._media_type, self._accept)
+        url = sent.url
+        if binding._auth is not None:
+            self._given = await binding._auth.parameters(sent.request)
+            if self._given is not NOTHING:
+                headers = override(headers, self._given.headers)
+                url = self._given.add_to(url)
+        # None with a request that has no body.
+        self._sent_type = headers.get("Content-Type")
+        left = None if self._timeout is None else max(self._timeout - self._spent, 0.001)
+        self._began = self._clock()
+        self._url = url
+        if logger.isEnabledFor(logging.DEBUG):
+            preview = _BodyPreview(sent.body or b"")
+            logger.debug("> %s %s %s", sent.verb, redacted(sent.url), preview)
+        return binding._http.open(sent.verb, url, headers, sent.body, timeout=left, idle=self._idle)
+
+    async def is_refused(self, answer: OpenResponse) -> bool:
+        """Return whether there is another attempt to make."""
+        binding, status = self._binding, answer.status
+        if status in (401, 403) and self._may_ask and binding._auth is not None:
+            self._may_ask = False
+            self._spent += self._clock() - self._began
+            refusal = refusal_in(status, answer.headers)
+            if await binding._auth.answer(refusal, self._sent.request, self._given):
+                logger.info("%s refuses the credentials; trying others", redacted(self._url))
+                return True
+        if status != 415:
+            binding._only_plain_json |= self._media_type != self._first
+            return False
+        if self._sent_type != self._media_type or self._media_type == _PLAIN_JSON:
+            return False
+        await answer.read()  # leaves the connection usable
+        self._spent += self._clock() - self._began
+        logger.info("%s does not take %s; asking as JSON", redacted(self._url), self._media_type)
+        self._media_type = _PLAIN_JSON
+        return True
+
+
 def media_type_of(headers: Mapping[str, str]) -> str:
     """Return the media type in headers, in lower case."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _logged(sent: SentRequest) -> tuple[str, str, bytes | None]:
-    logger.debug("> %s %s %s", sent.verb, redacted(sent.url), _BodyPreview(sent.body or b""))
-    return sent.verb, sent.url, sent.body
 
 
 def _http_error(reply: Reply, error: A2AError, advice: str = "") -> Exception:

@@ -41,6 +41,10 @@ class JsonRpcClientBinding(HttpClientBinding):
         body = jsonrpc.request(id, name, params)
         return SentRequest("POST", self.url, body, id, request)
 
+    def read_at_once(self, operation: Operation, body: bytes, sent: SentRequest) -> Any:
+        """Return the result in a response that is as this library writes it, else ``None``."""
+        return self.codec.read_answer(operation, body, sent.id)
+
     def read_answer(self, reply: Reply, sent: SentRequest) -> msgspec.Raw:
         """Return the result in a reply. Raises the error in it."""
         return jsonrpc.parse_response(reply.body, self.codec.read_error, id=sent.id)
@@ -50,6 +54,9 @@ class JsonRpcClientBinding(HttpClientBinding):
 
         Raises the error in it.
         """
+        event = self.codec.read_event_answer(data, sent.id)
+        if event is not None:
+            return event
         try:
             result = jsonrpc.parse_response(data, self.codec.read_error, id=sent.id)
         except jsonrpc.MismatchedId as error:

@@ -26,6 +26,8 @@ class RequestParameters(NamedTuple):
 
         An ``Authorization`` header replaces a user and a password in the address.
         """
+        if not self.headers and not self.query:
+            return url
         parts = urlsplit(url)
         if "authorization" in map(str.lower, self.headers) and "://" in url:
             parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])

@@ -101,19 +101,21 @@ class FailoverBinding:
         The caller adds the error of a failed interface to ``refusals`` before it asks for the next.
         """
         first = self.current
-        unreachable = set()
+        unreachable: set[tuple[bool, str, str]] = set()
         for candidate in (first, *(other for other in self._candidates if other is not first)):
-            server = _server_of(candidate)
-            if server in unreachable:
+            if unreachable and _server_of(candidate) in unreachable:
                 continue
-            binding = self._bindings.get(candidate)
-            if binding is None:
-                binding = self._bindings[candidate] = self._make(candidate)
             if candidate is not first:
                 logger.info("%s: trying %s", self._name, candidate)
-            yield candidate, binding
+            yield candidate, self._binding_of(candidate)
             if refusals and isinstance(refusals[-1], Unreachable):
-                unreachable.add(server)
+                unreachable.add(_server_of(candidate))
+
+    def _binding_of(self, candidate: Candidate) -> Binding:
+        binding = self._bindings.get(candidate)
+        if binding is None:
+            binding = self._bindings[candidate] = self._make(candidate)
+        return binding
 
     def _use(self, candidate: Candidate, refusals: Sequence[Exception]) -> None:
         if not refusals or candidate is self.current:
@@ -139,9 +141,11 @@ def _server_of(candidate: Candidate) -> tuple[bool, str, str]:
 
 
 def _with_tenant(request: A2AStruct, candidate: Candidate) -> A2AStruct:
-    if not hasattr(request, "tenant"):  # a request of an extension
+    tenant = candidate.interface.tenant
+    # A request of an extension has none.
+    if getattr(request, "tenant", tenant) == tenant:
         return request
-    return msgspec.structs.replace(request, tenant=candidate.interface.tenant)
+    return msgspec.structs.replace(request, tenant=tenant)
 
 
 def _is_undelivered(error: Exception) -> bool:

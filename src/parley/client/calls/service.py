@@ -6,7 +6,7 @@ One call: check against the card, binding, retry, missing ids filled in. ``Remot
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -175,8 +175,10 @@ def _method(operation: Operation) -> Callable[..., Awaitable[Any] | AsyncIterato
 
         return stream
 
-    async def call(self: RemoteService, request: A2AStruct, context: CallContext) -> Any:
-        return await self.call(operation, request, context)
+    def call(
+        self: RemoteService, request: A2AStruct, context: CallContext
+    ) -> Coroutine[Any, Any, Any]:
+        return self.call(operation, request, context)
 
     return call
 

@@ -51,7 +51,7 @@ class StreamReader:
         seq: int | None = None,
     ) -> None:
         self.numbered = numbered
-        self.is_final = False
+        self._last: Event | None = None
         self._ends = ends
         self.before: Task | None = None
         self.is_prior_state = False
@@ -69,6 +69,11 @@ class StreamReader:
         # chunk.
         self._known_artifacts: set[str] | None = None
         self._closed_artifacts: set[str] = set()
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the last event ends its stream."""
+        return self._last is not None and self._ends(self._last)
 
     @property
     def is_settled(self) -> bool:
@@ -125,7 +130,7 @@ class StreamReader:
             return self.apply_snapshot(event)
         if isinstance(event, TaskArtifactUpdateEvent):
             self._check_chunk(event)
-        self.is_final = self._ends(event)
+        self._last = event
         if isinstance(event, Task):
             self._index_artifacts(event)
             # A reader with a number needs no copy of the task. An agent that numbers its events may

@@ -18,7 +18,8 @@ import msgspec
 
 from parley.client.auth.authorizer import Authorizer
 from parley.client.auth.credentials import Credentials
-from parley.client.bindings.http import HttpTransport, Reply, is_same_server, redacted
+from parley.client.bindings.addresses import is_same_server
+from parley.client.bindings.http import HttpTransport, Reply, redacted
 from parley.client.bindings.request_auth import Refusal
 from parley.client.card.catalog import (
     MAX_NAMED,

@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 import msgspec
 
+from parley.client.bindings.addresses import redirect_target
 from parley.client.bindings.http import (
     MAX_REDIRECTS,
     REDIRECTS,
     HttpTransport,
     OpenResponse,
     redacted,
-    redirect_target,
 )
 from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
 from parley.client.errors import (

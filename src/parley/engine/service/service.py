@@ -51,11 +51,11 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from parley.model.service import CallContext, StreamItem
+from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.limits.rates import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
-from parley.store.events import LoggedEvent
+from parley.store.events import LoggedEvent, RecordKind
 from parley.store.follow import Gap, TaskGone, follow
 from parley.store.protocols.errors import StoreError, TaskEnded, UnknownTask
 from parley.store.protocols.scope import Scope
@@ -167,7 +167,7 @@ class AgentService:
     ) -> Task | Message:
         """Wait for the reply of a message that was admitted, as long as callers may wait."""
         length = _history_length(request)
-        if not handle.is_settled:
+        if not (handle.is_settled or handle.is_logged):
             await handle.changed()  # all that most replies need
         timeout = self._executor.options.blocking_timeout
         if context.reply_timeout is not None:
@@ -184,14 +184,12 @@ class AgentService:
         The stream ends with the turn: at a terminal state, or when input is required, unless the
         agent has ``stream_until_terminal``. Tasks have as much history as requested.
         """
-        items, length = self._stream(request, context), _history_length(request)
+        batches, length = self._stream(request, context), _history_length(request)
         if length is not None:
-            items = _with_histories(items, length)
-        return items if self._numbers_events else _without_numbers(items)
+            batches = _with_histories(batches, length)
+        return ItemStream(batches if self._numbers_events else _without_numbers(batches))
 
-    async def _stream(
-        self, request: SendMessageRequest, context: CallContext
-    ) -> AsyncGenerator[StreamItem, None]:
+    async def _stream(self, request: SendMessageRequest, context: CallContext) -> Batches:
         """Yield the events that answer a message; tasks have all of their history."""
         try:
             admitted = await self._admission.admit(
@@ -200,15 +198,17 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
         if isinstance(admitted, Repeated):
-            async for item in self._repeat(admitted):
-                yield item
+            async with aclosing(self._repeat(admitted)) as batches:
+                async for batch in batches:
+                    yield batch
             return
         handle = admitted.handle
         if handle.found is not None:
             # The task as it was before the message: no event of its turn is missed.
-            yield StreamItem(handle.found.task, handle.found.seq)
-            async for item in self._follow(handle.task_id, handle.found.seq, handle):
-                yield item
+            yield (StreamItem(handle.found.task, handle.found.seq),)
+            async with aclosing(self._follow(handle.task_id, handle.found.seq, handle)) as batches:
+                async for batch in batches:
+                    yield batch
             return
         # A new task runner has written nothing yet, so this subscription misses no event; an
         # enqueued task may be in the log.
@@ -217,11 +217,12 @@ class AgentService:
             new = live if admitted.is_new and not handle.is_delegated else None
             if not handle.is_logged:
                 if isinstance(handle.reply, Message):
-                    yield StreamItem(handle.reply)
+                    yield (StreamItem(handle.reply),)
                     return
                 new = None  # the store reported a failure, and has the task nevertheless
-            async for item in self._follow(handle.task_id, 0, handle, new):
-                yield item
+            async with aclosing(self._follow(handle.task_id, 0, handle, new)) as batches:
+                async for batch in batches:
+                    yield batch
 
     async def _present(self, task_id: str) -> Task:
         record = await self._load(task_id)
@@ -229,14 +230,14 @@ class AgentService:
             raise not_found(task_id)
         return record.task
 
-    async def _repeat(self, repeated: Repeated) -> AsyncIterator[StreamItem]:
+    async def _repeat(self, repeated: Repeated) -> Batches:
         """Stream the answer of a message that was admitted before.
 
         A message that began its task gets all events of it, another one the task and its next
         events.
         """
         if repeated.reply is not None:
-            yield StreamItem(repeated.reply)
+            yield (StreamItem(repeated.reply),)
             return
         record = await self._load(repeated.task_id)
         if record is None:
@@ -244,23 +245,18 @@ class AgentService:
         after = 0
         ends = not self.agent.options.stream_until_terminal
         if not repeated.began:
-            yield StreamItem(record.task, record.seq)
+            yield (StreamItem(record.task, record.seq),)
             after = record.seq
             asks = record.task.state is TaskState.INPUT_REQUIRED
             if ends and asks and not record.waiting:
                 return
-        async with aclosing(self._batches(repeated.task_id, after)) as batches:
-            async for batch in batches:
-                for event in batch:
-                    yield _item(event)
-                    is_new = event.seq > record.seq or not record.waiting
-                    if (
-                        ends
-                        and event.seq >= record.seq
-                        and is_new
-                        and _state(event) is TaskState.INPUT_REQUIRED
-                    ):
-                        return
+        async with aclosing(self._questions(repeated.task_id, after)) as batches:
+            async for batch, question in batches:
+                yield batch
+                if question is None or not ends or question.seq < record.seq:
+                    continue
+                if question.seq > record.seq or not record.waiting:
+                    return
 
     # -- streams -------------------------------------------------------------------------------
 
@@ -273,29 +269,28 @@ class AgentService:
         ended is replayed from there; an agent without resumable streams ignores it.
         """
         if self._numbers_events:
-            return self._subscribe(request, context)
-        return _without_numbers(self._subscribe(request, replace(context, last_event_id=None)))
+            return ItemStream(self._subscribe(request, context))
+        context = replace(context, last_event_id=None)
+        return ItemStream(_without_numbers(self._subscribe(request, context)))
 
-    async def _subscribe(
-        self, request: SubscribeToTaskRequest, context: CallContext
-    ) -> AsyncGenerator[StreamItem, None]:
+    async def _subscribe(self, request: SubscribeToTaskRequest, context: CallContext) -> Batches:
         scope = self._scope(context)
         record = await self._owned(request.id, scope)
         if context.last_event_id is not None:
             after = _event_number(context.last_event_id, record)
-            async for item in self._follow(request.id, after):
-                yield item
-            return
-        if record.task.state.is_terminal:
+        elif record.task.state.is_terminal:
             raise UnsupportedOperationError(
                 "the task has ended, so there is nothing to subscribe to; get the task"
                 + (", or replay its events with Last-Event-ID" if self._numbers_events else ""),
                 metadata={"taskId": request.id},
             )
-        record = await self._owned(request.id, scope, history=None, artifacts=True)
-        yield StreamItem(record.task, record.seq)
-        async for item in self._follow(request.id, record.seq):
-            yield item
+        else:
+            record = await self._owned(request.id, scope, history=None, artifacts=True)
+            yield (StreamItem(record.task, record.seq),)
+            after = record.seq
+        async with aclosing(self._follow(request.id, after)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def _follow(
         self,
@@ -303,19 +298,18 @@ class AgentService:
         after: int,
         handle: ReplyHandle | None = None,
         live: Subscription | None = None,
-    ) -> AsyncIterator[StreamItem]:
+    ) -> Batches:
         """Yield the events after a number, with a handle up to the end of its turn."""
         until = None if self.agent.options.stream_until_terminal else handle
-        async with aclosing(self._batches(task_id, after, live)) as batches:
-            async for batch in batches:
-                for record in batch:
-                    yield _item(record)
-                    if (
-                        until is not None
-                        and _state(record) is TaskState.INPUT_REQUIRED
-                        and 0 < await self._turn_of(until) <= record.turn
-                    ):
-                        return
+        async with aclosing(self._questions(task_id, after, live)) as batches:
+            async for batch, question in batches:
+                yield batch
+                if (
+                    until is not None
+                    and question is not None
+                    and 0 < await self._turn_of(until) <= question.turn
+                ):
+                    return
         if handle is not None and handle.entry and not await self._turn_of(handle):
             raise ended(task_id)
 
@@ -325,15 +319,25 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
-    async def _batches(
+    async def _questions(
         self, task_id: str, after: int, live: Subscription | None = None
-    ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
+    ) -> AsyncGenerator[tuple[Sequence[StreamItem], LoggedEvent | None], None]:
+        """Yield the events after a number as they come: up to a question, which is named, or all.
+
+        A stream may end with a question, so nothing that follows one is in its batch.
+        """
         try:
             async with aclosing(
                 follow(self._store, self._hints, task_id, after, live=live)
             ) as batches:
                 async for batch in batches:
-                    yield batch
+                    begin = 0
+                    for n, record in enumerate(batch, 1):
+                        if record.kind is not RecordKind.ARTIFACT and _asks(record):
+                            yield _items(batch[begin:n]), record
+                            begin = n
+                    if begin < len(batch):
+                        yield _items(batch[begin:] if begin else batch), None
         except TaskGone:
             raise not_found(task_id) from None
         except Gap as gap:
@@ -498,25 +502,23 @@ def _with_history(reply: Task | Message, length: int | None) -> Task | Message:
     return replace(reply, history=reply.history[-length:] if length else ())
 
 
-async def _with_histories(
-    items: AsyncGenerator[StreamItem, None], length: int
-) -> AsyncGenerator[StreamItem, None]:
+async def _with_histories(batches: Batches, length: int) -> Batches:
     """Yield the items of a stream; a task with ``length`` of its last messages (§3.2.4)."""
-    async with aclosing(items):
-        async for item in items:
-            task = item.event
-            if isinstance(task, Task) and length < len(task.history):
-                item = StreamItem(_with_history(task, length), item.seq)
-            yield item
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [
+                StreamItem(_with_history(item.event, length), item.seq)
+                if isinstance(item.event, Task) and length < len(item.event.history)
+                else item
+                for item in batch
+            ]
 
 
-async def _without_numbers(
-    items: AsyncGenerator[StreamItem, None],
-) -> AsyncGenerator[StreamItem, None]:
+async def _without_numbers(batches: Batches) -> Batches:
     """Yield the items of a stream of an agent that does not offer to resume one."""
-    async with aclosing(items):
-        async for item in items:
-            yield StreamItem(item.event, json=item.json)
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [StreamItem(item.event, json=item.json) for item in batch]
 
 
 def _event_number(last_event_id: str, record: TaskRecord) -> int:
@@ -531,10 +533,17 @@ def _event_number(last_event_id: str, record: TaskRecord) -> int:
     return number
 
 
-def _item(record: LoggedEvent) -> StreamItem:
-    return StreamItem(record.event, record.seq, record.payload)  # type: ignore[arg-type]
+def _items(records: Sequence[LoggedEvent]) -> list[StreamItem]:
+    return [
+        StreamItem(record.event, record.seq, record.payload)  # type: ignore[arg-type]
+        for record in records
+    ]
 
 
-def _state(record: LoggedEvent) -> TaskState | None:
+def _asks(record: LoggedEvent) -> bool:
+    """Return whether a task is in input-required with a public record."""
     event = record.event
-    return event.status.state if isinstance(event, TaskStatusUpdateEvent | Task) else None
+    return (
+        isinstance(event, TaskStatusUpdateEvent | Task)
+        and event.status.state is TaskState.INPUT_REQUIRED
+    )

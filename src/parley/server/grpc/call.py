@@ -153,7 +153,8 @@ class GrpcCall:
     async def _result(self) -> bytes:
         # A frame of its own: the frame that aborts a call lives until garbage collection.
         call = await self._read_call()
-        answer = await call.answer()
+        begun = call.begin()
+        answer = await (call.answer() if begun is None else call.later_reply(begun))
         if call.grant is not None:
             self._echo += call.grant.fields
         result = self._codec.write_result(self._operation, answer)
@@ -248,7 +249,7 @@ class GrpcCall:
         parameters = Parameters(
             version=self._dialect.version,
             caller=caller,
-            extensions=extension_uris(extensions),
+            extensions=extension_uris(extensions) if extensions else (),
             last_event_id=metadata.get("last-event-id"),
             trace=self._trace() if "traceparent" in metadata else NO_TRACE,
             reply_timeout=self._reply_timeout(),

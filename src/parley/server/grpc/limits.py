@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -183,7 +184,8 @@ def address_of(peer: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
+@lru_cache(maxsize=4096)
 def host_of(peer: str) -> str:
-    """Return the host of a peer, empty if it has none."""
+    """Return the host of a peer, empty if it has none: that of one connection for many calls."""
     address = address_of(peer)
     return "" if address is None else address[0]

@@ -57,6 +57,7 @@ VERSION_HEADERS = {
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 _EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
 _LATEST = versions.LATEST.encode()
+_A_RESULT = b"\n"  # stands for a result: no id of a request has a line end
 
 
 class NotJson(ContentTypeNotSupportedError):
@@ -273,11 +274,13 @@ class Exchange(ABC):
     async def _stream(
         self, items: AsyncIterator[StreamItem], receive: Receive, send: Send
     ) -> A2AError | None:
-        codec, wrap = self.codec, self.wrap
+        codec, write_event = self.codec, self.codec.write_event
+        # What stands around a result is the same for all of a request, and has no line ends.
+        before, _, after = self.wrap(_A_RESULT).partition(_A_RESULT)
         return await self.served.streams.serve(
             items,
             self.context,
-            frame=lambda item: sse.frame(wrap(codec.write_event(item)), item[1]),
+            frame=lambda item: sse.frame(write_event(item), item[1], before, after),
             failed=lambda error: sse.frame(self.error_response(error)[1]),
             ends=codec.ends_stream,
             answers_message=self.answers_message,

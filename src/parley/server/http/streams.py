@@ -7,15 +7,15 @@ and registers them with ``Streams``, which bounds all and drains them together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager
-from typing import Protocol, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
+from typing import Protocol, cast, runtime_checkable
 
 from starlette.types import Receive, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.model.service import CallContext, StreamItem
-from parley.model.tasks import Event, Task, TaskState
+from parley.model.service import Batches, CallContext, ItemStream, StreamItem
+from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 from parley.server.failures import log_unforeseen
 from parley.server.http.responses import Headers
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
@@ -23,8 +23,10 @@ from parley.server.settings import Settings
 from parley.wire import sse
 
 _HEADERS = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))
-# After so many events a pump yields to other tasks, even if the service has more.
+# After so many events a stream yields to other tasks, even if the service has more.
 _BURST = 128
+# So many items of a service without batches wait for their reader.
+_GATHERED = 32
 
 
 def shutting_down() -> OverloadedError:
@@ -44,131 +46,246 @@ def is_input_required(event: Event | None) -> bool:
 class OpenStream:
     """One response under way: the answer to a message, or a subscription.
 
-    A pump task takes events from the service and buffers their frames; the request's own task
-    sends the buffer in one piece. The pump waits while the buffer has ``send_buffer`` bytes, so a
-    slow reader costs no more than that and delays nobody else.
+    The request's own task takes a batch from the service, frames it, and sends it in pieces of
+    about ``send_buffer`` bytes. While a slow reader does not take a piece nothing further is taken
+    from the service, so such a reader costs no more than that and delays nobody else. ``drain`` and
+    ``leave`` interrupt the wait for the service, and never a piece that is being sent.
     """
 
     __slots__ = (
-        "_answers_message", "_disconnected", "_drained", "_ended", "_error", "_frames",
-        "_keep_alive", "_keep_alive_due", "_last", "_last_sent", "_limit", "_loop",
-        "_reader_waiter", "_size", "_space_waiter", "_timer",
+        "_answers_message", "_burst", "_comment", "_frames", "_has_started", "_headers",
+        "_is_drained", "_is_gone", "_is_interrupted", "_is_waiting", "_keep_alive", "_last",
+        "_last_sent", "_limit", "_loop", "_send", "_task", "_timer",
     )  # fmt: skip
 
-    def __init__(self, settings: Settings, *, answers_message: bool) -> None:
+    def __init__(
+        self, settings: Settings, send: Send, headers: Headers, *, answers_message: bool
+    ) -> None:
         self._answers_message = answers_message
-        self._last: Event | None = None
+        self._send = send
+        self._headers = headers
         self._limit = settings.send_buffer
         self._keep_alive = settings.keep_alive
         self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._last: Event | None = None
         self._frames: list[bytes] = []
-        self._size = 0
-        self._reader_waiter: asyncio.Future[None] | None = None
-        self._space_waiter: asyncio.Future[None] | None = None
-        self._ended = self._drained = self._disconnected = self._keep_alive_due = False
-        self._error: A2AError | None = None
+        self._burst = 0
+        self._has_started = self._is_waiting = self._is_interrupted = False
+        self._is_drained = self._is_gone = False
+        self._comment: asyncio.Task[None] | None = None
         self._last_sent = self._loop.time()
         self._timer = self._loop.call_later(self._keep_alive, self._on_keep_alive)
 
     def drain(self) -> None:
-        """End the stream after what is buffered, cleanly unless that would mislead."""
-        self._drained = True
-        misleads = self._answers_message and is_input_required(self._last)
-        self._end(shutting_down() if misleads else None)
+        """End the stream after what is being sent, cleanly unless that would mislead."""
+        self._is_drained = True
+        self._interrupt()
 
-    async def pump(
+    def leave(self) -> None:
+        """End the stream: its reader has gone."""
+        self._is_gone = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Have the task that waits for the service wait no more."""
+        if self._is_waiting and not self._is_interrupted:
+            assert self._task is not None
+            self._is_interrupted = True
+            self._task.cancel()
+
+    async def run(
         self,
-        items: AsyncIterator[StreamItem],
+        batches: Batches,
         frame: Callable[[StreamItem], bytes],
+        failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
-    ) -> None:
-        """Buffer events of the service until it ends, one ``ends`` the stream, or cancelled."""
-        try:
-            async with aclosing(cast("AsyncGenerator[StreamItem]", items)):
-                async for item in items:
-                    data = frame(item)
-                    self._frames.append(data)
-                    self._last = item[0]
-                    self._size += len(data)
-                    _wake(self._reader_waiter)
-                    if ends(item[0]):
-                        break
-                    if self._size >= self._limit or len(self._frames) >= _BURST:
-                        self._space_waiter = self._loop.create_future()
-                        await self._space_waiter
-        except A2AError as error:
-            self._end(error)
-        except asyncio.CancelledError:
-            # By us, once nobody reads; or from within the service.
-            self.drain()
-            raise
-        except Exception:
-            self._end(log_unforeseen("a stream"))
-        else:
-            self._end(None)
-
-    async def watch(self, receive: Receive) -> None:
-        """Wait until the client disconnects."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._disconnected = True
-        _wake(self._reader_waiter)
-
-    async def deliver(
-        self, send: Send, headers: Headers, failed: Callable[[A2AError], bytes]
     ) -> A2AError | None:
-        """Send what is buffered until the stream ends or the client disconnects.
+        """Send the events of the service until it ends, or one of them ``ends`` the stream.
 
         Returns the error that came before anything was sent: a plain response can still carry it.
-        Raises ``OSError`` when the server reports a lost connection.
         """
-        started = False
-        while not self._disconnected:
-            if not (self._frames or self._ended or self._keep_alive_due):
-                self._reader_waiter = self._loop.create_future()
-                await self._reader_waiter
-                continue
-            ended, frames = self._ended, self._frames
-            if not started:
-                if ended and not frames and (self._error or self._drained):
-                    return self._error or shutting_down()
-                started = True
-                head = {"type": "http.response.start", "status": 200}
-                await send({**head, "headers": [*_HEADERS, *headers]})
-            self._frames, self._size, self._keep_alive_due = [], 0, False
-            _wake(self._space_waiter)
-            if ended and self._error is not None:
-                frames.append(failed(self._error))
-            body = b"".join(frames) if frames or ended else sse.KEEP_ALIVE
-            self._last_sent = self._loop.time()
-            await send({"type": "http.response.body", "body": body, "more_body": not ended})
-            if ended:
-                break
+        error = await self._follow(batches, frame, ends)
+        if self._comment is not None:
+            await self._comment
+        if self._is_gone:
+            return None
+        if self._is_drained:
+            misleads = self._answers_message and is_input_required(self._last)
+            error = shutting_down() if misleads else None
+        if not (self._has_started or self._frames) and (error is not None or self._is_drained):
+            return error or shutting_down()
+        if error is not None:
+            self._frames.append(failed(error))
+        await self._write(self._taken_frames(), has_more=False)
         return None
 
     def close(self) -> None:
-        """Cancel the timer, and release the error, whose traceback refers to this."""
+        """Cancel what may be under way."""
         self._timer.cancel()
-        self._error = None
+        self._task = None
+        if self._comment is not None:
+            self._comment.cancel()
 
-    def _end(self, error: A2AError | None) -> None:
-        if not self._ended:
-            self._ended = True
-            self._error = error
-            _wake(self._reader_waiter)
+    async def _follow(
+        self, batches: Batches, frame: Callable[[StreamItem], bytes], ends: Callable[[Event], bool]
+    ) -> A2AError | None:
+        """Send batches; return the error that ended them. The last frames may be unsent."""
+        task = self._task
+        assert task is not None
+        try:
+            async with aclosing(batches):
+                while not (self._is_drained or self._is_gone):
+                    self._is_waiting = True
+                    batch = await anext(batches, None)
+                    self._is_waiting = False
+                    if batch is None or await self._send_batch(batch, frame, ends):
+                        break
+        except A2AError as error:
+            return error
+        except asyncio.CancelledError:
+            if task.cancelling() > int(self._is_interrupted):
+                raise
+            if not self._is_interrupted:  # something within the service was cancelled
+                self._is_drained = True
+        except Exception:
+            return log_unforeseen("a stream")
+        finally:
+            self._is_waiting = False
+            if self._is_interrupted:
+                task.uncancel()
+        return None
+
+    async def _send_batch(
+        self,
+        batch: Sequence[StreamItem],
+        frame: Callable[[StreamItem], bytes],
+        ends: Callable[[Event], bool],
+    ) -> bool:
+        """Send a batch. Return whether its last frame is that of the stream, and is unsent."""
+        frames, size, limit = self._frames, 0, self._limit
+        for item in batch:
+            data = frame(item)
+            frames.append(data)
+            size += len(data)
+            event = self._last = item[0]
+            if type(event) is not TaskArtifactUpdateEvent and ends(event):
+                return True
+            if size >= limit:
+                size = 0
+                await self._write(self._taken_frames())
+                await asyncio.sleep(0)
+                if self._is_drained or self._is_gone:
+                    return False
+        if size:
+            await self._write(self._taken_frames())
+        self._burst += len(batch)
+        if self._burst >= _BURST:
+            self._burst = 0
+            await asyncio.sleep(0)
+        return False
+
+    def _taken_frames(self) -> bytes:
+        """Return the frames that were not sent, and keep none."""
+        frames = b"".join(self._frames)
+        self._frames.clear()
+        return frames
+
+    async def _write(self, body: bytes, *, has_more: bool = True) -> None:
+        """Send a piece, after the headers if these were not sent, and after a comment."""
+        if self._comment is not None:
+            await self._comment
+        await self._send_piece(body, has_more)
+
+    async def _send_piece(self, body: bytes, has_more: bool) -> None:
+        self._last_sent = self._loop.time()
+        try:
+            if not self._has_started:
+                self._has_started = True
+                head = {"type": "http.response.start", "status": 200}
+                await self._send({**head, "headers": [*_HEADERS, *self._headers]})
+            await self._send({"type": "http.response.body", "body": body, "more_body": has_more})
+        except OSError:  # how ASGI servers report a lost connection
+            self.leave()
+
+    async def _send_comment(self) -> None:
+        """Send a comment, while the request's own task waits for the service."""
+        await self._send_piece(sse.KEEP_ALIVE, True)
+        self._comment = None
 
     def _on_keep_alive(self) -> None:
         remaining = self._last_sent + self._keep_alive - self._loop.time()
         if remaining <= 0:
             remaining = self._keep_alive
-            self._keep_alive_due = True
-            _wake(self._reader_waiter)
+            if self._is_waiting and self._comment is None:
+                self._comment = self._loop.create_task(self._send_comment())
         self._timer = self._loop.call_later(remaining, self._on_keep_alive)
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)
+async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
+    """Yield what a service without batches has at a time, up to about ``_GATHERED`` items.
+
+    A task takes them from the service, so that a reader gets in one piece what comes at once.
+    """
+    held: list[StreamItem] = []
+    arrived, taken = asyncio.Event(), asyncio.Event()
+
+    async def gather() -> None:
+        try:
+            async with aclosing(items):
+                async for item in items:
+                    held.append(item)
+                    arrived.set()
+                    if len(held) >= _GATHERED:
+                        taken.clear()
+                        await taken.wait()
+        finally:
+            arrived.set()
+
+    gathering = asyncio.create_task(gather())
+    try:
+        while held or not gathering.done():
+            await arrived.wait()
+            arrived.clear()
+            batch = held.copy()
+            held.clear()
+            taken.set()
+            if batch:
+                yield batch
+        gathering.result()
+    finally:
+        gathering.cancel()
+        await asyncio.wait((gathering,))
+
+
+def batches_of(items: AsyncIterator[StreamItem]) -> Batches:
+    """Return the items of a stream in batches."""
+    if isinstance(items, ItemStream):
+        return items.batches
+    return gathered(cast("AsyncGenerator[StreamItem, None]", items))
+
+
+@runtime_checkable
+class CallsWhenGone(Protocol):
+    """What ``receive`` belongs to, where it can tell of a disconnect without a task that waits."""
+
+    def call_when_gone(self, callback: Callable[[], None]) -> bool:
+        """Call back once the client has gone. Return whether that is possible now."""
+        ...
+
+
+def _watch(receive: Receive, on_gone: Callable[[], None]) -> asyncio.Task[None] | None:
+    """Call back when the client disconnects. Return the task that waits for that, if one does."""
+    owner = getattr(receive, "__self__", None)
+    if isinstance(owner, CallsWhenGone) and owner.call_when_gone(on_gone):
+        return None
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        on_gone()
+
+    return asyncio.create_task(watch())
 
 
 class Drainable(Protocol):
@@ -194,18 +311,22 @@ class Streams:
         for stream in list(self._open):
             stream.drain()
 
-    @contextmanager
-    def registered(self, stream: Drainable, context: CallContext) -> Iterator[None]:
+    def registered(self, stream: Drainable, context: CallContext) -> AbstractContextManager[None]:
         """Register an open stream, of any binding, while the context lasts.
 
-        Raises ``OverloadedError`` when there are too many.
+        To enter it raises ``OverloadedError`` when there are too many.
         """
-        with self._limiter.slot(context):
-            self._open.add(stream)
-            try:
-                yield
-            finally:
-                self._open.discard(stream)
+        return _Registered(self, stream, (context.tenant, context.caller.owner))
+
+    def add(self, stream: Drainable, caller: tuple[str, str]) -> None:
+        """Add an open stream of a caller. Raises ``OverloadedError``."""
+        self._limiter.acquire(caller)
+        self._open.add(stream)
+
+    def remove(self, stream: Drainable, caller: tuple[str, str]) -> None:
+        """Remove what was added."""
+        self._open.discard(stream)
+        self._limiter.release(caller)
 
     async def serve(
         self,
@@ -224,22 +345,37 @@ class Streams:
 
         The headers go out with the first event, or with the first keep-alive comment. An error
         before that is returned, and nothing is sent; a later one is the last frame. ``items`` is
-        always closed. ``answers_message`` tells the answer to a message from a subscription.
+        always closed; those of an ``ItemStream`` are framed and sent a batch at a time.
+        ``answers_message`` tells the answer to a message from a subscription.
         """
-        stream = OpenStream(self._settings, answers_message=answers_message)
+        stream = OpenStream(self._settings, send, headers, answers_message=answers_message)
         try:
             with self.registered(stream, context):
-                pump = asyncio.create_task(stream.pump(items, frame, ends))
-                watch = asyncio.create_task(stream.watch(receive))
+                watching = _watch(receive, stream.leave)
                 try:
-                    return await stream.deliver(send, headers, failed)
+                    return await stream.run(batches_of(items), frame, failed, ends)
                 finally:
-                    pump.cancel()
-                    watch.cancel()
-                    await asyncio.wait((pump, watch))
+                    if watching is not None:
+                        watching.cancel()
+                        await asyncio.wait((watching,))
         except OverloadedError as refusal:
             return refusal
-        except OSError:  # how ASGI servers report a lost connection
-            return None
         finally:
             stream.close()
+
+
+class _Registered:
+    """Keeps a stream among those that are open, as long as the context lasts."""
+
+    __slots__ = ("_caller", "_stream", "_streams")
+
+    def __init__(self, streams: Streams, stream: Drainable, caller: tuple[str, str]) -> None:
+        self._streams = streams
+        self._stream = stream
+        self._caller = caller
+
+    def __enter__(self) -> None:
+        self._streams.add(self._stream, self._caller)
+
+    def __exit__(self, *error: object) -> None:
+        self._streams.remove(self._stream, self._caller)

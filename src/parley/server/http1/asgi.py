@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -72,8 +73,8 @@ class AsgiExchange:
 
     __slots__ = (
         "_body", "_connection", "_head", "_in_chunks", "_is_body_complete", "_is_complete",
-        "_is_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body", "has_started",
-        "held",
+        "_is_gone", "_on_gone", "_receivers", "_scope", "_start", "_unsent", "_without_body",
+        "has_started", "held",
     )  # fmt: skip
 
     def __init__(self, connection: AnsweredOn, head: RequestHead, scope: Scope) -> None:
@@ -84,6 +85,7 @@ class AsgiExchange:
         self.held = 0
         self._is_body_complete = False
         self._receivers: list[asyncio.Future[None]] = []
+        self._on_gone: Callable[[], None] | None = None
         self._is_gone = self._is_complete = False
         # The answer: its head until the body comes, and how its length is known.
         self._start: tuple[int, list[Field]] | None = None
@@ -118,6 +120,8 @@ class AsgiExchange:
         self._is_gone = True
         self._body, self.held = [], 0
         self._wake()
+        if self._on_gone is not None:
+            self._on_gone()
 
     def _wake(self) -> None:
         if self._receivers:
@@ -180,6 +184,17 @@ class AsgiExchange:
         if has_more:
             connection.wants_body()
         return {"type": "http.request", "body": piece, "more_body": has_more}
+
+    def call_when_gone(self, callback: Callable[[], None]) -> bool:
+        """Call back if the client goes before the answer is complete, in place of ``receive``.
+
+        Returns whether that is possible: only where all of the body was taken does reading go on
+        without the app, and so shows that the client has gone.
+        """
+        if not self._is_body_complete or self.held or self._is_gone:
+            return False
+        self._on_gone = callback
+        return True
 
     async def _changed(self) -> None:
         receiver = asyncio.get_running_loop().create_future()
@@ -276,6 +291,7 @@ class AsgiExchange:
             connection.write(head + body if head else body)
         if not has_more:
             self._is_complete = True
+            self._on_gone = None
             self._body, self.held = [], 0
             self._wake()
             connection.answered()

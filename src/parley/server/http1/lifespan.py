@@ -26,13 +26,17 @@ async def lifespan_of(app: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None
     given: asyncio.Queue[Message] = asyncio.Queue()
     said: asyncio.Queue[Message | None] = asyncio.Queue()
     given.put_nowait({"type": "lifespan.startup"})
+    is_started = False
 
     async def run() -> None:
         asgi = {"version": "3.0", "spec_version": "2.0"}
         try:
             await app({"type": "lifespan", "asgi": asgi, "state": state}, given.get, said.put)
-        except Exception:
-            _log.debug("the app has no lifespan", exc_info=True)
+        except Exception as error:
+            if is_started:
+                _log.exception("the lifespan of the app failed")
+            else:
+                _log.debug("the app has no lifespan: %s", error)
         finally:
             said.put_nowait(None)
 
@@ -41,6 +45,7 @@ async def lifespan_of(app: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None
         answer = await said.get()
         if answer is not None and answer["type"] == "lifespan.startup.failed":
             raise StartupFailed(answer.get("message") or "the app cannot start; its log says why")
+        is_started = answer is not None
         yield
         if answer is not None and not task.done():
             given.put_nowait({"type": "lifespan.shutdown"})

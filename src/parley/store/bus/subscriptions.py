@@ -286,10 +286,12 @@ class LocalHints:
         if follower is not None:
             follower.on_new_events(task_id)
 
-    @contextmanager
-    def subscribe(self, task_id: str) -> Iterator[Subscription]:
+    def subscribe(self, task_id: str) -> AbstractContextManager[Subscription]:
         """Buffer a task's public events, as long as the context lasts."""
-        subscription = Subscription()
+        return _Reading(self, task_id)
+
+    def add_reader(self, task_id: str, subscription: Subscription) -> None:
+        """Put a task's public events into ``subscription``, until ``remove_reader``."""
         readers = self._readers.get(task_id)
         if readers is None:
             is_first = not self.is_watched(task_id)
@@ -297,13 +299,14 @@ class LocalHints:
             if is_first and self.on_interest is not None:
                 self.on_interest(task_id, True)
         readers.add(subscription)
-        try:
-            yield subscription
-        finally:
-            readers.discard(subscription)
-            if not readers:
-                del self._readers[task_id]
-                self._end_interest(task_id)
+
+    def remove_reader(self, task_id: str, subscription: Subscription) -> None:
+        """Put no more events of the task into ``subscription``."""
+        readers = self._readers[task_id]
+        readers.discard(subscription)
+        if not readers:
+            del self._readers[task_id]
+            self._end_interest(task_id)
 
     def listen(self, task_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Pass a task's private records to ``listener``, as long as the context lasts."""
@@ -354,6 +357,24 @@ class LocalHints:
             yield
         finally:
             self._workers.remove(listener)
+
+
+class _Reading:
+    """Buffers a task's events, as long as the context lasts."""
+
+    __slots__ = ("_hints", "_subscription", "_task_id")
+
+    def __init__(self, hints: LocalHints, task_id: str) -> None:
+        self._hints = hints
+        self._task_id = task_id
+        self._subscription = Subscription()
+
+    def __enter__(self) -> Subscription:
+        self._hints.add_reader(self._task_id, self._subscription)
+        return self._subscription
+
+    def __exit__(self, *error: object) -> None:
+        self._hints.remove_reader(self._task_id, self._subscription)
 
 
 class _Listening:

@@ -7,7 +7,7 @@ A rejected job raises, and leaves nothing in the batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -65,7 +65,11 @@ class Batch(ABC):
     A ``pessimistic`` batch looks up what an optimistic one leaves to the constraints of the tables:
     an existing task id, an existing receipt. When a constraint fails, the group is written again
     pessimistically, job by job, so that only the faulty job fails.
+
+    ``binary`` makes of bytes what the driver takes with the least work.
     """
+
+    binary: Callable[[bytes], Any] = bytes
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class Batch(ABC):
         self._known = known
         self._found: dict[str, Head] = {}
         self._pushes: dict[str, dict[str, PushRecord]] = {}
-        self._counts: Counter[tuple[str, str, str, str]] = Counter()
+        self._counts: defaultdict[tuple[str, str, str, str], int] = defaultdict(int)
         self._records: list[tuple[Any, ...]] = []
         self._messages: list[tuple[int, int, bytes]] = []
         self._artifacts: dict[tuple[int, int], list[tuple[int, int, int, bytes, bytes]]] = {}
@@ -123,7 +127,7 @@ class Batch(ABC):
 
     def head(self, task_id: str) -> Head | None:
         """Return the head of a task after what is in the batch so far."""
-        return self.heads.get(task_id) or self.head_before(task_id)
+        return self.heads.get(task_id) or self._known.get(task_id) or self._found.get(task_id)
 
     def current_head(self, head: Head) -> Head:
         """Return the head of a task after the batch so far, given the ``head`` before it."""
@@ -140,8 +144,9 @@ class Batch(ABC):
 
     def add_records(self, key: int, records: Sequence[LoggedEvent]) -> None:
         """Add records to the log of the task with this key."""
+        binary = self.binary
         self._records += [
-            (key, r.seq, r.sub, r.turn, r.kind.value, r.at, r.payload) for r in records
+            (key, r.seq, r.sub, r.turn, r.kind._value_, r.at, binary(r.payload)) for r in records
         ]
 
     @abstractmethod
@@ -154,8 +159,9 @@ class Batch(ABC):
 
     def add_stored_form(self, head: Head, payload: Payload) -> None:
         """Add what the append that led to ``head`` adds to the task's stored form."""
-        first = head.messages - len(payload.messages) + 1
-        self._messages += [(head.key, n, text) for n, text in enumerate(payload.messages, first)]
+        if payload.messages:
+            first = head.messages - len(payload.messages) + 1
+            self._messages += [(head.key, n, m) for n, m in enumerate(payload.messages, first)]
         if payload.metadata:
             self._messages.append((head.key, 0, payload.metadata))
         for piece in payload.artifacts:

@@ -27,7 +27,8 @@ def append(batch: Batch, append: Append, payload: Payload) -> Applied:
     pushes = {}
     if append.pushes:
         pushes = batch.pushes_with(head, append.pushes, after=head.seq if before else 0)
-    batch.check_receipts(head.scope, append.receipts)
+    if append.receipts:
+        batch.check_receipts(head.scope, append.receipts)
     if head.wakes_at is not None and batch.is_complete(head.scope.agent, append.waits_for):
         head = with_event(head)
     head = batch.put_head(head)

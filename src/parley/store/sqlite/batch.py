@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -38,6 +39,8 @@ ROWS_AT_ONCE = 256
 
 class SqliteBatch(Batch):
     """The rows that a group of jobs adds and changes."""
+
+    binary = bytearray  # ``sqlite3`` asks of bytes, each time, whether they adapt to something else
 
     def __init__(self, connection: sqlite3.Connection, **options: Any) -> None:
         super().__init__(**options)
@@ -283,31 +286,28 @@ class SqliteBatch(Batch):
         counts = self._counts
         for task_id, head in self.heads.items():
             before = self.head_before(task_id)
-            state = head.state.value
-            status = (state, head.status_at)
+            state = head.state._value_
+            position, work = _position_columns(head), _work_columns(head)
             if before is None:
-                counts[*scope_columns(head.scope), state] += 1
-                name = (head.key, task_id, *scope_columns(head.scope), head.context_id, *status)
-                left, lease = _work_columns(head)[:3], _work_columns(head)[3:]
-                position = (head.seq, head.sub, head.turn, *left, head.epoch, head.ended_at)
-                added.append((*name, *position, *lease, *_stored_columns(head), head.base_url))
+                scope = scope_columns(head.scope)
+                counts[*scope, state] += 1
+                name = (task_id, *scope, head.context_id, head.base_url)
+                added.append((*position, *work, state, head.status_at, head.ended_at, *name))
                 continue
             has_new_state = head.state is not before.state
             if has_new_state:
                 scope = scope_columns(head.scope)
                 counts[*scope, state] += 1
-                counts[*scope, before.state.value] -= 1
-            row = (head.key, head.seq, head.sub, head.turn, head.epoch, *_stored_columns(head))
-            work = _work_columns(head)
+                counts[*scope, before.state._value_] -= 1
             is_changed = has_new_state or head.status_at != before.status_at
             if head.ended_at is not None or (is_changed and work != _work_columns(before)):
-                rewritten.append((*row, *work, *status, head.ended_at))
+                rewritten.append((*position, *work, state, head.status_at, head.ended_at))
             elif is_changed:
-                changed.append((*row, *status))
+                changed.append((*position, state, head.status_at))
             elif work != _work_columns(before):
-                turned.append((*row, *work))
+                turned.append((*position, *work))
             else:
-                moved.append(row)
+                moved.append(position)
         _write_rows(connection, "add_heads", added)
         _write_rows(connection, "move_heads", moved)
         _write_rows(connection, "change_heads", changed)
@@ -322,15 +322,16 @@ def read_heads(array: str) -> list[Head]:
     return [head_from_row(row) for row in msgspec.json.decode(array)]
 
 
+def _position_columns(head: Head) -> tuple[Any, ...]:
+    """Return the key, the end of the log and the extent of the task's stored form."""
+    stored = (head.messages, int(head.has_status_message), head.folded)
+    return head.key, head.seq, head.sub, head.turn, head.epoch, *stored
+
+
 def _work_columns(head: Head) -> tuple[Any, ...]:
     """Return the work left and the lease, or when the task wakes up."""
-    work = (head.turn_open, head.waiting, head.cancel_requested)
+    work = (int(head.turn_open), head.waiting, int(head.cancel_requested))
     return *work, owner_column(head), head.queue_key, head.wakes_at
-
-
-def _stored_columns(head: Head) -> tuple[Any, ...]:
-    """Return the extent of the task's stored form."""
-    return head.messages, head.has_status_message, head.folded
 
 
 def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -338,7 +339,7 @@ def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequen
     done = 0
     while done < len(rows):
         count = min(ROWS_AT_ONCE, 1 << (len(rows) - done).bit_length() - 1)
-        values = [value for row in rows[done : done + count] for value in row]
+        values = list(chain.from_iterable(rows[done : done + count]))
         connection.execute(_for_rows(name, count), values)
         done += count
 

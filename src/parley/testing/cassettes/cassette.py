@@ -111,7 +111,7 @@ class Cassette:
 
     def __exit__(self, *error: object) -> None:
         if self._outer is not None:
-            HttpTransport.open = self._outer  # type: ignore[method-assign, assignment]
+            HttpTransport.open = self._outer  # type: ignore[method-assign]
             self._outer = None
         self.save()
 

@@ -73,7 +73,7 @@ class Structs:
             info = inspect.type_info(kind)
             assert isinstance(info, inspect.StructType)
             writers += [
-                (f.name, f.encode_name, _absent(f.type), self._field_writer(f)) for f in info.fields
+                (f.name, f.encode_name, _absent(f), self._field_writer(f)) for f in info.fields
             ]
         return made
 
@@ -198,9 +198,14 @@ def _of_set_field(info: inspect.Type) -> inspect.Type:
     return info
 
 
-def _absent(info: inspect.Type) -> Any:
-    """Return what stands in a struct for a field that is not set."""
-    return UNSET if isinstance(info, inspect.AnyType) else None
+def _absent(field: inspect.Field) -> Any:
+    """Return what stands in a struct for a field that is not set, and is not written.
+
+    An empty text, tuple or false that is the default is none of a message's fields either.
+    """
+    if isinstance(field.type, inspect.AnyType):
+        return UNSET
+    return field.default if field.default in ("", (), False) else None
 
 
 def _fill(writers: list[_FieldWriter]) -> Write:

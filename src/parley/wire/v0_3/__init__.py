@@ -51,7 +51,7 @@ class _Dialect:
     def state_name(self, state: TaskState) -> str:
         return values.STATE_OF[state].value
 
-    def write_push(self, event: Event, task: Task | None) -> bytes:
+    def write_push(self, event: Event, task: Task | None, json: bytes | None = None) -> bytes:
         return encode(values.from_model(event if task is None else task))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from parley.model.errors import A2AError
 from parley.model.operations import Operation
 from parley.model.struct import A2AStruct
+from parley.model.tasks import Event
 from parley.wire import jsonrpc
 from parley.wire.json.syntax import Bytes
 from parley.wire.v0_3 import operations
@@ -39,3 +40,11 @@ class JsonRpc(Json):
     def read_error(self, data: Bytes) -> A2AError:
         """Read the error object of a response."""
         return jsonrpc.read_error_object(data)
+
+    def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
+        """Return ``None``: an answer of 0.3 is translated first."""
+        return None
+
+    def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
+        """Return ``None``: an event of 0.3 is translated first."""
+        return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from parley.model.cards import AgentCard
 from parley.model.encoding import encode
-from parley.model.requests import StreamResponse
+from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task, TaskState
 from parley.wire.dialect import GrpcCodec, HttpJsonCodec
 from parley.wire.v1_0 import cards
@@ -49,8 +49,8 @@ class _Dialect:
     def state_name(self, state: TaskState) -> str:
         return state.value
 
-    def write_push(self, event: Event, task: Task | None) -> bytes:
-        return encode(StreamResponse.of(event))
+    def write_push(self, event: Event, task: Task | None, json: bytes | None = None) -> bytes:
+        return self.jsonrpc.write_event(StreamItem(event, json=json))
 
 
 DIALECT: Dialect = _Dialect()

@@ -83,9 +83,15 @@ class Json:
             return Empty()
         kind = operation.response
         if kind is SendMessageResponse:
-            return self._read(operation.name, data, kind, _read_answer)
+            try:
+                return decode(data, SendMessageResponse).payload
+            except (ValueError, RecursionError):
+                return self._read(operation.name, data, kind, _read_answer)
         if kind is Task:
-            return self._read(operation.name, data, kind, _read_task)
+            try:
+                return decode(data, Task)
+            except (ValueError, RecursionError):
+                return self._read(operation.name, data, kind, _read_task)
         return self._read(operation.name, data, kind, lambda data: _read_other(data, kind))
 
     def write_event(self, item: StreamItem) -> bytes:
@@ -114,10 +120,7 @@ class Json:
 
 
 def _read_answer(data: Bytes) -> Event:
-    try:
-        return decode(data, SendMessageResponse).payload
-    except (ValueError, RecursionError):
-        return _read_value(data, SendMessageResponse, in_stream=False)
+    return _read_value(data, SendMessageResponse, in_stream=False)
 
 
 def _read_event(data: Bytes) -> Event:
@@ -136,11 +139,8 @@ def _read_value(
 
 
 def _read_task(data: Bytes) -> Task:
-    try:
-        return decode(data, Task)
-    except (ValueError, RecursionError):
-        members = legacy_answers.normalize_task(protojson.parse_answer(data), SPELLING)
-        return protojson.read_answer(members, Task)
+    members = legacy_answers.normalize_task(protojson.parse_answer(data), SPELLING)
+    return protojson.read_answer(members, Task)
 
 
 def _read_other(data: Bytes, kind: type) -> Any:

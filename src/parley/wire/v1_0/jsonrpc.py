@@ -8,7 +8,9 @@ from typing import Any
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, Operation
+from parley.model.requests import SendMessageResponse, StreamResponse
 from parley.model.struct import A2AStruct
+from parley.model.tasks import Event, Task
 from parley.wire import jsonrpc
 from parley.wire.json.syntax import Bytes
 from parley.wire.v1_0.json import Json, read_params
@@ -35,3 +37,15 @@ class JsonRpc(Json):
     def read_error(self, data: Bytes) -> A2AError:
         """Read the error object of a response."""
         return jsonrpc.read_error_object(data)
+
+    def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
+        """Read a whole response and the result in it at once, if both are canonical."""
+        if operation.response is SendMessageResponse:
+            answer = jsonrpc.read_result(body, SendMessageResponse, id)
+            return None if answer is None else answer.payload
+        return jsonrpc.read_result(body, Task, id) if operation.response is Task else None
+
+    def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
+        """Read a whole response of a stream and its event at once, if both are canonical."""
+        answer = jsonrpc.read_result(body, StreamResponse, id)
+        return None if answer is None else answer.payload

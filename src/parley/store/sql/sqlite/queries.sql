@@ -21,9 +21,9 @@ FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 
 -- name: add_heads
 INSERT INTO tasks (
-    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, holder, place, wakes_at, messages,
-    has_status_message, folded, base_url)
+    key, seq, sub, turn, epoch, messages, has_status_message, folded, turn_open, waiting,
+    cancel_requested, holder, place, wakes_at, state, status_at, ended_at, task_id, agent, tenant,
+    owner, context_id, base_url)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- Heads that moved. An update rewrites the entry in every index of one of its columns, changed or
