@@ -43,13 +43,16 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench docs conformance interop frameworks fuzz simulation clean
+.PHONY: help demo test lint bench bench-quick bench-fleet bench-peers docs conformance interop frameworks fuzz simulation clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
 	@echo "make test    run all tests (ARGS=tests/store for some of them)"
 	@echo "make lint    style, types, floors, file sizes"
-	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
+	@echo "make bench   measure beside a typed app and other SDKs (ARGS=--write into the documents)"
+	@echo "make bench-quick  compare with the figures that are expected, in two minutes"
+	@echo "make bench-fleet  measure replicas, stored tasks and memory"
+	@echo "make bench-peers  make the environments of the SDKs that are measured"
 	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"
 	@echo "make frameworks  ask every adapter of a framework (ARGS='-k strands' for one of them)"
 	@echo "make interop  run other people's clients and servers (ARGS=js-1.3 for one of them)"
@@ -73,6 +76,15 @@ lint: $(VENV)/for-tests
 
 bench: $(VENV)/for-tests
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-quick: $(VENV)/for-tests
+	@$(BIN)/python benchmarks/quick.py $(ARGS)
+
+bench-fleet: $(VENV)/for-tests
+	@$(BIN)/python benchmarks/run.py --parts memory,fleet,stored $(ARGS)
+
+bench-peers: $(VENV)/for-tests
+	@$(BIN)/python benchmarks/environments.py
 
 docs: $(VENV)/for-tests
 	@$(BIN)/python -m pytest tests/house/test_docs.py tests/house/test_links.py $(ARGS)

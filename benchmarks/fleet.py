@@ -99,8 +99,8 @@ def throughput(
     A fleet that fails is left out; why is in ``shared.failed``.
     """
     cases = [
-        ("tasks", "task", ["requests", "--expect", '"TASK_STATE_COMPLETED"']),
-        ("events", "stream", ["streams", "--connections", "10", "--repeat", "1"]),
+        ("tasks", "task", ["requests", "--check", "task"]),
+        ("events", "stream", ["streams", "--connections", "10", "--seconds", "0"]),
     ]
     kinds = [kind for kind in KINDS if kind.bus != "none"]
     figures: dict[str, Any] = {}
@@ -309,7 +309,7 @@ def durability(
         for number in range(rounds):
             for name, server in servers.items():
                 progress(f"durability, {name}: round {number + 1} of {rounds}")
-                expect = ["--expect", '"TASK_STATE_COMPLETED"', "--seconds", str(seconds)]
+                expect = ["--check", "task", "--seconds", str(seconds)]
                 measured.setdefault(name, []).append(generate(["requests", *expect], [server]))
     return {name: medians(all_) for name, all_ in measured.items()}
 

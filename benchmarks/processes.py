@@ -21,10 +21,14 @@ def pin(core: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the CPU time of a process and all its threads; ``None`` where nobody tells."""
+    """Return the CPU time of a process, in the kernel too, with all its threads and children.
+
+    ``None`` where nobody tells.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+            own = time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+            return own + sum(cpu_seconds(child) or 0 for child in children(pid))
     if sys.platform == "win32":
         return None
     said = subprocess.run(["ps", "-o", "time=", "-p", str(pid)], capture_output=True, text=True)
@@ -32,6 +36,15 @@ def cpu_seconds(pid: int) -> float | None:
     for part in said.stdout.strip().replace("-", ":").split(":"):
         seconds = seconds * 60 + float(part or 0)
     return seconds if said.returncode == 0 else None
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that the threads of a process have started."""
+    found = []
+    for told in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in told.read_text().split()]
+    return found
 
 
 def resident_bytes(pid: int) -> int | None:
@@ -69,14 +82,32 @@ class Server:
 
 @contextlib.contextmanager
 def serving(python: str, script: str, *arguments: str, log: Path) -> Iterator[Server]:
-    """Run one of ``servers/`` on the first core until the block is left.
+    """Run one of ``servers/`` until the block is left; it chooses its core itself.
 
     Raises ``RuntimeError``, with what the server said, when it does not listen within 30 seconds.
     """
+    with running([python, str(HERE / "servers" / script)], *arguments, log=log) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], *arguments: str, log: Path, pinned: bool = False
+) -> Iterator[Server]:
+    """Run a server until the block is left; its first argument is the port.
+
+    ``pinned`` keeps it on the first core from its beginning: some count the cores that they have.
+    Raises ``RuntimeError``, with what the server said, when it does not listen within 30 seconds.
+    """
     port = free_port()
-    command: Sequence[str] = [python, str(HERE / "servers" / script), str(port), *arguments]
+    on_one_core = (lambda: pin(0)) if pinned and hasattr(os, "fork") else None
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*command, str(port), *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=on_one_core,
+        )
         try:
             deadline = time.monotonic() + 30
             while True:
@@ -84,13 +115,14 @@ def serving(python: str, script: str, *arguments: str, log: Path) -> Iterator[Se
                     socket.create_connection(("127.0.0.1", port), timeout=1).close()
                     break
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{script} did not start:\n{log.read_text()[-2000:]}")
+                    said = log.read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"{Path(command[-1]).name} did not start:\n{said}")
                 time.sleep(0.05)
             yield Server(process, port)
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(3)  # what it would still finish is of no use to anyone
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

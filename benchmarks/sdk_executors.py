@@ -11,26 +11,25 @@ from __future__ import annotations
 import argparse
 
 import environments
-from run import DISK, MEMORY, OFFICIAL, PARLEY, REPLY, TASK, Case, Servers, run, streams
+import rows
+from cases import DISK, MEMORY, PARLEY, PYTHON, STREAMS, Row, requests
 
-CASES = tuple(
-    Case(name, who, script, arguments, load)
-    for name, arguments, load in (
-        ("direct replies", ("reply", MEMORY), REPLY),
-        ("tasks in memory", ("task", MEMORY), TASK),
-        ("tasks in SQLite", ("task", DISK), TASK),
-        ("chunks in memory", ("stream", MEMORY), streams(1, 2_000)),
-        ("chunks in SQLite", ("stream", DISK), streams(1, 300)),
-    )
-    for who, script in ((PARLEY, "sdk_on_parley.py"), (OFFICIAL, "official.py"))
+WHO = (PARLEY, PYTHON)
+ONE = (*STREAMS[:2], "1", "--seconds", "0", "--chunks")
+ROWS = (
+    Row("direct replies", "reply", MEMORY, requests("reply", 64), WHO),
+    Row("tasks in memory", "task", MEMORY, requests("task", 64), WHO),
+    Row("tasks in SQLite", "task", DISK, requests("task", 64), WHO),
+    Row("chunks in memory", "stream", MEMORY, (*ONE, "2000"), WHO),
+    Row("chunks in SQLite", "stream", DISK, (*ONE, "300"), WHO),
 )
-
-
-class SdkServers(Servers):
-    """Servers in the environment that has the SDK and what Parley needs."""
-
-    def _python(self, case: Case) -> str:
-        return environments.official(with_parley=True)
+COMMANDS = {
+    who: lambda script=script: [
+        environments.official(with_parley=True),
+        str(environments.SERVERS / script),
+    ]
+    for who, script in ((PARLEY, "sdk_on_parley.py"), (PYTHON, "official.py"))
+}
 
 
 def main() -> None:
@@ -39,15 +38,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
-    found = run(list(CASES), options.rounds, options.seconds, 1, SdkServers)
     print("| executors of the SDK | on Parley | on its own server | ratio |")
     print("|---|--:|--:|--:|")
-    for name, of in found["figures"].items():
-        ours, theirs = (of.get(who, {}).get("per_second", 0) for who in (PARLEY, OFFICIAL))
+    for row in ROWS:
+        found = rows.measure(row, WHO, options.rounds, options.seconds, commands=COMMANDS)
+        ours, theirs = (found.figures.get(who, {}).get("per_second", 0) for who in WHO)
         ratio = f"{ours / theirs:.1f}x" if theirs else ""
-        print(f"| {name} a second | {ours:,.0f} | {theirs:,.0f} | {ratio} |")
-    for name, why in found["missing"].items():
-        print(f"missing: {name}: {why}")
+        print(f"| {row.name} a second | {ours:,.0f} | {theirs:,.0f} | {ratio} |")
+        for who, why in (found.missing | found.wrong).items():
+            print(f"missing: {row.name}, {who}: {why}")
 
 
 if __name__ == "__main__":

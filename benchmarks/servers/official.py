@@ -1,8 +1,9 @@
 """The same agents on the official SDK's own server (a2a-sdk), as its documentation builds one.
 
 Runs in an environment of its own (see ``environments.py``).
-Arguments: the port, reply|task|stream|wait|ask|ticks, and ``memory:``, the path of a SQLite file,
-or the URL of a PostgreSQL database: it is then a replica of a cluster (``a2a.server.cluster``).
+Arguments: the port, reply|task|stream|talk|wait|ask|ticks, and ``memory:``, the path of a SQLite
+file, or the URL of a PostgreSQL database: it is then a replica of a cluster
+(``a2a.server.cluster``).
 ``pin=no`` lets it run on any core.
 """
 
@@ -98,6 +99,17 @@ class Stream(Reply):
         await updater.complete()
 
 
+class Talk(Reply):
+    """Makes a task with twenty messages."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await begin(context, event_queue)
+        for number in range(1, 20):
+            said = updater.new_agent_message([Part(text=f"message {number} of a conversation")])
+            await updater.update_status(TaskState.TASK_STATE_WORKING, said)
+        await updater.complete()
+
+
 class Wait(Reply):
     """Works for ever."""
 
@@ -137,7 +149,7 @@ def stores(where: str) -> tuple[TaskStore, DatabaseTaskEventStream | None]:
     return VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
 
 
-EXECUTORS = {"reply": Reply, "task": Work, "stream": Stream, "wait": Wait, "ask": Ask}
+EXECUTORS = {"reply": Reply, "task": Work, "stream": Stream, "talk": Talk, "wait": Wait, "ask": Ask}
 
 
 def card_at(port: int) -> AgentCard:

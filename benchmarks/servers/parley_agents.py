@@ -1,8 +1,8 @@
 """The agents that are measured, served as anyone would serve them.
 
-Arguments: the port, reply|task|stream|wait|ask|ticks, ``memory:``, the path of a SQLite database or
-the URL of a store, and what a fleet adds to that: ``bus=URL``, ``lease=SECONDS``, ``pin=no``; for
-SQLite ``synchronous=NORMAL``.
+Arguments: the port, reply|task|stream|talk|wait|ask|ticks, ``memory:``, the path of a SQLite
+database or the URL of a store, and what a fleet adds to that: ``bus=URL``, ``lease=SECONDS``,
+``pin=no``; for SQLite ``synchronous=NORMAL``.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ async def stream(turn: Turn) -> AsyncIterator[str]:
         yield f"chunk {number} "
 
 
+async def talk(turn: Turn) -> None:
+    """Makes a task with twenty messages."""
+    for number in range(1, 20):
+        await turn.working(f"message {number} of a conversation")
+
+
 async def wait(turn: Turn) -> None:
     """Works for ever."""
     await turn.working()
@@ -57,7 +63,7 @@ async def ticks(turn: Turn) -> None:
         await turn.working(f"at {time.monotonic_ns()} ")
 
 
-SKILLS = {"task": task, "stream": stream, "wait": wait, "ask": ask, "ticks": ticks}
+SKILLS = {"task": task, "stream": stream, "talk": talk, "wait": wait, "ask": ask, "ticks": ticks}
 
 
 def main(port: int, what: str, where: str, **more: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,13 +17,19 @@ from tests.house.file_sizes import ROOT
 BENCHMARKS = ROOT / "benchmarks"
 
 
+@pytest.fixture(autouse=True)
+def imports_of_scripts() -> Iterator[None]:
+    """Let benchmarks import each other, as scripts do, and nobody else import them."""
+    sys.path.append(str(BENCHMARKS))
+    yield
+    sys.path.remove(str(BENCHMARKS))
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(BENCHMARKS):
+            del sys.modules[name]
+
+
 def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(name)
 
 
 @pytest.fixture
@@ -42,17 +50,114 @@ def test_a_quick_run_measures_what_credentials_cost() -> None:
 
 
 def test_a_quick_run_measures_requests_and_streams() -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "run.py"), "--quick", "--without-official"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "not measured" not in done.stdout
-    for case in ("direct replies", "tasks in SQLite", "one stream in memory", "idle", "import"):
-        assert case in done.stdout
+    cases, rows = loaded("cases"), loaded("rows")
+    for row in cases.ROWS:
+        if row.name in ("task in memory", "first event of a stream"):
+            found = rows.measure(row, (cases.PARLEY,), 1, 0.05, 20)
+            assert (found.missing, found.wrong) == ({}, {})
+            assert found.figures[cases.PARLEY][row.figure] > 0
+
+
+def test_a_wrong_answer_is_found_and_not_measured() -> None:
+    cases, rows = loaded("cases"), loaded("rows")
+    row = cases.Row("tasks", "reply", cases.MEMORY, cases.requests("task"), (cases.TYPED,))
+    found = rows.measure(row, (cases.TYPED,), 1, 0.05)
+    assert found.figures == {}
+    assert "ROLE_AGENT" in found.wrong[cases.TYPED]
+
+
+def test_a_peer_that_is_not_here_is_named() -> None:
+    cases, rows, environments = loaded("cases"), loaded("rows"), loaded("environments")
+
+    def no_cargo() -> list[str]:
+        raise rows.Unavailable("there is no cargo")
+
+    commands = environments.COMMANDS | {cases.RUST: no_cargo}
+    found = rows.measure(cases.ROWS[0], (cases.RUST,), 1, 0.05, commands=commands)
+    assert found.missing == {cases.RUST: "there is no cargo"}
+
+
+def event(**result: object) -> bytes:
+    return b"data: " + json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+
+
+def streamed(*events: bytes) -> bytes:
+    """A response as servers send it: each event in a chunk of its own."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked"
+    body = b"".join(b"%x\r\n%b\n\n\r\n" % (len(each) + 2, each) for each in events)
+    return head + b"\r\n\r\n" + body + b"0\r\n\r\n"
+
+
+def chunk(number: int) -> bytes:
+    artifact = {"artifactId": "report", "parts": [{"text": f"chunk {number} "}]}
+    update = {"taskId": "t", "contextId": "c", "artifact": artifact, "append": number > 0}
+    return event(artifactUpdate=update)
+
+
+BEGUN = event(task={"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}})
+ENDED = event(statusUpdate={"taskId": "t", "status": {"state": "TASK_STATE_COMPLETED"}})
+
+
+def test_every_event_of_a_stream_is_checked() -> None:
+    answers = loaded("answers")
+    answers.check_stream(streamed(BEGUN, chunk(0), chunk(1), ENDED), 2)
+    for wrong in (
+        (BEGUN, chunk(1), chunk(0), ENDED),
+        (BEGUN, chunk(0), ENDED),
+        (BEGUN, chunk(0), chunk(1)),
+        (BEGUN, chunk(0), chunk(1), chunk(2), ENDED),
+        (BEGUN, chunk(0), chunk(1), ENDED, chunk(2)),
+        (BEGUN, BEGUN, chunk(0), chunk(1), ENDED),
+        (BEGUN, chunk(0), b"data: {}", chunk(1), ENDED),
+    ):
+        with pytest.raises(answers.Unexpected):
+            answers.check_stream(streamed(*wrong), 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "id"),
+    [(7, "hello 8", "m"), (8, "hello 7", "m"), (7, "hello 7", "")],
+    ids=["another text", "another request", "no id"],
+)
+def test_every_reply_is_checked(number: int, text: str, id: str) -> None:
+    answers = loaded("answers")
+
+    def reply(number: int, text: str, id: str) -> tuple[int, bytes]:
+        said = {"messageId": id, "role": "ROLE_AGENT", "parts": [{"text": text}]}
+        return 7, json.dumps({"jsonrpc": "2.0", "id": number, "result": {"message": said}}).encode()
+
+    answers.check_replies([reply(7, "hello 7", "m")])
+    with pytest.raises(answers.Unexpected):
+        answers.check_replies([reply(number, text, id)])
+
+
+def test_a_ratio_that_left_its_band_is_shown() -> None:
+    quick = loaded("quick")
+    expected = {
+        name: quick.expectation(name, 1.0) for name in ("direct reply", "task in memory", "gone")
+    }
+    lines, good = quick.compared({"direct reply": 1.1, "task in memory": 1.2}, expected)
+    assert good
+    assert [line.split()[-2:] for line in lines[1:]] == [["as", "ever"]] * 2
+    for ratio, verdict in ((1.5, "SLOWER"), (0.5, "faster")):
+        lines, good = quick.compared({"direct reply": ratio}, expected)
+        assert not good
+        assert lines[1].split()[-2:] == [f"{ratio:.2f}", verdict]
+    assert not quick.compared({"new": 1.0}, expected)[1]
+
+
+def test_what_was_measured_before_a_run_broke_off_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = loaded("run")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    assert run.Kept("a", again=False).get("row", lambda: 1) == 1
+    assert run.Kept("a", again=False).get("row", lambda: 2) == 1
+    assert run.Kept("b", again=False).get("row", lambda: 3) == 3
+    kept = run.Kept("b", again=True)
+    assert kept.get("row", lambda: 4) == 4
+    kept.done()
+    assert run.Kept("b", again=False).get("row", lambda: 5) == 5
 
 
 def test_idle_sockets_are_measured() -> None:
@@ -100,19 +205,26 @@ def figure(per_second: float, cpu_us: float) -> dict[str, float]:
     return {"per_second": per_second, "cpu_us": cpu_us}
 
 
-def test_the_table_says_what_is_beside_what(report: ModuleType, tmp_path: Path) -> None:
+def test_the_tables_say_what_is_beside_what(report: ModuleType, tmp_path: Path) -> None:
     results = {
-        "figures": {
-            "direct replies": {
+        "rows": {
+            "direct reply": {
                 "bare ASGI": figure(40_000, 20),
-                "Parley": figure(20_000, 40),
-                "official SDK": figure(800, 1_000),
-            }
+                "typed ASGI": figure(30_000, 30),
+                "Parley": figure(20_000, 45),
+                "a2a-rs": figure(25_000, 36),
+                "a2a-python": figure(800, 1_000),
+            },
+            "idle stream with its task": {"Parley": {"bytes": 20_480}},
         },
-        "growth": {"a stream of 1,000 in memory": {"Parley": figure(1, 9.04)}},
-        "idle": {"idle": {"Parley": {"bytes": 20_480}}},
+        "growth": {"1,000 chunks in memory": figure(1, 9.04)},
+        "calls": [{"what": "client", "parley_us": 120.0, "typed_us": 100.0, "ratio": 1.2}],
+        "choices": {
+            "figures": {"TLS": {"beside": "a direct reply", "cpu_us": 60.0, "ratio": 1.3}},
+            "missing": {"PostgreSQL": "it is not installed"},
+        },
         "import_seconds": 0.05,
-        "missing": {"tasks, official SDK": "no network"},
+        "missing": {"direct reply, a2a-go": "there is no Go"},
         "machine": {
             "cpu": "a cpu",
             "system": "Linux",
@@ -124,21 +236,31 @@ def test_the_table_says_what_is_beside_what(report: ModuleType, tmp_path: Path) 
         },
     }
     text = report.text(results)
-    assert ["20,000", "requests/s", "40.0", "µs", "0.50", "25x"] in [
-        line.split()[1:] for line in text.splitlines()
-    ]
-    assert "not measured: tasks, official SDK: no network" in text
+    assert "- Not measured: direct reply, a2a-go: there is no Go" in text
+    assert "- Not measured: PostgreSQL: it is not installed" in text
 
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- figures -->\nold\n<!-- /figures -->\nafter\n")
+    places = "".join(
+        f"<!-- {name} -->\nold\n<!-- /{name} -->\n"
+        for name in ("figures", "calls", "better", "choices")
+    )
+    page.write_text(f"before\n{places}after\n")
+    report.write(results, page)
     report.write(results, page)
     written = page.read_text("utf-8")
     assert "old" not in written
-    assert "| direct replies | Parley | 20,000 requests/s | 40.0 µs | 0.50 | 25x |" in written
-    assert "20.0 KiB" in written
-    assert "9.0 (1,000) µs" in written
+    for line in (
+        "| direct reply | 40,000 (20.0) | 30,000 (30.0) | 20,000 (45.0) | 25,000 (36.0) "
+        "| 800 (1,000) | 1.50 | a2a-rs: 0.80 |",
+        "| idle stream with its task |  |  | 20.0 KiB |  |  |  |  |",
+        "- CPU per chunk by the length of the stream, in memory: 9.0 (1,000) µs.",
+        "| client | 120.0 µs | 100.0 µs | 1.20 |",
+        "- direct reply: a2a-rs takes 0.80 of what Parley takes.",
+        "| TLS | a direct reply | 60.0 µs | 1.30 |",
+    ):
+        assert written.count(line) == 1, line
     assert written.startswith("before\n<!-- figures -->\n")
-    assert written.endswith("<!-- /figures -->\nafter\n")
+    assert written.endswith("<!-- /choices -->\nafter\n")
 
 
 def test_the_tables_of_a_fleet_say_what_is_beside_what(tmp_path: Path) -> None:
