@@ -17,6 +17,7 @@ from parley.engine.turn.attempt import Request
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
 from parley.extensions.call_chain import CallChain, Chain
+from parley.model.encoding import encode
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Role
 from parley.model.service import NO_TRACE
@@ -65,6 +66,11 @@ def first_events(
 def first_turn_receipts(receipts: Sequence[Receipt], task_id: str) -> list[Receipt]:
     """Return the receipts of a message that begins a task."""
     return [replace(receipt, task_id=task_id, turn=1) for receipt in receipts]
+
+
+def receipt_of(reply: Message, receipts: Sequence[Receipt]) -> Receipt | None:
+    """Return the receipt of a message with its direct reply, if it has one to be kept."""
+    return replace(receipts[0], reply=encode(reply)) if receipts else None
 
 
 def turns_in(records: PrivateRecords) -> list[TurnStarted]:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from msgspec.structs import replace
-
 from parley.engine.answer import Answer
 from parley.engine.authorizations import forget
 from parley.engine.replies.waiters import Waiters, shutting_down
@@ -29,6 +27,7 @@ from parley.engine.turn.replay import (
     first_turn_receipts,
     latest_message,
     pending_question,
+    receipt_of,
     request_of,
     results_in,
     turn_taking,
@@ -36,7 +35,6 @@ from parley.engine.turn.replay import (
 from parley.engine.turn.runner_owner import RunnerOwner
 from parley.engine.turn.task_values import forget_values
 from parley.engine.turn.task_writer import TaskWriter, handed_over
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
 from parley.model.incident import log_incident
 from parley.model.parts import Message
@@ -398,7 +396,9 @@ class TaskRunner:
             await writer.flush()
             self.asleep = True
         elif attempt.parked:
-            await self._reply_when_durable()  # again: the function may have been cancelled there
+            assert self.writer is not None
+            await self.writer.flush()  # again: the function may have been cancelled there
+            self.reply()
         elif self.cancel_requested:  # perhaps while the turn was prepared
             await self._end_canceled(value)
         elif self.releasing:
@@ -461,20 +461,16 @@ class TaskRunner:
         if isinstance(outcome, A2AError):
             self.waiters.refuse(outcome)
             return
-        if self.receipts or self.executor.options.keep_history:
-            await self._keep_direct_reply(attempt, outcome)
+        exchange = (attempt.latest, outcome) if self.executor.options.keep_history else ()
+        receipt = receipt_of(outcome, self.receipts)
+        if receipt is not None or exchange:
+            await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
         if self.push is not None:
             self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
 
     def _filter_of(self, request: Request) -> OutputFilter | None:
         return self.executor.output_filters.of(request.extensions, request.accepted_output_modes)
-
-    async def _keep_direct_reply(self, attempt: Attempt, reply: Message) -> None:
-        """Store the receipt of a direct reply, and its part of the context's history."""
-        exchange = (attempt.latest, reply) if self.executor.options.keep_history else ()
-        receipt = replace(self.receipts[0], reply=encode(reply)) if self.receipts else None
-        await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
 
     async def _end_task(
         self,
@@ -729,13 +725,9 @@ class TaskRunner:
             await forget(self.store, self.scope, self.context_id, attempt.results)
         writer.close_turn(exchange=self._exchange(attempt, question))
         attempt.finished = attempt.parked = True
-        await self._reply_when_durable()
-        self._stop_function()
-
-    async def _reply_when_durable(self) -> None:
-        assert self.writer is not None
-        await self.writer.flush()
+        await writer.flush()
         self.reply()
+        self._stop_function()
 
     def abort(self, error: A2AError) -> None:
         """Cancel the function, and end the turn with an error."""
