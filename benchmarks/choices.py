@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import report
 import rows
 import services
+import tables
 from processes import HERE, Server, running
 from servers.chosen import KEY
 
@@ -86,7 +86,7 @@ def measure(rounds: int, seconds: float, only: str = "") -> dict[str, Any]:
             for choice in chosen:
                 if choice.name in missing:
                     continue
-                report.progress(f"{choice.name}: {number + 1} of {rounds}")
+                tables.progress(f"{choice.name}: {number + 1} of {rounds}")
                 load = ["requests", "--connections", "32", "--check", choice.does]
                 load += ["--seconds", str(seconds), *choice.load]
                 try:
@@ -139,8 +139,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="choices whose name contains this")
     options = parser.parse_args()
     found = measure(options.rounds, options.seconds, options.only)
-    report.progress("")
-    print("\n".join(report.marked(report.choices_table({"choices": found}))))
+    tables.progress("")
+    print("\n".join(tables.marked(tables.choices_table({"choices": found}))))
     for name, why in found["missing"].items():
         print(f"not measured: {name}: {why}")
 

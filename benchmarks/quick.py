@@ -16,8 +16,8 @@ import argparse
 import json
 from typing import Any
 
-import report
 import rows
+import tables
 from cases import PARLEY, ROWS, TYPED
 from processes import HERE, allow_many_files
 
@@ -45,14 +45,14 @@ def measured(only: str, rounds: int, seconds: float, shrink: int) -> dict[str, f
     for row in ROWS:
         if row.name not in needed:
             continue
-        report.step(f"{row.name} ...")
+        tables.step(f"{row.name} ...")
         found = rows.measure(row, (TYPED, PARLEY), rounds, seconds, shrink)
         if absent := found.missing | found.wrong:
             raise SystemExit("\n".join(f"{row.name}, {who}: {why}" for who, why in absent.items()))
         figures[row.name] = found.figures
-    report.progress("")
+    tables.progress("")
     ratios = {
-        row.name: report.ratio(
+        row.name: tables.ratio(
             row.name, figures[row.name][PARLEY], figures[BESIDE.get(row.name, row.name)][TYPED]
         )
         for row in wanted
@@ -64,13 +64,13 @@ def calls(only: str, rounds: int) -> list[dict[str, Any]]:
     """Return the rows of clients and of gRPC that are asked for."""
     if not any(only in name for name in ("client", "gRPC server", "reading a stream")):
         return []
-    report.step("clients and gRPC ...")
+    tables.step("clients and gRPC ...")
     return [row for row in rows.calls(rounds) if only in row["what"]]
 
 
 def expectation(name: str, ratio: float) -> dict[str, float]:
     """Return what is expected of a row from now on."""
-    low, high = BANDS[report.figure_of(name)]
+    low, high = BANDS[tables.figure_of(name)]
     return {"ratio": round(ratio, 2), "from": round(ratio * low, 2), "to": round(ratio * high, 2)}
 
 
@@ -97,7 +97,7 @@ def compared(ratios: dict[str, float], expected: dict[str, Any]) -> tuple[list[s
                 verdict,
             ]
         )
-    return report.aligned(lines), good
+    return tables.aligned(lines), good
 
 
 def main() -> None:

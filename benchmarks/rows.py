@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import report
+import tables
 from cases import MEMORY, PARLEY, PYTHON, Row, load_of
 from environments import COMMANDS, Unavailable
 from processes import HERE, Server, running
@@ -90,7 +90,7 @@ def measure(
                 found.missing[name] = str(error)
         for number in range(rounds):
             for name, server in list(servers.items()):
-                report.progress(f"{row.name}, {name}: {number + 1} of {rounds}")
+                tables.progress(f"{row.name}, {name}: {number + 1} of {rounds}")
                 try:
                     measured = generate(load_of(row, name, seconds, shrink), server)
                 except WrongAnswer as error:

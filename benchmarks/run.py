@@ -31,9 +31,9 @@ import choices
 import fleet
 import fleet_report
 import machine
-import report
 import rows
 import stored
+import tables
 from cases import DISK, EVERYONE, MEMORY, OURS, PARLEY, PYTHON, ROWS, Row
 from processes import HERE, allow_many_files
 
@@ -83,13 +83,13 @@ class Kept:
         """Return a piece: as it was measured before, else measured now."""
         pieces = self._all["pieces"]
         if name in pieces:
-            report.step(f"{name}: measured before")
+            tables.step(f"{name}: measured before")
             return pieces[name]
         began = time.monotonic()
-        report.step(f"{name} ...")
+        tables.step(f"{name} ...")
         pieces[name] = measure()
         self._path.write_text(json.dumps(self._all), "utf-8")
-        report.step(f"{name}: {time.monotonic() - began:.0f} s")
+        tables.step(f"{name}: {time.monotonic() - began:.0f} s")
         return pieces[name]
 
     def done(self) -> None:
@@ -149,8 +149,8 @@ def main() -> None:
             "choices", lambda: choices.measure(options.rounds, options.seconds)
         )
     further = of_fleets(options, kept)
-    report.progress("")
-    print(report.text(results))
+    tables.progress("")
+    print(tables.text(results))
     if further:
         print(fleet_report.text(results["machine"] | machine.services(), further))
     if wrong:
@@ -214,14 +214,14 @@ def of_fleets(options: argparse.Namespace, kept: Kept) -> dict[str, Any]:
 def of_replicas(options: argparse.Namespace) -> dict[str, Any]:
     """Measure replicas on PostgreSQL."""
     with rows.scratch() as place:
-        return fleet.measure(place, min(options.rounds, 2), options.seconds, report.progress)
+        return fleet.measure(place, min(options.rounds, 2), options.seconds, tables.progress)
 
 
 def of_stored_tasks(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what reading costs beside many stored tasks."""
     sizes = (*stored.SIZES, stored.MILLION) if options.million else stored.SIZES
     with rows.scratch() as place:
-        return stored.measure(place, sizes, report.progress)
+        return stored.measure(place, sizes, tables.progress)
 
 
 def keep(results: dict[str, Any], further: dict[str, Any], write: bool) -> None:
@@ -235,7 +235,7 @@ def keep(results: dict[str, Any], further: dict[str, Any], write: bool) -> None:
     kept |= results | further
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     if write and results:
-        report.write(kept, ROOT / "README.md", ROOT / "docs/performance.md")
+        tables.write(kept, ROOT / "README.md", ROOT / "docs/performance.md")
     if write and further:
         fleet_report.write(kept, ROOT / "docs/benchmarks.md")
 

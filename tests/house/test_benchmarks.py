@@ -20,11 +20,12 @@ BENCHMARKS = ROOT / "benchmarks"
 @pytest.fixture(autouse=True)
 def imports_of_scripts() -> Iterator[None]:
     """Let benchmarks import each other, as scripts do, and nobody else import them."""
+    before = set(sys.modules)
     sys.path.append(str(BENCHMARKS))
     yield
     sys.path.remove(str(BENCHMARKS))
-    for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").is_relative_to(BENCHMARKS):
+    for name in sys.modules.keys() - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(BENCHMARKS):
             del sys.modules[name]
 
 
@@ -33,8 +34,8 @@ def loaded(name: str) -> ModuleType:
 
 
 @pytest.fixture
-def report() -> ModuleType:
-    return loaded("report")
+def tables() -> ModuleType:
+    return loaded("tables")
 
 
 def test_a_quick_run_measures_what_credentials_cost() -> None:
@@ -205,7 +206,7 @@ def figure(per_second: float, cpu_us: float) -> dict[str, float]:
     return {"per_second": per_second, "cpu_us": cpu_us}
 
 
-def test_the_tables_say_what_is_beside_what(report: ModuleType, tmp_path: Path) -> None:
+def test_the_tables_say_what_is_beside_what(tables: ModuleType, tmp_path: Path) -> None:
     results = {
         "rows": {
             "direct reply": {
@@ -235,7 +236,7 @@ def test_the_tables_say_what_is_beside_what(report: ModuleType, tmp_path: Path) 
             "date": "2026-11-20",
         },
     }
-    text = report.text(results)
+    text = tables.text(results)
     assert "- Not measured: direct reply, a2a-go: there is no Go" in text
     assert "- Not measured: PostgreSQL: it is not installed" in text
 
@@ -245,8 +246,8 @@ def test_the_tables_say_what_is_beside_what(report: ModuleType, tmp_path: Path) 
         for name in ("figures", "calls", "better", "choices")
     )
     page.write_text(f"before\n{places}after\n")
-    report.write(results, page)
-    report.write(results, page)
+    tables.write(results, page)
+    tables.write(results, page)
     written = page.read_text("utf-8")
     assert "old" not in written
     for line in (

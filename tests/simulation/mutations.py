@@ -15,10 +15,11 @@ from parley.engine.replies.waiters import Waiters
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.task_runner import TaskRunner
 from parley.engine.turn.task_writer import TaskWriter
-from parley.store import follow, memory
+from parley.store import follow
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import logged
-from parley.store.head import Head, with_claim
+from parley.store.events import RecordKind, logged
+from parley.store.head import Head, payload_of, with_claim
+from parley.store.memory import store as memory
 from parley.store.protocols.task_log import Append
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class HintBeforeCommit(Mutation):
         seq, records = append.expected_seq, []
         if seq is None or store.committed is None:
             return
-        for event, payload in zip(append.events, memory.payload_of(append).events, strict=True):
-            kind = memory.Kind(_KINDS[type(event).__name__])
+        for event, payload in zip(append.events, payload_of(append).events, strict=True):
+            kind = RecordKind(_KINDS[type(event).__name__])
             if kind.is_public:
                 seq += 1
                 records.append(

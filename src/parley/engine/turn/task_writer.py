@@ -234,7 +234,8 @@ class TaskWriter:
 
     async def _wait(self) -> None:
         self.append()
-        if not self._in_flight:
+        if not self._in_flight:  # done at once; readers keep up with who writes much
+            await asyncio.sleep(0)
             return
         waiter = self._loop.create_future()
         self._waiters.append(waiter)

@@ -9,7 +9,7 @@ from typing import Any
 from parley.store.head import Head
 from parley.store.memory.listed import ScopeTasks
 from parley.store.memory.log import NONE, MemoryLog
-from parley.store.memory.order import Order
+from parley.store.memory.order import SortedBlocks
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
@@ -18,7 +18,7 @@ MOVED_AT_MOST = 256
 """So many tasks may wait to be filed. It bounds what a query does for the appends before it."""
 
 
-class Standing(Enum):
+class TaskStanding(Enum):
     """What a task waits for. The value says by what those that wait are ordered."""
 
     UNCLAIMED = "queue key"
@@ -45,11 +45,13 @@ class TaskIndex:
         self._number = 0
         self._moved: dict[MemoryLog, None] = {}
         self._scopes: dict[Scope, ScopeTasks] = {}
-        self._places: dict[Standing, dict[str, Order]] = {standing: {} for standing in Standing}
+        self._places: dict[TaskStanding, dict[str, SortedBlocks]] = {
+            standing: {} for standing in TaskStanding
+        }
         self._leased: dict[str, dict[MemoryLog, None]] = {}
         self._waiting: dict[tuple[str, str], dict[MemoryLog, None]] = {}
-        self._held_pushes: dict[str, Order] = {}
-        self._free_pushes: dict[str, Order] = {}
+        self._held_pushes: dict[str, SortedBlocks] = {}
+        self._free_pushes: dict[str, SortedBlocks] = {}
 
     def moved(self, log: MemoryLog) -> None:
         """Note that a task is new, or has another head."""
@@ -69,14 +71,14 @@ class TaskIndex:
         tasks = self._scopes.get(scope)
         return tasks is not None and tasks.has_context(context_id)
 
-    def places(self, standing: Standing) -> Mapping[str, Order]:
+    def places(self, standing: TaskStanding) -> Mapping[str, SortedBlocks]:
         """Return the places of the tasks that wait for something, by agent."""
         self._file()
         return self._places[standing]
 
-    def places_of(self, agent: str, standing: Standing) -> Order:
+    def places_of(self, agent: str, standing: TaskStanding) -> SortedBlocks:
         """Return the places of an agent's tasks that wait for something."""
-        return self.places(standing).get(agent) or Order()
+        return self.places(standing).get(agent) or SortedBlocks()
 
     def lease_owners(self) -> Sequence[str]:
         """Return the owners of the leases of tasks."""
@@ -108,13 +110,13 @@ class TaskIndex:
         """Return the lease owners of active webhooks."""
         return [*self._held_pushes]
 
-    def held_pushes(self, owner: str) -> Order:
+    def held_pushes(self, owner: str) -> SortedBlocks:
         """Return the places of the tasks with active webhooks of a lease owner."""
-        return self._held_pushes.get(owner) or Order()
+        return self._held_pushes.get(owner) or SortedBlocks()
 
-    def free_pushes(self, agent: str) -> Order:
+    def free_pushes(self, agent: str) -> SortedBlocks:
         """Return the places of an agent's tasks with active webhooks without a lease owner."""
-        return self._free_pushes.get(agent) or Order()
+        return self._free_pushes.get(agent) or SortedBlocks()
 
     def set_pushes(self, log: MemoryLog, pushes: Mapping[str, PushRecord]) -> None:
         """Give a task other webhooks, and file it by the lease owners of those that are active."""
@@ -178,12 +180,12 @@ class TaskIndex:
 
     def _enter_place(self, log: MemoryLog, head: Head) -> None:
         standing, by = _standing(head)
-        if standing is not Standing.UNDER_WAY:
+        if standing is not TaskStanding.UNDER_WAY:
             _add(self._places[standing], head.scope.agent, (by, log.number, head.task_id))
 
     def _leave_place(self, log: MemoryLog, head: Head) -> None:
         standing, by = _standing(head)
-        if standing is not Standing.UNDER_WAY:
+        if standing is not TaskStanding.UNDER_WAY:
             _remove(self._places[standing], head.scope.agent, (by, log.number, head.task_id))
 
     def _enter_lease(self, log: MemoryLog, owner: str) -> None:
@@ -197,27 +199,27 @@ class TaskIndex:
                 del self._leased[owner]
 
 
-def _standing(head: Head) -> tuple[Standing, int]:
+def _standing(head: Head) -> tuple[TaskStanding, int]:
     """Return what a task waits for, and what orders it among those that wait for the same."""
     if head.ended_at is not None:
-        return Standing.ENDED, head.ended_at
+        return TaskStanding.ENDED, head.ended_at
     if head.wakes_at is not None:
-        return Standing.ASLEEP, head.wakes_at
+        return TaskStanding.ASLEEP, head.wakes_at
     if not head.is_unfinished:
-        return Standing.AWAITING_INPUT, head.status_at
+        return TaskStanding.AWAITING_INPUT, head.status_at
     if head.lease_owner:
-        return Standing.UNDER_WAY, 0
-    return Standing.UNCLAIMED, head.queue_key
+        return TaskStanding.UNDER_WAY, 0
+    return TaskStanding.UNCLAIMED, head.queue_key
 
 
-def _add(orders: dict[str, Order], name: str, place: Any) -> None:
+def _add(orders: dict[str, SortedBlocks], name: str, place: Any) -> None:
     order = orders.get(name)
     if order is None:
-        order = orders[name] = Order()
+        order = orders[name] = SortedBlocks()
     order.add(place)
 
 
-def _remove(orders: dict[str, Order], name: str, place: Any) -> None:
+def _remove(orders: dict[str, SortedBlocks], name: str, place: Any) -> None:
     orders[name].remove(place)
     if not orders[name]:
         del orders[name]

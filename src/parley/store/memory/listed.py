@@ -8,7 +8,7 @@ from heapq import merge
 from parley.model.tasks import TaskState
 from parley.store.head import Head
 from parley.store.memory.log import MemoryLog
-from parley.store.memory.order import Order
+from parley.store.memory.order import SortedBlocks
 from parley.store.protocols.task_lists import TaskQuery
 
 FEW = 64
@@ -19,15 +19,15 @@ class Listed:
     """Tasks that are listed together, as their logs are filed (``MemoryLog.filed``).
 
     Up to ``FEW`` are kept as they come, because most contexts have one task and it moves often.
-    More are kept in one ``Order`` for each state, by status time and id, so a page costs its own
-    size, and a total is counted in the orders without looking at a task.
+    More are kept in ``SortedBlocks``, one for each state, by status time and id, so a page costs
+    its own size, and a total is counted in the orders without looking at a task.
     """
 
     __slots__ = ("_few", "_orders")
 
     def __init__(self) -> None:
         self._few: list[MemoryLog] = []
-        self._orders: dict[TaskState, Order] | None = None
+        self._orders: dict[TaskState, SortedBlocks] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._few) if self._orders is None else any(self._orders.values())
@@ -76,10 +76,10 @@ class Listed:
         places = merge(*[order.falling(start) for order in orders], reverse=True)
         return total, _until(low, places, logs)
 
-    def _insert(self, orders: dict[TaskState, Order], head: Head) -> None:
+    def _insert(self, orders: dict[TaskState, SortedBlocks], head: Head) -> None:
         order = orders.get(head.state)
         if order is None:
-            order = orders[head.state] = Order()
+            order = orders[head.state] = SortedBlocks()
         order.add((head.status_at, head.task_id))
 
 

@@ -12,7 +12,7 @@ from parley.security.api_keys import ApiKeyRecord
 from parley.store.audit.memory import MemoryAudit
 from parley.store.events import now_ms
 from parley.store.memory.aging import Aging
-from parley.store.memory.index import Standing, TaskIndex
+from parley.store.memory.index import TaskIndex, TaskStanding
 from parley.store.memory.log import MemoryLog
 from parley.store.memory.usage import MemoryCounts
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
@@ -83,7 +83,7 @@ class MemoryLogs:
 
     def prune(self, agent: str, before: int, limit: int) -> int:
         """Remove what is older than a time (ms); see ``TaskStore.prune``."""
-        ended = self.index.places_of(agent, Standing.ENDED)
+        ended = self.index.places_of(agent, TaskStanding.ENDED)
         old = islice(takewhile(lambda place: place[0] < before, ended.rising()), limit)
         gone = [task_id for _, _, task_id in old]
         for task_id in gone:

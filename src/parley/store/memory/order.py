@@ -13,7 +13,7 @@ BLOCK = 1000
 _first = itemgetter(0)
 
 
-class Order:
+class SortedBlocks:
     """A sorted collection of tuples, none of them twice, in blocks.
 
     A block is a sorted list, and blocks are in order too, so that no list is long. A *bound* is a

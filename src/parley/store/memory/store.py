@@ -32,7 +32,7 @@ from parley.store.head import (
 from parley.store.lease import Lease, LivenessGate
 from parley.store.memory.api_keys import MemoryApiKeys
 from parley.store.memory.contexts import MemoryContexts
-from parley.store.memory.index import Standing
+from parley.store.memory.index import TaskStanding
 from parley.store.memory.log import NONE, MemoryLog, Row
 from parley.store.memory.logs import MemoryLogs
 from parley.store.memory.usage import MemoryUsage
@@ -312,7 +312,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim tasks that have work left and no lease owner, the lowest ``queue_key`` first."""
         self._opened()
-        places = self._index.places_of(agent, Standing.UNCLAIMED)
+        places = self._index.places_of(agent, TaskStanding.UNCLAIMED)
         claimed = []
         for queue_key, _, task_id in [*islice(places.rising(), limit)]:
             log = self._logs[task_id]
@@ -323,13 +323,13 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
     async def unclaimed(self) -> Mapping[str, int]:
         """Return how many tasks there are to claim, by agent."""
         self._opened()
-        places = self._index.places(Standing.UNCLAIMED)
+        places = self._index.places(TaskStanding.UNCLAIMED)
         return {agent: min(len(order), MAX_COUNTED) for agent, order in places.items()}
 
     async def first_queued(self, agent: str) -> int:
         """Return the lowest ``queue_key`` above 0 among the agent's tasks to claim, or 0."""
         self._opened()
-        places = self._index.places_of(agent, Standing.UNCLAIMED)
+        places = self._index.places_of(agent, TaskStanding.UNCLAIMED)
         return next((queue_key for queue_key, _, _ in places.rising((1,))), 0)
 
     async def held_tasks(self) -> Sequence[str]:
@@ -345,13 +345,13 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
     async def next_wake(self, agents: Sequence[str]) -> int | None:
         """Return the earliest time (ms) at which a task of these agents is due."""
         self._opened()
-        asleep = [self._index.places_of(agent, Standing.ASLEEP) for agent in agents]
+        asleep = [self._index.places_of(agent, TaskStanding.ASLEEP) for agent in agents]
         return min([next(places.rising())[0] for places in asleep if places], default=None)
 
     async def due_tasks(self, agent: str, now: int, limit: int) -> Sequence[DueTask]:
         """Return sleeping tasks that are due, the earliest first."""
         self._opened()
-        places = self._index.places_of(agent, Standing.ASLEEP)
+        places = self._index.places_of(agent, TaskStanding.ASLEEP)
         due = takewhile(lambda place: place[0] <= now, places.rising())
         return [DueTask(id, self._logs[id].head.scope) for _, _, id in islice(due, limit)]
 
@@ -419,7 +419,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
     async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
         """Return tasks that have waited for their callers since before ``since``, in order."""
         self._opened()
-        places = self._index.places_of(agent, Standing.AWAITING_INPUT)
+        places = self._index.places_of(agent, TaskStanding.AWAITING_INPUT)
         waiting = takewhile(lambda place: place[0] < since, places.rising())
         return [task_id for _, _, task_id in islice(waiting, limit)]
 
