@@ -303,7 +303,8 @@ async def test_open_readers_read_the_store_no_more_often_than_one(
             with meter.measured() as cost:
                 gate.set()
                 seen = await asyncio.gather(*readers)
-            assert min(seen) == max(seen) > 1
+            # A reader that came first may have seen the task before it worked.
+            assert max(seen) - 1 <= min(seen) > 100
             costs[count] = cost[0]
     one, twenty = costs[1], costs[20]
     assert twenty.queries <= one.queries + 20, "at most one look each, whatever there is to read"
