@@ -196,7 +196,7 @@ def check_beginning(data: bytes | bytearray, since: int) -> None:
     """
     if len(data) > MAX_HEAD:
         raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
-    if not since and not _BEGINNING.match(data, 0, 21):
+    if since < 21 and not _BEGINNING.match(data, 0, 21):
         raise RequestRefused("this is no HTTP request")
     if _BARE_LF.search(data, max(0, since - 1)):
         raise RequestRefused("a line that ends without CR")
