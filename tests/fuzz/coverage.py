@@ -7,9 +7,10 @@ it made of its input shows in the lines that are run next.
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import parley
@@ -31,6 +32,16 @@ class Traced:
 
 
 _ours: dict[str, bool] = {}
+_places: dict[CodeType, int] = {}
+
+
+def _place(code: CodeType) -> int:
+    """Return the number of a function: the same in every process, as its address is not."""
+    place = _places.get(code)
+    if place is None:
+        words = f"{code.co_filename.removeprefix(ROOT)} {code.co_firstlineno} {code.co_qualname}"
+        place = _places[code] = zlib.crc32(words.encode()) << 12
+    return place
 
 
 def traced(call: Callable[[bytes], None], data: bytes) -> Traced:
@@ -42,7 +53,7 @@ def traced(call: Callable[[bytes], None], data: bytes) -> Traced:
         nonlocal before, lines
         if event == "line":
             lines += 1
-            here = id(frame.f_code) + frame.f_lineno
+            here = _place(frame.f_code) + frame.f_lineno
             step = before * 31 ^ here
             steps[step] = steps.get(step, 0) + 1
             before = here

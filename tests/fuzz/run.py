@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -175,7 +176,9 @@ def main() -> int:
     names = given.targets or [*TARGETS]
     print(f"{len(names)} targets for {given.seconds:g} s each, --seed {given.seed}", flush=True)
     crashed = False
-    with ProcessPoolExecutor(given.jobs) as pool:
+    # A process for each, so that what one has cached changes nothing of the next one's way.
+    each_anew = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, each_anew, max_tasks_per_child=1) as pool:
         found = [
             pool.submit(search, name, given.seconds, given.seed, given.executions) for name in names
         ]

@@ -164,6 +164,8 @@ def read_head(data: bytes) -> RequestHead:
     """
     if len(data) > MAX_HEAD:
         raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
+    if not _BEGINNING.match(data, 0, 21):
+        raise RequestRefused("this is no HTTP request")  # httptools skips line ends before it
     line = data.find(b"\r\n")
     if data.count(b" ", 0, line) != 2:
         raise RequestRefused("the request line is not three words")
