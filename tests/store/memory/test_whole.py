@@ -19,9 +19,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_happened_in_between_a_task_is_read_as_it_is(
-    steps: list[tuple[int, str]],
-) -> None:
+def test_whatever_happened_in_between_a_task_is_read_as_it_is(steps: list[tuple[int, str]]) -> None:
     asyncio.run(_read_after_each(steps))
 
 
