@@ -32,7 +32,7 @@ class WholeTasks:
         if kept is not None and kept[0] is head:
             return kept[1]
         stored = log.stored(None, artifacts=True)
-        if log.size(None, artifacts=True) <= _MAX_SIZE:
+        if _size(stored) <= _MAX_SIZE:
             if kept is None and len(self._kept) >= _MAX_TASKS:
                 del self._kept[next(iter(self._kept))]
             self._kept[head.task_id] = (head, stored)
@@ -43,3 +43,13 @@ class WholeTasks:
     def forget(self, task_id: str) -> None:
         """Keep a task no longer."""
         self._kept.pop(task_id, None)
+
+
+def _size(stored: StoredTask) -> int:
+    """Return the approximate size of a task in bytes."""
+    size = len(stored.history) + len(stored.status_message) + len(stored.metadata)
+    for _, head, parts in stored.artifacts:
+        size += len(head) + len(parts)
+    for update in stored.tail:
+        size += len(update)
+    return size
