@@ -7,7 +7,7 @@ from typing import Any
 
 from parley.model.errors import FieldViolation, InvalidParamsError, UnauthenticatedError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
-from parley.model.requests import SendMessageRequest
+from parley.model.requests import GetTaskRequest, SendMessageRequest
 from parley.model.service import Caller
 
 _REQUEST_IDS = (
@@ -39,6 +39,8 @@ def check_ids(request: Any) -> None:
         ids = request.tenant + message.message_id + message.context_id + message.task_id
         if not message.reference_task_ids and may_be_id(ids):
             return  # valid together, so each is: the common case costs one check
+    elif type(request) is GetTaskRequest and may_be_id(request.tenant + request.id):
+        return
     violations = tuple([FieldViolation(field, RIGHT_ID) for field in _invalid_fields(request)])
     if violations:
         fields = ", ".join([violation.field for violation in violations])

@@ -9,6 +9,7 @@ latest chunks, at most some 64 KiB in a turn, are only in the log.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 from msgspec.structs import replace
@@ -27,11 +28,12 @@ ArtifactRow = tuple[int, bytes, bytes]
 """An artifact's position in its task, its head or nothing, and parts."""
 
 
-class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
+class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A task as read from its rows: pieces of JSON, which ``encode`` wrote and nobody else.
 
     ``history`` is the JSON of messages, separated by commas, ``status_message`` that of the
-    status's. ``artifacts`` are rows in order, ``tail`` the artifact updates after them.
+    status's. ``artifacts`` are rows in order, ``tail`` the artifact updates after them. Nothing of
+    it changes, so its pieces are joined once.
     """
 
     task_id: str
@@ -46,7 +48,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def task(self) -> Task:
         """Return the task."""
-        return decode(self.json(), Task)
+        return decode(self._join(), Task)
 
     def json(self) -> bytes:
         """Return the task's JSON: the pieces as they are, and what lies between them.
@@ -54,6 +56,13 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         Nothing but the tail is looked into. The value is the one that ``encode`` writes of the
         task; only members of artifacts may be in another order.
         """
+        return self._joined
+
+    @cached_property
+    def _joined(self) -> bytes:
+        return self._join()
+
+    def _join(self) -> bytes:
         text = [b'{"id":', encode(self.task_id)]
         if self.context_id:
             text += (b',"contextId":', encode(self.context_id))

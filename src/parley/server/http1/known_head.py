@@ -16,17 +16,25 @@ class KnownHead:
 
     Data begins with the same head if it has the same bytes, but for the digits of Content-Length.
     ``read_head`` gives the same for it then: those digits say where the body ends, and nothing
-    else. ``size`` is how long the head is in the data that was looked at last. ``revision`` is that
-    of the app when it said what answers.
+    else. A head without such digits, as those of GET are, is the same if all of its bytes are.
+    ``size`` is how long the head is in the data that was looked at last. ``revision`` is that of
+    the app when it said what answers.
     """
 
-    __slots__ = ("_after", "_before", "requests", "revision", "size")
+    __slots__ = ("_after", "_before", "_length", "requests", "revision", "size")
 
     def __init__(
-        self, before: bytes, after: bytes, requests: DirectRequests, revision: int
+        self,
+        before: bytes,
+        after: bytes,
+        requests: DirectRequests,
+        revision: int,
+        length: int | None = None,
     ) -> None:
+        """``length`` is that of each body, where nothing lies between ``before`` and ``after``."""
         self._before = before
         self._after = after
+        self._length = length
         self.requests = requests
         self.revision = revision
         self.size = 0
@@ -40,7 +48,8 @@ class KnownHead:
             return None
         found = _LENGTH.search(data)
         if found is None:
-            return None
+            # In chunks, its body has no length, and each has to be read.
+            return None if head.length is None else cls(data, b"", requests, revision, head.length)
         return cls(data[: found.start(1)], data[found.end(1) :], requests, revision)
 
     def length_in(self, data: bytes) -> int:
@@ -49,6 +58,9 @@ class KnownHead:
         if not data.startswith(before):
             return -1
         start = len(before)
+        if self._length is not None:
+            self.size = start
+            return self._length
         end = data.find(b"\r", start, start + MAX_LENGTH_DIGITS + 1)
         digits = data[start:end]
         if end < 0 or not digits.isdigit() or not data.startswith(after, end):

@@ -15,6 +15,7 @@ from parley.store.memory.aging import Aging
 from parley.store.memory.index import TaskIndex, TaskStanding
 from parley.store.memory.log import MemoryLog
 from parley.store.memory.usage import MemoryCounts
+from parley.store.memory.whole import WholeTasks
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope
 
@@ -49,6 +50,7 @@ class MemoryLogs:
         self.clock = clock
         self.logs: dict[str, MemoryLog] = {}
         self.index = TaskIndex(self.logs)
+        self.whole = WholeTasks()
         self.receipts: dict[tuple[Scope, str], Receipt] = {}
         self.contexts: dict[tuple[Scope, str], MemoryContext] = {}
         self.events: dict[tuple[str, str], CompletedEvent] = {}
@@ -98,6 +100,7 @@ class MemoryLogs:
         """Forget a task; what only it used ages."""
         head, keys = log.head, log.waits_for
         self.index.remove(log)
+        self.whole.forget(head.task_id)
         if not self.index.has_tasks(head.scope, head.context_id):
             self._age_context((head.scope, head.context_id))
         for key in keys:

@@ -225,9 +225,10 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         if log is None or scope not in (None, log.head.scope):
             return None
         head = log.head
+        whole = history is None and artifacts
         return TaskRecord(
             scope=head.scope,
-            stored=log.stored(history, artifacts),
+            stored=self._shared.whole.read(log) if whole else log.stored(history, artifacts),
             seq=head.seq,
             turn=head.turn,
             turn_open=head.turn_open,
