@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from parley.engine.shared_timer import SharedTimer
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.parts import Message
 from parley.model.tasks import Task
@@ -45,9 +46,10 @@ class ReplyHandle:
     those that a task received, and ``found`` is that task as it was before. ``turn`` is the number
     of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
     the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
-    show it before the turn ends. ``is_repeat``: another replica received the
-    message before. ``on_settled`` is called once there is a reply or a delegate. Several senders of
-    one repeated message may share a handle; one that disconnects does not affect the others.
+    show it before the turn ends. ``is_repeat``: another replica received the message before.
+    ``on_settled`` is called once there is a reply or a delegate. ``timer`` is for a watcher that
+    waits for the reply alone (see ``on_change``). Several senders of one repeated message may share
+    a handle; one that disconnects does not affect the others.
     """
 
     __slots__ = (
@@ -55,6 +57,7 @@ class ReplyHandle:
         "_error",
         "_reply",
         "_task",
+        "_times_out_at",
         "_waiters",
         "_watcher",
         "awaits_task",
@@ -65,6 +68,7 @@ class ReplyHandle:
         "is_repeat",
         "on_settled",
         "received_at",
+        "timer",
         "turn",
     )
 
@@ -84,6 +88,8 @@ class ReplyHandle:
         self._delegate: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._watcher: Callable[[], object] | None = None
+        self.timer: SharedTimer[ReplyHandle] | None = None
+        self._times_out_at: float | None = None
 
     @property
     def task_id(self) -> str:
@@ -125,9 +131,18 @@ class ReplyHandle:
     def mark_logged(self) -> None:
         """Wake the waiting callers: the message's task is in the log."""
         self.is_logged = True
+        if self.timer is None or self._watcher is None:
+            self._wake()
+        elif self._times_out_at is None:  # all that the watcher waits for is the reply
+            self._times_out_at = self.timer.add(self, asyncio.get_running_loop())
+
+    def time_out(self) -> None:
+        """Tell the watcher that its timeout has passed."""
         self._wake()
 
     def _wake(self) -> None:
+        if self._times_out_at is not None and self.timer is not None:
+            self.timer.discard(self)
         if self._watcher is not None:
             watcher, self._watcher = self._watcher, None
             watcher()
@@ -137,7 +152,11 @@ class ReplyHandle:
                 waiter.set_result(None)
 
     def on_change(self, watcher: Callable[[], object]) -> None:
-        """Call ``watcher`` once, from within the next change. It must not raise."""
+        """Call ``watcher`` once, from within the next change. It must not raise.
+
+        With a ``timer``, the task's first append is no change: it begins the timeout, as in
+        ``wait``. The end of the timeout is a change. A ``wait`` that follows ends at that time too.
+        """
         self._watcher = watcher
 
     def changed(self) -> asyncio.Future[None]:
@@ -194,12 +213,13 @@ class ReplyHandle:
             self._wake()
 
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, time_out)
+        ends_at = loop.time() + timeout if self._times_out_at is None else self._times_out_at
+        timer = loop.call_at(ends_at, time_out)
         try:
             while not (self.is_settled or timed_out):
                 await self.changed()
         finally:
             timer.cancel()
         if self._delegate is not None and not (self.done or timed_out):
-            await self._delegate.find_reply(self, timer.when() - loop.time())
+            await self._delegate.find_reply(self, ends_at - loop.time())
         return self.done

@@ -176,9 +176,12 @@ class AgentService:
         if type(self) is not AgentService:
             return None  # what overrides ``send_message`` is to be called
         try:
-            return self._admission.begin_at_once(request, context, self._scope(context))
+            handle = self._admission.begin_at_once(request, context, self._scope(context))
         except StoreError as error:
             raise self._executor.unavailable(error) from error
+        if handle is not None and context.reply_timeout is None:
+            handle.timer = self._executor.blocking_timer
+        return handle
 
     def begun_reply(self, handle: ReplyHandle, request: SendMessageRequest) -> Task | Message:
         """Return the reply of a message that ``begin_message`` began, once it is there.
