@@ -131,6 +131,7 @@ class AgentExecutor:
         )
         self._threads = threads
         self._direct_reply_timer = SharedTimer(options.direct_reply_timeout, TaskRunner.promote)
+        self.blocking_timer = SharedTimer(options.blocking_timeout, ReplyHandle.time_out)
         self._background: set[asyncio.Future[Any]] = set()
         self._runners: dict[str, TaskRunner] = {}
         self._active: set[TaskRunner] = set()
@@ -546,6 +547,7 @@ class AgentExecutor:
             self.remote_replies.close()
             self._threads.close()
             self._direct_reply_timer.close()
+            self.blocking_timer.close()
             await self.claimer.stop()
             await end(self._background, grace=LAST_SECONDS)
             for runner in (*self._abandoned, *self._active):

@@ -23,11 +23,15 @@ class SharedTimer(Generic[T]):
         self._times: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, each: T, loop: asyncio.AbstractEventLoop) -> None:
-        """Fire with an object after the timeout; ``loop`` is the running event loop."""
+    def add(self, each: T, loop: asyncio.AbstractEventLoop) -> float:
+        """Fire with an object after the timeout; ``loop`` is the running event loop.
+
+        Return the time of that, by the clock of the loop.
+        """
         when = self._times[each] = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_at(when, self._on_time, loop)
+        return when
 
     def discard(self, each: T) -> None:
         """Do not fire with an object. Idempotent."""

@@ -75,8 +75,11 @@ class BegunReply(Protocol):
 
     done: bool
 
-    def on_change(self, watcher: Callable[[], object]) -> None:
-        """Call ``watcher`` once, from within the next change. It must not raise."""
+    def on_change(self, watcher: Callable[[float | None], object]) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise.
+
+        It is told when the wait ends, by the clock of the event loop, if that is known.
+        """
         ...
 
 
@@ -100,9 +103,13 @@ class BeginsMessages(Protocol):
         ...
 
     async def reply_to(
-        self, begun: Any, request: SendMessageRequest, context: CallContext
+        self,
+        begun: Any,
+        request: SendMessageRequest,
+        context: CallContext,
+        ends_at: float | None = None,
     ) -> Task | Message:
-        """Wait for a reply. Raises ``A2AError``."""
+        """Wait for a reply, until ``ends_at`` if it was waited for before. Raises ``A2AError``."""
         ...
 
 
@@ -242,11 +249,14 @@ class ServiceCall(msgspec.Struct, frozen=True):
         service = cast("BeginsMessages", self.service)
         return service.begun_reply(begun, self.request)
 
-    async def later_reply(self, begun: BegunReply) -> Any:
-        """Wait for the reply of what ``begin`` began, and end it. Raises ``A2AError``."""
+    async def later_reply(self, begun: BegunReply, ends_at: float | None = None) -> Any:
+        """Wait for the reply of what ``begin`` began, and end it. Raises ``A2AError``.
+
+        ``ends_at`` is what a watcher of the reply was told.
+        """
         service = cast("BeginsMessages", self.service)
         try:
-            return await service.reply_to(begun, self.request, self.context)
+            return await service.reply_to(begun, self.request, self.context, ends_at)
         finally:
             self.end()
 

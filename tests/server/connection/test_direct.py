@@ -226,6 +226,101 @@ async def test_tasks_are_read_without_a_task_where_nothing_is_waited_for(
     assert direct[0].json["result"] == direct[4].json == made
 
 
+def maker(**options: Any) -> tuple[Agent, asyncio.Event]:
+    """An agent with a skill that makes tasks, one that may, and one that works until an event."""
+    agent, opened = Agent("Maker", **options), asyncio.Event()
+
+    async def make(turn: Turn) -> None:
+        """Makes a task."""
+        await turn.working()
+        if turn.text == "break":
+            raise RuntimeError("broken")
+        if turn.text == "ask":
+            await turn.ask("what?")
+        await turn.artifact(turn.text, name="result")
+        if turn.text == "wait":
+            await opened.wait()
+
+    agent.skill(id="declared", replies="task")(make)
+    agent.skill(id="undeclared")(make)
+    return agent, opened
+
+
+def making(text: str, skill: str, **more: Any) -> bytes:
+    return saying(text, metadata={"skill": skill}, **more)
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///"])
+@pytest.mark.parametrize("skill", ["declared", "undeclared"])
+async def test_a_task_is_answered_without_asgi(
+    tmp_path: Path, in_tasks, skill: str, store: str
+) -> None:
+    if store != "memory:":
+        store += str(tmp_path / "tasks.db")
+    app = parley.asgi(maker()[0], store=store)
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    asked = [making(text, skill) for text in ("hello", "break", "ask")]
+    asked += [making(text, skill, configuration={"historyLength": 0}) for text in ("hello", "ask")]
+    async with serving(app) as url, serving(around) as behind:
+        direct = [await post(url, body) for body in asked]
+        assert in_tasks == []
+        through = [await post(behind, body) for body in asked]
+        assert in_tasks == ["POST"] * len(asked)
+        for answer in direct:
+            task = answer.json["result"]["task"]
+            got = await post(url, call("GetTask", {"id": task["id"]}))
+            assert got.json["result"]["status"] == task["status"]
+    assert [alike(each) for each in direct] == [alike(each) for each in through]
+
+
+@pytest.mark.parametrize("skill", ["declared", "undeclared"])
+async def test_who_waits_too_long_gets_the_task_as_it_is(
+    tmp_path: Path, in_tasks, skill: str
+) -> None:
+    agent, opened = maker(direct_reply_timeout=0.01, blocking_timeout=0.05)
+    app = parley.asgi(agent, store=f"sqlite:///{tmp_path / 'tasks.db'}")
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    async with asyncio.timeout(WAIT * 6), serving(app) as url, serving(around) as behind:
+        direct = await post(url, making("wait", skill))
+        assert in_tasks == ["POST"]
+        through = await post(behind, making("wait", skill))
+        opened.set()
+    assert direct.json["result"]["task"]["status"]["state"] == "TASK_STATE_WORKING"
+    assert alike(direct)[:2] == alike(through)[:2]
+
+
+async def test_who_waits_for_a_task_has_a_slot_until_its_turn_ends(tmp_path: Path) -> None:
+    agent, opened = maker()
+    app = parley.asgi(
+        agent,
+        store=f"sqlite:///{tmp_path / 'tasks.db'}",
+        settings=Settings(max_blocking_requests=1),
+    )
+    async with asyncio.timeout(WAIT * 6), serving(app) as url:
+        async with connection(url) as gone:
+            await gone.request("POST", "/", making("wait", "declared"), JSON)
+
+            async def is_made() -> bool:
+                tasks = (await post(url, call("ListTasks", {}))).json["result"]["tasks"]
+                return bool(tasks)
+
+            await until(is_made)
+            assert (await post(url, making("hello", "declared"))).status == 503
+        assert (await post(url, making("hello", "declared"))).status == 503
+        opened.set()
+
+        async def is_free() -> bool:
+            return (await post(url, making("hello", "declared"))).status == 200
+
+        await until(is_free)
+
+
 async def test_a_store_that_waits_all_the_same_is_asked_in_a_task(
     monkeypatch: pytest.MonkeyPatch, in_tasks
 ) -> None:

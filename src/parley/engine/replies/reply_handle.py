@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from parley.engine.shared_timer import SharedTimer
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.parts import Message
 from parley.model.tasks import Task
@@ -38,6 +39,10 @@ class ReplySource(Protocol):
         ...
 
 
+ReplyWatcher = Callable[[float | None], object]
+"""What is called when a reply changes, with the time at which its own timeout ends."""
+
+
 class ReplyHandle:
     """Waits for the reply to one message: a direct message, the task after its turn, or an error.
 
@@ -45,9 +50,10 @@ class ReplyHandle:
     those that a task received, and ``found`` is that task as it was before. ``turn`` is the number
     of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
     the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
-    show it before the turn ends. ``is_repeat``: another replica received the
-    message before. ``on_settled`` is called once there is a reply or a delegate. Several senders of
-    one repeated message may share a handle; one that disconnects does not affect the others.
+    show it before the turn ends. ``is_repeat``: another replica received the message before.
+    ``on_settled`` is called once there is a reply or a delegate. ``timer`` is for a watcher that
+    waits for the reply alone (see ``on_change``). Several senders of one repeated message may share
+    a handle; one that disconnects does not affect the others.
     """
 
     __slots__ = (
@@ -55,6 +61,7 @@ class ReplyHandle:
         "_error",
         "_reply",
         "_task",
+        "_times_out_at",
         "_waiters",
         "_watcher",
         "awaits_task",
@@ -65,6 +72,7 @@ class ReplyHandle:
         "is_repeat",
         "on_settled",
         "received_at",
+        "timer",
         "turn",
     )
 
@@ -83,7 +91,9 @@ class ReplyHandle:
         self._error: A2AError | None = None
         self._delegate: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._watcher: Callable[[], object] | None = None
+        self._watcher: ReplyWatcher | None = None
+        self.timer: SharedTimer[ReplyHandle] | None = None
+        self._times_out_at: float | None = None
 
     @property
     def task_id(self) -> str:
@@ -125,19 +135,39 @@ class ReplyHandle:
     def mark_logged(self) -> None:
         """Wake the waiting callers: the message's task is in the log."""
         self.is_logged = True
+        if self._watcher is None or self.timer is None:
+            self._wake()
+            return
+        if self._times_out_at is None:  # all that the watcher waits for is the reply
+            self._times_out_at = self.timer.add(self, asyncio.get_running_loop())
+        self._wake_waiters()
+
+    def time_out(self) -> None:
+        """Tell the watcher that its timeout has passed."""
         self._wake()
 
     def _wake(self) -> None:
         if self._watcher is not None:
             watcher, self._watcher = self._watcher, None
-            watcher()
+            ends_at, self._times_out_at = self._times_out_at, None
+            if ends_at is not None and self.timer is not None:
+                self.timer.discard(self)
+            watcher(ends_at)
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def on_change(self, watcher: Callable[[], object]) -> None:
-        """Call ``watcher`` once, from within the next change. It must not raise."""
+    def on_change(self, watcher: ReplyWatcher) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise.
+
+        With a ``timer``, the task's first append is no change: it begins the timeout, as in
+        ``wait``. The end of the timeout is a change. The watcher is told when its timeout ends, by
+        the clock of the event loop, or ``None`` if it has not begun.
+        """
         self._watcher = watcher
 
     def changed(self) -> asyncio.Future[None]:
@@ -176,11 +206,11 @@ class ReplyHandle:
         while not (self.is_logged or self.done):
             await self.changed()
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float, ends_at: float | None = None) -> bool:
         """Wait for the reply, and return whether it is there.
 
         The ``timeout`` (seconds) starts once the message's task is in the log: before, the caller
-        could not look for the task later.
+        could not look for the task later. One that began before ends at ``ends_at``.
         """
         while not (self.is_logged or self.done):
             await self.changed()
@@ -194,12 +224,14 @@ class ReplyHandle:
             self._wake()
 
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, time_out)
+        if ends_at is None:
+            ends_at = loop.time() + timeout
+        timer = loop.call_at(ends_at, time_out)
         try:
             while not (self.is_settled or timed_out):
                 await self.changed()
         finally:
             timer.cancel()
         if self._delegate is not None and not (self.done or timed_out):
-            await self._delegate.find_reply(self, timer.when() - loop.time())
+            await self._delegate.find_reply(self, ends_at - loop.time())
         return self.done

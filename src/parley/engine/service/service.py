@@ -176,9 +176,12 @@ class AgentService:
         if type(self) is not AgentService:
             return None  # what overrides ``send_message`` is to be called
         try:
-            return self._admission.begin_at_once(request, context, self._scope(context))
+            handle = self._admission.begin_at_once(request, context, self._scope(context))
         except StoreError as error:
             raise self._executor.unavailable(error) from error
+        if handle is not None and context.reply_timeout is None:
+            handle.timer = self._executor.blocking_timer
+        return handle
 
     def begun_reply(self, handle: ReplyHandle, request: SendMessageRequest) -> Task | Message:
         """Return the reply of a message that ``begin_message`` began, once it is there.
@@ -188,16 +191,23 @@ class AgentService:
         return self._reply(handle, _history_length(request))
 
     async def reply_to(
-        self, handle: ReplyHandle, request: SendMessageRequest, context: CallContext
+        self,
+        handle: ReplyHandle,
+        request: SendMessageRequest,
+        context: CallContext,
+        ends_at: float | None = None,
     ) -> Task | Message:
-        """Wait for the reply of a message that was admitted, as long as callers may wait."""
+        """Wait for the reply of a message that was admitted, as long as callers may wait.
+
+        That is until ``ends_at``, by the clock of the event loop, if the wait began before.
+        """
         length = _history_length(request)
         if not (handle.is_settled or handle.is_logged):
             await handle.changed()  # all that most replies need
         timeout = self._executor.options.blocking_timeout
         if context.reply_timeout is not None:
             timeout = min(timeout, context.reply_timeout)
-        if handle.done or await handle.wait(timeout):
+        if handle.done or await handle.wait(timeout, ends_at):
             return self._reply(handle, length)
         return self._shown(await self._executor.remote_replies.current_task(handle, length))
 

@@ -101,7 +101,7 @@ class DirectExchange:
             answering.close()
             self._go_on(exchange.answered(call))
 
-    def _on_change(self) -> None:
+    def _on_change(self, ends_at: float | None) -> None:
         call, begun = self._call, self._begun
         assert call is not None
         assert begun is not None
@@ -110,7 +110,7 @@ class DirectExchange:
         elif self._is_gone:
             call.end()
         else:
-            self._go_on(self._later(call, begun))
+            self._go_on(self._later(call, begun, ends_at))
 
     def _reply(self, call: ServiceCall, begun: BegunReply) -> None:
         exchange = self._exchange
@@ -125,9 +125,9 @@ class DirectExchange:
         else:
             self._write(200, body, exchange.response_headers)
 
-    async def _later(self, call: ServiceCall, begun: BegunReply) -> bytes:
-        """Wait for a reply that is a task, or that another process gives."""
-        reply = await call.later_reply(begun)
+    async def _later(self, call: ServiceCall, begun: BegunReply, ends_at: float | None) -> bytes:
+        """Wait for a reply that another process gives, or show the task after the timeout."""
+        reply = await call.later_reply(begun, ends_at)
         return self._exchange.wrap(self._exchange.codec.write_result(call.operation, reply))
 
     def _go_on(self, answering: Awaitable[bytes | AsyncIterator[StreamItem]]) -> None:
