@@ -221,7 +221,7 @@ class ReplyHandle:
         def time_out() -> None:
             nonlocal timed_out
             timed_out = True
-            self._wake()
+            self._wake_waiters()
 
         loop = asyncio.get_running_loop()
         if ends_at is None:
