@@ -15,7 +15,6 @@ from parley.server.run import serving
 from tests.polling import until
 from tests.server.connection.corpus import BEHIND, CHUNKED, RIGHT, SMUGGLED, STRICTER, get, post
 from tests.server.connection.wire import WAIT, answers, echo, said, undated
-from tests.server.raw_http import OVER_UVICORN
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +184,6 @@ async def test_what_uvicorn_refuses_is_refused(both, name: str) -> None:
     assert not theirs or theirs[-1][0] == 400
 
 
-@pytest.mark.skipif(OVER_UVICORN, reason="both are uvicorn's")
 @pytest.mark.parametrize("name", STRICTER)
 async def test_more_is_refused_than_uvicorn_does(both, name: str) -> None:
     """Where uvicorn begins to refuse one of them, it belongs among the others."""
