@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection: bytes in, requests in order, answers out; bounded in time and memory.
 
 The way of data: ``data_received`` collects it, ``_read_on`` takes heads and bodies from it, an
-``AsgiExchange`` answers. There is at most one request at a time. What comes behind it stays bytes
-until its answer was sent and read.
+exchange answers: itself (``DirectExchange``), or with an ASGI app (``AsgiExchange``). There is at
+most one request at a time. What comes behind it stays bytes until its answer was sent and read.
 """
 
 from __future__ import annotations
