@@ -148,9 +148,11 @@ async def test_who_reads_slowly_is_not_blamed_for_the_request_behind_the_answer(
         connection._expire()
     assert not wire.has_ended
     wire.unsent = 0
-    wire.on_write = None
     connection.resume_writing()
     await until(lambda: len(wire.written) == 2)
+    wire.unsent = 9  # more than was left of the answer before
+    connection._expire()
+    assert not wire.has_ended
     assert [status for status, _ in answers(b"".join(wire.written))] == [200, 200]
     connection.connection_lost(None)
 

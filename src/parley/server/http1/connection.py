@@ -472,6 +472,7 @@ class HttpConnection(asyncio.Protocol):
     def _become_idle(self) -> None:
         """Wait for the next request."""
         self._started_at = 0.0
+        self._last_unsent = 0
         self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _await_body(self) -> None:
@@ -577,6 +578,7 @@ class HttpConnection(asyncio.Protocol):
         self._end_input()
         self._transport.close()
         if self._transport.get_write_buffer_size():
+            self._last_unsent = 0
             self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _end_input(self) -> None:
