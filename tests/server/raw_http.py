@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 WAIT = 5.0
-
-OVER_UVICORN = os.environ.get("PARLEY_CONNECTIONS") == "uvicorn"
-"""Whether uvicorn's connections serve in place of ours."""
 
 JSON = {"Content-Type": "application/json", "A2A-Version": "1.0"}
 

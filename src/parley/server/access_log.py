@@ -1,19 +1,26 @@
-"""The access log of uvicorn, without the credentials, signatures and tokens in addresses."""
+"""The access log, without the credentials, signatures and tokens in addresses.
+
+It has uvicorn's name and form: what is set up for one server holds for the other.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+from urllib.parse import quote
+
+from starlette.types import Scope
 
 from parley.files.turn_files import SIGNATURE
 from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
 from parley.server.endpoint import CALLBACKS, REDIRECT
 
+_log = logging.getLogger("uvicorn.access")
 _TOKEN = re.compile(rf"(?<={REDIRECT}\?)[^#\s]+|(?<={CALLBACKS}/)(?!oauth\?)[^?#]+")
 
 
 class HideTokens(logging.Filter):
-    """Hides credentials in the records of uvicorn's access log.
+    """Hides credentials in the records of the access log.
 
     They are tokens of callbacks, signatures of files, and query parameters such as API keys.
     """
@@ -29,14 +36,30 @@ class HideTokens(logging.Filter):
 
 
 def hide_tokens() -> None:
-    """Have uvicorn's access log show no credentials, whoever runs uvicorn."""
-    logging.getLogger("uvicorn.access").addFilter(_HIDE_TOKENS)  # once, however often it is added
+    """Have the access log show no credentials, also that of an app under uvicorn."""
+    _log.addFilter(_HIDE_TOKENS)  # once, however often it is added
 
 
 def log_access() -> None:
-    """Have uvicorn log requests."""
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    """Have requests logged."""
+    _log.setLevel(logging.INFO)
     hide_tokens()
+
+
+def log_request(scope: Scope, status: int) -> None:
+    """Log a request with the status of its answer."""
+    client = scope["client"]
+    path = quote(scope["path"])
+    if scope["query_string"]:
+        path = f"{path}?{scope['query_string'].decode('latin-1')}"
+    _log.info(
+        '%s - "%s %s HTTP/%s" %d',
+        f"{client[0]}:{client[1]}" if client else "",
+        scope["method"],
+        path,
+        scope["http_version"],
+        status,
+    )
 
 
 hide_parameter(SIGNATURE)

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Protocol
 
 from starlette.types import ASGIApp, Scope
 
@@ -19,7 +17,7 @@ from parley.server.exposure import check_exposure, warn_of_plain_text
 from parley.server.grpc.options import GrpcOptions
 from parley.server.http1.lifespan import lifespan_of
 from parley.server.http1.proxies import KnownProxies
-from parley.server.http1.server import OwnServer
+from parley.server.http1.server import Http1Server
 from parley.server.http1.serving import HttpServing
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
@@ -34,9 +32,6 @@ from parley.server.websocket.upgrade import Upgrades
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
 _IDLE_CONNECTION = 75
-
-_CONNECTIONS = "PARLEY_CONNECTIONS"
-"""The variable that, as ``uvicorn``, has uvicorn's connections serve: to compare, in tests."""
 
 _CANCEL_SECONDS = 1.0
 """How long to wait at the very end for tasks that were cancelled."""
@@ -234,21 +229,6 @@ async def serving(
         _close(sockets)
 
 
-class AnyServer(Protocol):
-    """Serves on sockets until ``end`` is called or a signal comes."""
-
-    should_exit: bool
-    force_exit: bool
-
-    async def serve(self, sockets: list[socket.socket]) -> None:
-        """Serve until the end."""
-        ...
-
-    def end(self) -> None:
-        """Drain the app, then wait for the answers under way."""
-        ...
-
-
 def server_of(
     app: ASGIApp,
     *,
@@ -258,7 +238,7 @@ def server_of(
     access_log: bool = False,
     signals: bool = True,
     tls: ReloadingTls | None = None,
-) -> AnyServer:
+) -> Http1Server:
     """Return a server that drains the app before the grace period begins.
 
     ``kinds`` is the number of protocols whose connections share the process's file descriptors.
@@ -278,50 +258,24 @@ def server_of(
     )
     if access_log:
         log_access()
-    max_connections = min(settings.max_connections, most_connections(kinds))
-    upgrades = Upgrades(sockets, ours.takes_socket if ours else _takes_all)
-    drain = ours.lifecycle.drain if ours else None
-    if os.environ.get(_CONNECTIONS) == "uvicorn":
-        from parley.server.http1.uvicorn_server import ConnectionLimits, UvicornServer
-
-        return UvicornServer(
-            app,
-            ConnectionLimits(
-                connections=max_connections,
-                head_timeout=settings.head_timeout,
-                body_timeout=settings.body_timeout,
-                request_bytes=request_bytes,
-                unsent_bytes=unsent_bytes,
-                keeps_address=settings.trust_proxy,
-                upgrades=upgrades,
-            ),
-            idle_timeout=_IDLE_CONNECTION,
-            grace=grace,
-            started=started,
-            access_log=access_log,
-            signals=signals,
-            tls=tls,
-            drain=drain,
-            has_lifespan=ours is None,
-        )
     serving = HttpServing(
         app,
-        max_connections=max_connections,
+        max_connections=min(settings.max_connections, most_connections(kinds)),
         head_timeout=settings.head_timeout,
         body_timeout=settings.body_timeout,
         idle_timeout=_IDLE_CONNECTION,
         request_bytes=request_bytes,
         unsent_bytes=unsent_bytes,
         proxies=KnownProxies() if settings.trust_proxy else None,
-        upgrades=upgrades,
+        upgrades=Upgrades(sockets, ours.takes_socket if ours else _takes_all),
         logs_access=access_log,
         direct=ours,
     )
-    return OwnServer(
+    return Http1Server(
         serving,
         grace=grace,
         started=started,
-        drain=drain,
+        drain=ours.lifecycle.drain if ours else None,
         lifespan=None if ours else lifespan_of(app, serving.state),
         tls=None if tls is None else tls.context,
         signals=signals,

@@ -21,12 +21,9 @@ from parley.server.http1.response import response_head, whole_response
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
-from tests.server.raw_http import JSON, OVER_UVICORN, WAIT, ask, call, connection, post
+from tests.server.raw_http import JSON, WAIT, ask, call, connection, post
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's connections have no way beside ASGI"),
-]
+pytestmark = pytest.mark.anyio
 
 
 def agent_of(**options: Any) -> Agent:

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
 
+from parley.server.http1.connection import HttpConnection
 from parley.server.run import serving
 from tests.polling import until
 from tests.server.connection.corpus import BEHIND, CHUNKED, RIGHT, SMUGGLED, STRICTER, get, post
-from tests.server.connection.wire import WAIT, answers, echo, said, undated
-from tests.server.raw_http import OVER_UVICORN
+from tests.server.connection.wire import WAIT, Wire, answers, echo, said, serving_of, undated
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +121,42 @@ async def test_what_is_beside_a_body_is_bounded(name: str) -> None:
         assert has_ended
 
 
+# -- deadlines ---------------------------------------------------------------------------------
+
+
+def connected(wire: Wire, **more: Any) -> HttpConnection:
+    """A connection of an app that answers with what it was asked."""
+    connection = HttpConnection(serving_of(echo, **more), asyncio.get_running_loop())
+    connection.connection_made(wire)
+    return connection
+
+
+async def test_a_line_end_behind_a_request_does_not_keep_its_connection() -> None:
+    wire = Wire()
+    connected(wire, idle_timeout=0).data_received(get() + b"\r\n")
+    await until(lambda: wire.has_ended)
+    assert answers(b"".join(wire.written))[0][0] == 200
+
+
+async def test_who_reads_slowly_is_not_blamed_for_the_request_behind_the_answer() -> None:
+    wire = Wire()
+    connection = connected(wire)
+    wire.on_write = connection.pause_writing
+    connection.data_received(get() + get())
+    await until(lambda: wire.written)
+    for wire.unsent in (3, 2, 1):
+        connection._expire()
+    assert not wire.has_ended
+    wire.unsent = 0
+    connection.resume_writing()
+    await until(lambda: len(wire.written) == 2)
+    wire.unsent = 9  # more than was left of the answer before
+    connection._expire()
+    assert not wire.has_ended
+    assert [status for status, _ in answers(b"".join(wire.written))] == [200, 200]
+    connection.connection_lost(None)
+
+
 # -- beside uvicorn ----------------------------------------------------------------------------
 
 
@@ -185,7 +222,6 @@ async def test_what_uvicorn_refuses_is_refused(both, name: str) -> None:
     assert not theirs or theirs[-1][0] == 400
 
 
-@pytest.mark.skipif(OVER_UVICORN, reason="both are uvicorn's")
 @pytest.mark.parametrize("name", STRICTER)
 async def test_more_is_refused_than_uvicorn_does(both, name: str) -> None:
     """Where uvicorn begins to refuse one of them, it belongs among the others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from parley.server.app import Settings
@@ -42,10 +42,13 @@ class Wire(asyncio.Transport):
         self.written: list[bytes] = []
         self.has_ended = self.is_reading_paused = False
         self.unsent = 0
+        self.on_write: Callable[[], None] | None = None
 
     def write(self, data: Any) -> None:
         assert not self.has_ended, f"{data!r} came after the end"
         self.written.append(bytes(data))
+        if self.on_write is not None:
+            self.on_write()
 
     def write_eof(self) -> None:
         self.has_ended = True

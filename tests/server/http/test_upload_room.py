@@ -20,7 +20,7 @@ from parley.server.run import serving
 from tests.polling import until
 from tests.server.http.test_files import MIB, agent_of, begin, path_of, session
 from tests.server.http.test_files import _offset as offset_of
-from tests.server.raw_http import OVER_UVICORN, connection
+from tests.server.raw_http import connection
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,6 @@ async def _insist(http: aiohttp.ClientSession, url: str, data: bytes) -> str:
     return begun["url"]
 
 
-@pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's connections refuse while the app writes")
 async def test_what_is_kept_of_an_upload_is_kept_before_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

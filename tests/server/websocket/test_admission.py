@@ -15,7 +15,7 @@ from parley.server.run import server_of, serving
 from parley.server.sockets import address_of, listen
 from parley.server.websocket.socket import SocketClosed
 from tests.polling import until
-from tests.server.raw_http import OVER_UVICORN, connection
+from tests.server.raw_http import connection
 from tests.server.scripted import app_of
 from tests.server.websocket.raw_socket import (
     CLOSE,
@@ -351,7 +351,6 @@ async def test_a_server_without_agents_says_so():
     assert b"this process only works" in sent[1]["body"]
 
 
-@pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's loggers do not propagate")
 async def test_a_line_of_the_access_log_is_written_for_each_handshake(caplog):
     ready = asyncio.Event()
     app = socket_app()

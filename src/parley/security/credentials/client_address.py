@@ -13,7 +13,7 @@ CONNECTION = "parley.connection"
 """The extension of a scope with the address of its connection, where proxy headers are believed."""
 
 KNOWN_PROXIES = "FORWARDED_ALLOW_IPS"
-"""The variable in which uvicorn finds the addresses of proxies."""
+"""The variable with the addresses of known proxies, for our connections as for uvicorn's."""
 
 _FORWARDED_FOR = b"x-forwarded-for"
 

@@ -471,8 +471,8 @@ def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
 def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:
     """Raise ``InvalidRequestError`` for a request whose body was declared and lost.
 
-    uvicorn's own connections over httptools drop the body of a request that asks for another
-    protocol, as Java's HttpClient does with the first one of each connection.
+    Under uvicorn over httptools the body is dropped of a request that asks for another protocol, as
+    Java's HttpClient does with the first one of each connection.
     """
     declared = request_headers.get(b"content-length", b"0")
     if declared == b"0" and b"transfer-encoding" not in request_headers:

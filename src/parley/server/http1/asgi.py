@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Scope
 
+from parley.server.access_log import log_request
 from parley.server.http1.head import RequestHead
 from parley.server.http1.response import Field, field_name, response_head
 
@@ -19,7 +19,6 @@ _WITHOUT_BODY = (204, 304)
 _FAILED = (b"content-type", b"text/plain; charset=utf-8")
 
 _log = logging.getLogger("parley.server")
-_access_log = logging.getLogger("uvicorn.access")
 
 
 class AnsweredOn(Protocol):
@@ -286,7 +285,7 @@ class AsgiExchange:
         self._start = None
         self.has_started = True
         if self._connection.logs_access:
-            log_access(self._scope, status)
+            log_request(self._scope, status)
         self._write_more(body, has_more=has_more, head=head)
 
     def _write_more(self, body: bytes, *, has_more: bool, head: bytes = b"") -> None:
@@ -340,22 +339,6 @@ def scope_of(
         "query_string": head.query,
         "headers": head.headers,
     }
-
-
-def log_access(scope: Scope, status: int) -> None:
-    """Log a request with the status of its answer."""
-    client = scope["client"]
-    path = quote(scope["path"])
-    if scope["query_string"]:
-        path = f"{path}?{scope['query_string'].decode('latin-1')}"
-    _access_log.info(
-        '%s - "%s %s HTTP/%s" %d',
-        f"{client[0]}:{client[1]}" if client else "",
-        scope["method"],
-        path,
-        scope["http_version"],
-        status,
-    )
 
 
 _TAKEN: list[bytes] = []

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection: bytes in, requests in order, answers out; bounded in time and memory.
 
 The way of data: ``data_received`` collects it, ``_read_on`` takes heads and bodies from it, an
-``AsgiExchange`` answers. There is at most one request at a time. What comes behind it stays bytes
-until its answer was sent and read.
+exchange answers: itself (``DirectExchange``), or with an ASGI app (``AsgiExchange``). There is at
+most one request at a time. What comes behind it stays bytes until its answer was sent and read.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class HttpConnection(asyncio.Protocol):
 
     __slots__ = (
         "_body", "_buffer", "_checked", "_deadline", "_exchange", "_extensions",
-        "_ignores_input", "_is_ending", "_is_expecting", "_is_handed_over", "_is_reading_paused",
-        "_is_reserve_scheduled", "_is_write_paused", "_known", "_last_data_at", "_last_unsent",
-        "_loop", "_received", "_reserved", "_rest", "_scheme", "_server", "_serving",
-        "_started_at", "_transport", "_writers", "client", "keeps_alive",
+        "_ignores_input", "_is_ending", "_is_reading_paused", "_is_reserve_scheduled", "_known",
+        "_last_data_at", "_last_unsent", "_loop", "_received", "_reserved", "_rest", "_scheme",
+        "_server", "_serving", "_started_at", "_transport", "_writers", "client", "is_expecting",
+        "is_write_paused", "keeps_alive", "logs_access",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -70,6 +70,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, serving: HttpServing, loop: asyncio.AbstractEventLoop) -> None:
         self._serving = serving
         self._loop = loop
+        self.logs_access = serving.logs_access
         self.client: tuple[str, int] | None = None
         self._server: tuple[str, int | None] | None = None
         self._scheme = "http"
@@ -85,14 +86,14 @@ class HttpConnection(asyncio.Protocol):
         self._body: ChunkedBody | None = None
         self._known: KnownHead | None = None
         self.keeps_alive = True
-        self._is_expecting = False
+        self.is_expecting = False
         # When the head or body under way began, when data came last, and how much since then.
         self._started_at = self._last_data_at = 0.0
         self._received = 0
         self._deadline = MovingDeadline(loop, self._expire)
         self._reserved = self._last_unsent = 0
-        self._is_reserve_scheduled = self._is_reading_paused = self._is_write_paused = False
-        self._ignores_input = self._is_ending = self._is_handed_over = False
+        self._is_reserve_scheduled = self._is_reading_paused = self.is_write_paused = False
+        self._ignores_input = self._is_ending = False
         self._writers: list[asyncio.Future[None]] = []
 
     # -- the beginning and the end of a connection -----------------------------------------------
@@ -130,7 +131,7 @@ class HttpConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         self._buffer.clear()
         self._body = None
-        self._is_write_paused = False
+        self.is_write_paused = False
         self._wake_writers()
         self._serving.unsent_bytes.discard(self)
         if exchange is not None:
@@ -144,7 +145,7 @@ class HttpConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close after the answer under way: the server ends."""
         if self._exchange is None:
-            self._close()
+            self.close()
         else:
             self.keeps_alive = False
 
@@ -158,7 +159,7 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.close()
             return
         if self._exchange is None and not (
-            self._buffer or self._is_write_paused or self._is_in_body
+            self._buffer or self.is_write_paused or self._is_in_body
         ):
             # Most requests come in one piece, which need not be collected.
             if self._known is not None and self._repeat(self._known, data):
@@ -183,7 +184,7 @@ class HttpConnection(asyncio.Protocol):
                 if self._is_in_body:
                     break
                 continue
-            if self._exchange is not None or self._is_write_paused:
+            if self._exchange is not None or self.is_write_paused:
                 break  # it waits for the answer
             head = self._take_head()
             if head is None or not self._begin(head, b""):
@@ -246,13 +247,12 @@ class HttpConnection(asyncio.Protocol):
             if length <= _SMALL and not rest:
                 return True
         else:
-            self._is_expecting = head.is_expecting
-            self._started_at = self._last_data_at = self._loop.time()
-            self._received = 0
+            self.is_expecting = head.is_expecting
             if length is None:
                 self._body = ChunkedBody()
             else:
                 self._rest = length
+            self._await_body()
         if rest:
             self._buffer[:0] = rest
             self._read_on()
@@ -292,7 +292,7 @@ class HttpConnection(asyncio.Protocol):
     def _take_body(self) -> None:
         """Hand on what the buffer has of the body. Raises ``RequestRefused``."""
         buffer, exchange = self._buffer, self._exchange
-        self._is_expecting = False
+        self.is_expecting = False
         if self._body is None:
             piece = bytes(buffer[: self._rest])
             del buffer[: len(piece)]
@@ -307,6 +307,7 @@ class HttpConnection(asyncio.Protocol):
             if piece:
                 exchange.feed(piece)
             if is_complete:
+                self._deadline.forget()
                 exchange.end_body()
         elif is_complete:
             self._become_idle()
@@ -319,11 +320,11 @@ class HttpConnection(asyncio.Protocol):
         if self._is_in_body:
             self._last_data_at = self._loop.time()
             self._deadline.set(self._body_deadline())
-        elif exchange is None and self._buffer and not (self._is_write_paused or self._started_at):
+        elif exchange is None and self._buffer and not (self.is_write_paused or self._started_at):
             self._started_at = self._loop.time()
             self._deadline.set(self._started_at + self._serving.head_timeout)
         held = len(self._buffer) if exchange is None else len(self._buffer) + exchange.held
-        if held > _MAX_HELD and (exchange is not None or self._is_write_paused):
+        if held > _MAX_HELD and (exchange is not None or self.is_write_paused):
             self._pause_reading()
         if (held or self._reserved) and not self._is_reserve_scheduled:
             # Once the app had a chance to read it.
@@ -343,11 +344,11 @@ class HttpConnection(asyncio.Protocol):
 
     def wants_body(self) -> None:
         """Read again: the app has taken what there was of the body, or waits for it."""
-        if self._is_expecting:
-            self._is_expecting = False
+        if self.is_expecting:
+            self.is_expecting = False
             if not self._is_ending:
                 self._transport.write(_CONTINUE)
-        if self._is_reading_paused and len(self._buffer) <= _MAX_HELD:
+        if len(self._buffer) <= _MAX_HELD:
             self._resume_reading()
         if self._reserved:
             self._reserve_held()
@@ -357,24 +358,9 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_ending:
             self._transport.write(data)
 
-    @property
-    def is_write_paused(self) -> bool:
-        """Whether the client has much to read yet."""
-        return self._is_write_paused
-
-    @property
-    def logs_access(self) -> bool:
-        """Whether requests are logged."""
-        return self._serving.logs_access
-
-    @property
-    def is_expecting(self) -> bool:
-        """Whether the client was not told to send the body that it announced."""
-        return self._is_expecting
-
     async def writable(self) -> None:
         """Wait until the client has read enough, or has gone."""
-        while self._is_write_paused:
+        while self.is_write_paused:
             writer = self._loop.create_future()
             self._writers.append(writer)
             await writer
@@ -385,16 +371,13 @@ class HttpConnection(asyncio.Protocol):
         if self._is_ending:
             return
         if not self.keeps_alive:
-            self._close()
+            self.close()
             return
-        if self._is_reading_paused:
-            self._resume_reading()
+        self._resume_reading()
         if self._is_in_body:
             # The app did not read all of the body; the rest is dropped.
-            self._is_expecting = False
-            self._started_at = self._last_data_at = self._loop.time()
-            self._received = 0
-            self._deadline.set(self._body_deadline())
+            self.is_expecting = False
+            self._await_body()
         else:
             self._become_idle()
         if self._buffer:
@@ -415,10 +398,6 @@ class HttpConnection(asyncio.Protocol):
         """Abort the connection: of a client that does not read, or of an app that failed."""
         self._transport.abort()
 
-    def close(self) -> None:
-        """Close the connection, where an answer cannot be completed."""
-        self._close()
-
     # -- budgets and backpressure ----------------------------------------------------------------
 
     def unsent(self) -> int:
@@ -427,17 +406,16 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Watch an answer whose reader is slow (transport callback)."""
-        self._is_write_paused = True
+        self.is_write_paused = True
         self._serving.unsent_bytes.add(self, self._serving.idle_timeout)
 
     def resume_writing(self) -> None:
         """Continue after the reader caught up (transport callback)."""
-        self._is_write_paused = False
+        self.is_write_paused = False
         self._serving.unsent_bytes.discard(self)
         self._wake_writers()
         if self._exchange is None and self._buffer and not self._is_ending:
-            if self._is_reading_paused:
-                self._resume_reading()
+            self._resume_reading()
             self._read_on()
 
     def _wake_writers(self) -> None:
@@ -456,9 +434,10 @@ class HttpConnection(asyncio.Protocol):
             self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _resume_reading(self) -> None:
-        self._is_reading_paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def _reserve_held(self) -> None:
         """Reserve room for what is held; refuse it if there is none."""
@@ -493,30 +472,33 @@ class HttpConnection(asyncio.Protocol):
     def _become_idle(self) -> None:
         """Wait for the next request."""
         self._started_at = 0.0
-        if not self._buffer:
-            self._deadline.set(self._loop.time() + self._serving.idle_timeout)
+        self._last_unsent = 0
+        self._deadline.set(self._loop.time() + self._serving.idle_timeout)
+
+    def _await_body(self) -> None:
+        """Give the client its time for a body, from now."""
+        self._started_at = self._last_data_at = self._loop.time()
+        self._received = 0
+        self._deadline.set(self._body_deadline())
 
     def _body_deadline(self) -> float:
         bought = self._started_at + self._received / MIN_BODY_RATE
         return min(bought, self._last_data_at) + self._serving.body_timeout
 
     def _expire(self) -> None:
-        """Act on a deadline that has passed."""
+        """Act on a deadline that has passed (``MovingDeadline``)."""
         exchange = self._exchange
         if self._is_ending:
             self._expect_reader()
         elif self._is_in_body:
             if exchange is not None and (self._is_reading_paused or exchange.has_started):
-                # It is not the client's turn.
-                self._started_at = self._last_data_at = self._loop.time()
-                self._received = 0
-                self._deadline.set(self._body_deadline())
+                self._await_body()  # it is not the client's turn
             else:
                 self._reject(_TIMEOUT)
         elif exchange is not None:
-            if len(self._buffer) > _MAX_HELD and not self._is_write_paused:
+            if len(self._buffer) > _MAX_HELD and not self.is_write_paused:
                 self._close_after_answer()
-        elif self._buffer:
+        elif self._buffer and not self.is_write_paused:
             self._reject(_TIMEOUT)
         else:
             self._expect_reader()
@@ -556,8 +538,7 @@ class HttpConnection(asyncio.Protocol):
             self._ignores_input = True
             self._buffer.clear()
             self._reserve(0)
-            if self._is_reading_paused:
-                self._resume_reading()
+            self._resume_reading()
             self._deadline.set(self._loop.time() + _LINGER)
         else:
             self._refuse(status, headers)
@@ -572,7 +553,7 @@ class HttpConnection(asyncio.Protocol):
             % (status, date_line(), headers)
         )
         if (self._exchange is None and self._received == 0) or not transport.can_write_eof():
-            self._close()
+            self.close()
             return
         # To close at once could reset the connection, and the client would not see why.
         self._end_input()
@@ -583,21 +564,21 @@ class HttpConnection(asyncio.Protocol):
     def _close_after_answer(self) -> None:
         """Close after the answer under way, and ignore all further input."""
         if self._exchange is None:
-            self._close()
+            self.close()
             return
         self.keeps_alive = False
         self._ignores_input = True
         self._buffer.clear()
         self._checked = 0
-        if self._is_reading_paused:
-            self._resume_reading()  # else nothing would tell that the client has gone
+        self._resume_reading()  # else nothing would tell that the client has gone
         self._reserve_held()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close, once the client has read what was written."""
         self._end_input()
         self._transport.close()
         if self._transport.get_write_buffer_size():
+            self._last_unsent = 0
             self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _end_input(self) -> None:
@@ -609,8 +590,7 @@ class HttpConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.disconnect()
         self._reserve(0)
-        if self._is_reading_paused:
-            self._resume_reading()
+        self._resume_reading()
 
     # -- scopes and upgrades ---------------------------------------------------------------------
 
@@ -634,13 +614,12 @@ class HttpConnection(asyncio.Protocol):
         if not serving.upgrades.takes(scope):
             return False
         rest += bytes(self._buffer)
-        self._is_ending = self._is_handed_over = True
+        self._is_ending = True
         self._deadline.close()
         self._buffer.clear()
         self._reserve(0)
         serving.unsent_bytes.discard(self)
-        if self._is_reading_paused:
-            self._resume_reading()
+        self._resume_reading()
         handed = Handed(
             scope, rest, serving.app, serving.connections, serving.tasks, serving.logs_access
         )

@@ -14,10 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import ANONYMOUS, StreamItem
+from parley.server.access_log import log_request
 from parley.server.dispatch import BegunReply, ServiceCall
 from parley.server.failures import log_unforeseen
 from parley.server.http.exchange import DirectRequests
-from parley.server.http1.asgi import AnsweredOn, log_access
+from parley.server.http1.asgi import AnsweredOn
 from parley.server.http1.response import Field, response_head, whole_response
 
 
@@ -157,7 +158,7 @@ class DirectExchange:
         if not connection.keeps_alive:
             headers = [*headers, (b"connection", b"close")]
         if connection.logs_access:
-            log_access(self._scope, status)
+            log_request(self._scope, status)
         if status == 204:
             connection.write(response_head(status, headers))
         else:

@@ -28,7 +28,7 @@ _CANCEL_SECONDS = 1.0
 _log = logging.getLogger("parley.server")
 
 
-class OwnServer:
+class Http1Server:
     """Serves connections on given sockets until ``end`` is called or a signal comes.
 
     ``drain`` is called first at the end; then requests under way have ``grace`` seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.types import ASGIApp
 
@@ -27,14 +27,17 @@ class Connected(Protocol):
         ...
 
 
-class Members(set[Any]):
+M = TypeVar("M")
+
+
+class Members(set[M]):
     """A set that tells when its last member has gone."""
 
     def __init__(self, on_empty: Callable[[], None]) -> None:
         super().__init__()
         self._on_empty = on_empty
 
-    def discard(self, member: Any) -> None:
+    def discard(self, member: object) -> None:
         """Remove a member, if it is one."""
         super().discard(member)
         if not self:
@@ -81,8 +84,8 @@ class HttpServing:
         self.direct = direct
         self.state: dict[str, Any] = {}
         self._ended = asyncio.Event()
-        self.connections = Members(self._check_ended)
-        self.tasks: Members = Members(self._check_ended)
+        self.connections: Members[Connected] = Members(self._check_ended)
+        self.tasks: Members[asyncio.Task[None]] = Members(self._check_ended)
 
     def _check_ended(self) -> None:
         if not (self.connections or self.tasks):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
-from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from parley.model.errors import OverloadedError
+from parley.server.access_log import log_request
 from parley.server.websocket.denial import DENIAL, short
 from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
 from parley.server.websocket.handshake import BadHandshake, read_handshake, socket_scope
@@ -47,7 +47,6 @@ _INTERNAL_ERROR = 1011
 _TRY_AGAIN_LATER = 1013
 
 _log = logging.getLogger("parley.server")
-_access_log = logging.getLogger("uvicorn.access")
 # websockets logs the end of each connection; what matters of it is logged here.
 _frames_log = logging.getLogger("parley.server.frames")
 _frames_log.setLevel(logging.ERROR)
@@ -289,16 +288,8 @@ class SocketConnection(asyncio.Protocol):
         self._linger()
 
     def _log_answer(self, status: int) -> None:
-        scope = self._logged
-        if scope is not None:
-            _access_log.info(
-                '%s - "%s %s HTTP/%s" %d',
-                get_client_addr(scope),  # type: ignore[arg-type]
-                "GET",
-                get_path_with_query_string(scope),  # type: ignore[arg-type]
-                scope["http_version"],
-                status,
-            )
+        if self._logged is not None:
+            log_request(self._logged, status)
 
     # -- input ---------------------------------------------------------------------------------
 
