@@ -90,7 +90,7 @@ async def served(reader, items, codec, *, streams=None, answers_message=True, **
         failed=lambda error: sse.frame(codec.write_error(error)),
         ends=codec.ends_stream,
         answers_message=answers_message,
-        headers=(),
+        headers=tuple,
         receive=reader.receive,
         send=reader.send,
     )

@@ -57,17 +57,22 @@ class OpenStream:
     """
 
     __slots__ = (
-        "_answers_message", "_burst", "_comment", "_frames", "_has_started", "_headers",
-        "_is_drained", "_is_gone", "_is_interrupted", "_is_waiting", "_keep_alive", "_last",
+        "_answers_message", "_burst", "_comment", "_frames", "_headers", "_is_drained", "_is_gone",
+        "_is_interrupted", "_is_waiting", "_keep_alive", "_last",
         "_last_sent", "_limit", "_loop", "_send", "_task", "_timer",
     )  # fmt: skip
 
     def __init__(
-        self, settings: Settings, send: Send, headers: Headers, *, answers_message: bool
+        self,
+        settings: Settings,
+        send: Send,
+        headers: Callable[[], Headers],
+        *,
+        answers_message: bool,
     ) -> None:
         self._answers_message = answers_message
         self._send = send
-        self._headers = headers
+        self._headers: Callable[[], Headers] | None = headers
         self._limit = settings.send_buffer
         self._keep_alive = settings.keep_alive
         self._loop = asyncio.get_running_loop()
@@ -75,7 +80,7 @@ class OpenStream:
         self._last: Event | None = None
         self._frames: list[bytes] = []
         self._burst = 0
-        self._has_started = self._is_waiting = self._is_interrupted = False
+        self._is_waiting = self._is_interrupted = False
         self._is_drained = self._is_gone = False
         self._comment: asyncio.Task[None] | None = None
         self._last_sent = self._loop.time()
@@ -117,7 +122,8 @@ class OpenStream:
         if self._is_drained:
             misleads = self._answers_message and is_input_required(self._last)
             error = shutting_down() if misleads else None
-        if not (self._has_started or self._frames) and (error is not None or self._is_drained):
+        is_new = self._headers is not None and not self._frames
+        if is_new and (error is not None or self._is_drained):
             return error or shutting_down()
         if error is not None:
             self._frames.append(failed(error))
@@ -204,10 +210,11 @@ class OpenStream:
     async def _send_piece(self, body: bytes, has_more: bool) -> None:
         self._last_sent = self._loop.time()
         try:
-            if not self._has_started:
-                self._has_started = True
-                head = {"type": "http.response.start", "status": 200}
-                await self._send({**head, "headers": [*_HEADERS, *self._headers]})
+            if self._headers is not None:
+                headers = [*_HEADERS, *self._headers()]
+                self._headers = None
+                start = {"type": "http.response.start", "status": 200, "headers": headers}
+                await self._send(start)
             await self._send({"type": "http.response.body", "body": body, "more_body": has_more})
         except OSError:  # how ASGI servers report a lost connection
             self.leave()
@@ -341,13 +348,13 @@ class Streams:
         failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
         answers_message: bool,
-        headers: Headers,
+        headers: Callable[[], Headers],
         receive: Receive,
         send: Send,
     ) -> A2AError | None:
         """Send the events of ``items`` until they end, the client leaves or the server drains.
 
-        The headers go out with the first event, or with the first keep-alive comment. An error
+        The ``headers`` are asked for once and go out with the first event, or with the first keep-alive comment. An error
         before that is returned, and nothing is sent; a later one is the last frame. ``items`` is
         always closed; those of an ``ItemStream`` are framed and sent a batch at a time.
         ``answers_message`` tells the answer to a message from a subscription.
