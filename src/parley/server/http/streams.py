@@ -14,7 +14,7 @@ from typing import Protocol, cast, runtime_checkable
 import msgspec
 from starlette.types import Receive, Send
 
-from parley.model.encoding import decode
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
@@ -233,21 +233,26 @@ class OpenStream:
         self._timer = self._loop.call_later(remaining, self._on_keep_alive)
 
 
-async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
-    """Yield what a service without batches has at a time, up to about ``_GATHERED`` items.
+async def gathered(items: AsyncGenerator[StreamItem, None], limit: int) -> Batches:
+    """Yield what a service without batches has at a time.
 
-    A task takes them from the service, so that a reader gets in one piece what comes at once.
+    That is up to ``_GATHERED`` items, and none once their JSON has ``limit`` bytes. A task takes
+    them from the service, so that a reader gets in one piece what comes at once.
     """
     held: list[StreamItem] = []
+    size = 0
     arrived, taken = asyncio.Event(), asyncio.Event()
 
     async def gather() -> None:
+        nonlocal size
         try:
             async with aclosing(items):
                 async for item in items:
-                    held.append(item)
+                    data = encode(item.event) if item.json is None else item.json
+                    held.append(item if item.json is data else item._replace(json=data))
+                    size += len(data)
                     arrived.set()
-                    if len(held) >= _GATHERED:
+                    if len(held) >= _GATHERED or size >= limit:
                         taken.clear()
                         await taken.wait()
         finally:
@@ -260,6 +265,7 @@ async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
             arrived.clear()
             batch = held.copy()
             held.clear()
+            size = 0
             taken.set()
             if batch:
                 yield batch
@@ -269,11 +275,11 @@ async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
         await asyncio.wait((gathering,))
 
 
-def batches_of(items: AsyncIterator[StreamItem]) -> Batches:
-    """Return the items of a stream in batches."""
+def batches_of(items: AsyncIterator[StreamItem], limit: int) -> Batches:
+    """Return the items of a stream in batches; at most about ``limit`` bytes are gathered."""
     if isinstance(items, ItemStream):
         return items.batches
-    return gathered(cast("AsyncGenerator[StreamItem, None]", items))
+    return gathered(cast("AsyncGenerator[StreamItem, None]", items), limit)
 
 
 @runtime_checkable
@@ -354,9 +360,10 @@ class Streams:
     ) -> A2AError | None:
         """Send the events of ``items`` until they end, the client leaves or the server drains.
 
-        The ``headers`` are asked for once and go out with the first event, or with the first keep-alive comment. An error
-        before that is returned, and nothing is sent; a later one is the last frame. ``items`` is
-        always closed; those of an ``ItemStream`` are framed and sent a batch at a time.
+        The ``headers`` are asked for once, and go out with the first event, or with the first
+        keep-alive comment. An error before that is returned, and nothing is sent; a later one is
+        the last frame. ``items`` is always closed; those of an ``ItemStream`` are framed and sent a
+        batch at a time.
         ``answers_message`` tells the answer to a message from a subscription.
         """
         stream = OpenStream(self._settings, send, headers, answers_message=answers_message)
@@ -364,7 +371,8 @@ class Streams:
             with self.registered(stream, context):
                 watching = _watch(receive, stream.leave)
                 try:
-                    return await stream.run(batches_of(items), frame, failed, ends)
+                    batches = batches_of(items, self._settings.send_buffer)
+                    return await stream.run(batches, frame, failed, ends)
                 finally:
                     if watching is not None:
                         watching.cancel()
