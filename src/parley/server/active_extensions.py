@@ -12,6 +12,8 @@ from parley.model.cards import AgentCapabilities
 from parley.model.errors import ExtensionSupportRequiredError
 from parley.model.extensions import Extension, ExtensionMethod, collect_extensions
 
+_NONE: frozenset[str] = frozenset()
+
 
 class Extensions(msgspec.Struct, frozen=True):
     """The extensions that an agent declares, and those that callers must request.
@@ -43,7 +45,7 @@ class Extensions(msgspec.Struct, frozen=True):
         is not requested.
         """
         if not requested and not self.required:
-            return frozenset()
+            return _NONE
         missing = [uri for uri in self.required if uri not in requested]
         if missing:
             raise ExtensionSupportRequiredError(

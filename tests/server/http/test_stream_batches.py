@@ -90,7 +90,7 @@ async def served(reader, items, codec, *, streams=None, answers_message=True, **
         failed=lambda error: sse.frame(codec.write_error(error)),
         ends=codec.ends_stream,
         answers_message=answers_message,
-        headers=(),
+        headers=tuple,
         receive=reader.receive,
         send=reader.send,
     )
@@ -153,6 +153,30 @@ async def test_a_batch_is_sent_in_pieces_of_the_size_that_is_allowed() -> None:
     whole = Reader()
     await served(whole, ItemStream(in_batches(items, [40], [False])), codec)
     assert [len(piece) > 0 for piece in whole.pieces] == [True, False]  # the frames, the end
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_items_of_a_slow_reader_are_bounded_by_their_bytes(known) -> None:
+    codec = versions.dialect("1.0").jsonrpc
+    taken = 0
+
+    async def items():
+        nonlocal taken
+        for item in numbered([chunk("x" * 600) for _ in range(9)], [known], True):
+            taken += 1
+            yield item
+
+    reader = Reader()
+    reader.go_on.clear()
+    serving_it = asyncio.create_task(served(reader, items(), codec, send_buffer=1024))
+    await until(lambda: reader.pieces)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    # One is being sent with the next, or waits for it; two more have the bytes that are allowed.
+    assert taken <= 4
+    reader.go_on.set()
+    assert await serving_it is None
+    assert sum(piece.count(b"data: ") for piece in reader.pieces) == 9
 
 
 async def test_nothing_is_taken_from_the_service_while_a_piece_is_not_read() -> None:

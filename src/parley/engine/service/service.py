@@ -244,7 +244,8 @@ class AgentService:
                 async for batch in batches:
                     yield batch
             return
-        handle = admitted.handle
+        handle, is_new = admitted.handle, admitted.is_new
+        del request, context, admitted  # the turn may take hours
         if handle.found is not None:
             # The task as it was before the message: no event of its turn is missed.
             yield (self._first_item(handle.found),)
@@ -256,7 +257,7 @@ class AgentService:
         # enqueued task may be in the log.
         with self._hints.subscribe(handle.task_id) as live:
             await handle.logged()
-            new = live if admitted.is_new and not handle.is_delegated else None
+            new = live if is_new and not handle.is_delegated else None
             if not handle.is_logged:
                 if isinstance(handle.reply, Message):
                     yield (StreamItem(handle.reply),)

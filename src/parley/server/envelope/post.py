@@ -232,7 +232,7 @@ class EnvelopePost:
             failed=lambda error: sse.frame(self._written(self._failed(error))),
             ends=lambda event: False,
             answers_message=False,
-            headers=self._headers,
+            headers=lambda: self._headers,
             receive=receive,
             send=send,
         )

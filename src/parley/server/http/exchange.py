@@ -209,6 +209,7 @@ class Exchange(ABC):
         """Send what ``answering`` returns, or the error that it raises."""
         try:
             answer = await answering
+            del answering  # a stream outlives it
         except ClientGone:
             return
         except BodyTooLarge:
@@ -312,23 +313,33 @@ class Exchange(ABC):
     def _add_fields(self, fields: Fields) -> None:
         self.response_headers += [(name.encode(), value.encode()) for name, value in fields]
 
-    async def _stream(
+    def _stream(
         self, items: AsyncIterator[StreamItem], receive: Receive, send: Send
-    ) -> A2AError | None:
+    ) -> Awaitable[A2AError | None]:
+        """Send a stream. Return the error that came before anything was sent."""
         codec, write_event = self.codec, self.codec.write_event
         # What stands around a result is the same for all of a request, and has no line ends.
         before, _, after = self.wrap(_A_RESULT).partition(_A_RESULT)
-        return await self.served.streams.serve(
+        return self.served.streams.serve(
             items,
             self.context,
             frame=lambda item: sse.frame(write_event(item), item[1], before, after),
             failed=lambda error: sse.frame(self.error_response(error)[1]),
             ends=codec.ends_stream,
             answers_message=self.answers_message,
-            headers=self.response_headers,
+            headers=self._headers_of_stream,
             receive=receive,
             send=send,
         )
+
+    def _headers_of_stream(self) -> Headers:
+        """Return the headers of a stream that begins, and let go of the request.
+
+        No other answer follows, and a stream may be open for hours.
+        """
+        headers, self.response_headers = self.response_headers, []
+        del self.scope
+        return headers
 
     async def _send_error(self, send: Send, error: A2AError) -> None:
         """Send an error in the binding's status and body."""

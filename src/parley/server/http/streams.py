@@ -14,7 +14,7 @@ from typing import Protocol, cast, runtime_checkable
 import msgspec
 from starlette.types import Receive, Send
 
-from parley.model.encoding import decode
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
@@ -57,17 +57,22 @@ class OpenStream:
     """
 
     __slots__ = (
-        "_answers_message", "_burst", "_comment", "_frames", "_has_started", "_headers",
-        "_is_drained", "_is_gone", "_is_interrupted", "_is_waiting", "_keep_alive", "_last",
+        "_answers_message", "_burst", "_comment", "_frames", "_headers", "_is_drained", "_is_gone",
+        "_is_interrupted", "_is_waiting", "_keep_alive", "_last",
         "_last_sent", "_limit", "_loop", "_send", "_task", "_timer",
     )  # fmt: skip
 
     def __init__(
-        self, settings: Settings, send: Send, headers: Headers, *, answers_message: bool
+        self,
+        settings: Settings,
+        send: Send,
+        headers: Callable[[], Headers],
+        *,
+        answers_message: bool,
     ) -> None:
         self._answers_message = answers_message
         self._send = send
-        self._headers = headers
+        self._headers: Callable[[], Headers] | None = headers
         self._limit = settings.send_buffer
         self._keep_alive = settings.keep_alive
         self._loop = asyncio.get_running_loop()
@@ -75,7 +80,7 @@ class OpenStream:
         self._last: Event | None = None
         self._frames: list[bytes] = []
         self._burst = 0
-        self._has_started = self._is_waiting = self._is_interrupted = False
+        self._is_waiting = self._is_interrupted = False
         self._is_drained = self._is_gone = False
         self._comment: asyncio.Task[None] | None = None
         self._last_sent = self._loop.time()
@@ -117,7 +122,8 @@ class OpenStream:
         if self._is_drained:
             misleads = self._answers_message and is_input_required(self._last)
             error = shutting_down() if misleads else None
-        if not (self._has_started or self._frames) and (error is not None or self._is_drained):
+        is_new = self._headers is not None and not self._frames
+        if is_new and (error is not None or self._is_drained):
             return error or shutting_down()
         if error is not None:
             self._frames.append(failed(error))
@@ -204,10 +210,11 @@ class OpenStream:
     async def _send_piece(self, body: bytes, has_more: bool) -> None:
         self._last_sent = self._loop.time()
         try:
-            if not self._has_started:
-                self._has_started = True
-                head = {"type": "http.response.start", "status": 200}
-                await self._send({**head, "headers": [*_HEADERS, *self._headers]})
+            if self._headers is not None:
+                headers = [*_HEADERS, *self._headers()]
+                self._headers = None
+                start = {"type": "http.response.start", "status": 200, "headers": headers}
+                await self._send(start)
             await self._send({"type": "http.response.body", "body": body, "more_body": has_more})
         except OSError:  # how ASGI servers report a lost connection
             self.leave()
@@ -226,21 +233,26 @@ class OpenStream:
         self._timer = self._loop.call_later(remaining, self._on_keep_alive)
 
 
-async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
-    """Yield what a service without batches has at a time, up to about ``_GATHERED`` items.
+async def gathered(items: AsyncGenerator[StreamItem, None], limit: int) -> Batches:
+    """Yield what a service without batches has at a time.
 
-    A task takes them from the service, so that a reader gets in one piece what comes at once.
+    That is up to ``_GATHERED`` items, and none once their JSON has ``limit`` bytes. A task takes
+    them from the service, so that a reader gets in one piece what comes at once.
     """
     held: list[StreamItem] = []
+    size = 0
     arrived, taken = asyncio.Event(), asyncio.Event()
 
     async def gather() -> None:
+        nonlocal size
         try:
             async with aclosing(items):
                 async for item in items:
-                    held.append(item)
+                    data = encode(item.event) if item.json is None else item.json
+                    held.append(item if item.json is data else item._replace(json=data))
+                    size += len(data)
                     arrived.set()
-                    if len(held) >= _GATHERED:
+                    if len(held) >= _GATHERED or size >= limit:
                         taken.clear()
                         await taken.wait()
         finally:
@@ -253,6 +265,7 @@ async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
             arrived.clear()
             batch = held.copy()
             held.clear()
+            size = 0
             taken.set()
             if batch:
                 yield batch
@@ -262,11 +275,11 @@ async def gathered(items: AsyncGenerator[StreamItem, None]) -> Batches:
         await asyncio.wait((gathering,))
 
 
-def batches_of(items: AsyncIterator[StreamItem]) -> Batches:
-    """Return the items of a stream in batches."""
+def batches_of(items: AsyncIterator[StreamItem], limit: int) -> Batches:
+    """Return the items of a stream in batches; at most about ``limit`` bytes are gathered."""
     if isinstance(items, ItemStream):
         return items.batches
-    return gathered(cast("AsyncGenerator[StreamItem, None]", items))
+    return gathered(cast("AsyncGenerator[StreamItem, None]", items), limit)
 
 
 @runtime_checkable
@@ -341,15 +354,16 @@ class Streams:
         failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
         answers_message: bool,
-        headers: Headers,
+        headers: Callable[[], Headers],
         receive: Receive,
         send: Send,
     ) -> A2AError | None:
         """Send the events of ``items`` until they end, the client leaves or the server drains.
 
-        The headers go out with the first event, or with the first keep-alive comment. An error
-        before that is returned, and nothing is sent; a later one is the last frame. ``items`` is
-        always closed; those of an ``ItemStream`` are framed and sent a batch at a time.
+        The ``headers`` are asked for once, and go out with the first event, or with the first
+        keep-alive comment. An error before that is returned, and nothing is sent; a later one is
+        the last frame. ``items`` is always closed; those of an ``ItemStream`` are framed and sent a
+        batch at a time.
         ``answers_message`` tells the answer to a message from a subscription.
         """
         stream = OpenStream(self._settings, send, headers, answers_message=answers_message)
@@ -357,7 +371,8 @@ class Streams:
             with self.registered(stream, context):
                 watching = _watch(receive, stream.leave)
                 try:
-                    return await stream.run(batches_of(items), frame, failed, ends)
+                    batches = batches_of(items, self._settings.send_buffer)
+                    return await stream.run(batches, frame, failed, ends)
                 finally:
                     if watching is not None:
                         watching.cancel()

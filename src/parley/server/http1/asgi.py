@@ -151,7 +151,9 @@ class AsgiExchange:
     async def run(self, app: ASGIApp) -> None:
         """Call the app, and end what it left open."""
         try:
-            await app(self._scope, self.receive, self.send)
+            running = app(self._scope, self.receive, self.send)
+            del app  # it may have the request, which a stream outlives by hours
+            await running
         except asyncio.CancelledError:
             # The grace period of the server is over.
             self._give_up(503)
@@ -287,6 +289,7 @@ class AsgiExchange:
         if self._connection.logs_access:
             log_request(self._scope, status)
         self._write_more(body, has_more=has_more, head=head)
+        del self._scope
 
     def _write_more(self, body: bytes, *, has_more: bool, head: bytes = b"") -> None:
         """Write a part of the body, after the head if that is new."""

@@ -342,6 +342,10 @@ class HttpConnection(asyncio.Protocol):
             exchange.disconnect()
             self._exchange = None
 
+    def forget_head(self) -> None:
+        """Forget the head of the last request: what repeats it is read as if it were new."""
+        self._known = None
+
     def wants_body(self) -> None:
         """Read again: the app has taken what there was of the body, or waits for it."""
         if self.is_expecting:

@@ -46,6 +46,10 @@ class DirectlyAnsweredOn(AnsweredOn, Protocol):
         """Go on with the request as one of an ASGI app, whose body was read."""
         ...
 
+    def forget_head(self) -> None:
+        """Forget the head of the request: its answer may take hours."""
+        ...
+
 
 class DirectExchange:
     """One request with its body, on a connection. ``begin`` answers it, now or later."""
@@ -79,6 +83,8 @@ class DirectExchange:
             if call.is_read_at_once:
                 self._read_at_once(call)
             else:
+                if call.operation.streaming:
+                    self._connection.forget_head()
                 self._go_on(exchange.answered(call))
         elif begun.done:
             self._reply(call, begun)
@@ -134,8 +140,8 @@ class DirectExchange:
     def _go_on(self, answering: Awaitable[bytes | AsyncIterator[StreamItem]]) -> None:
         exchange = self._exchange
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await exchange.conclude(answering, receive, send)
+        def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+            return exchange.conclude(answering, receive, send)
 
         self._connection.go_on(app, self._scope)
 
