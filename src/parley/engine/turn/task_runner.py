@@ -38,7 +38,7 @@ from parley.engine.turn.task_writer import TaskWriter, handed_over
 from parley.model.errors import A2AError, InternalError
 from parley.model.incident import log_incident
 from parley.model.parts import Message
-from parley.model.tasks import TaskState
+from parley.model.tasks import TERMINAL_STATES, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted
 from parley.store.fold import Fold
@@ -121,6 +121,11 @@ class TaskRunner:
         return None if self.deadline is None else self.deadline.at
 
     @property
+    def is_over(self) -> bool:
+        """Whether the runner has written the event that ends the task."""
+        return self.writer is not None and self.writer.fold.status.state in TERMINAL_STATES
+
+    @property
     def has_id(self) -> bool:
         """Whether the task's id was needed yet."""
         return bool(self._task_id)
@@ -151,7 +156,7 @@ class TaskRunner:
                     if any([handle.awaits_task for handle in self.waiters.current]):
                         await handed_over()  # before the function, which may keep the loop busy
                 await self._run_turn(attempt)
-            if attempt is None or not (self.writer is None or self.abandoned):
+            if attempt is None or not (self.writer is None or self.abandoned or self.is_over):
                 await self._run_logged_turns()
         except StoreError as error:
             self.waiters.store_failed(error, self.task_id, self.executor.unavailable)
@@ -188,7 +193,7 @@ class TaskRunner:
                 if self.releasing or not self.cancel_requested:
                     return
                 await self._claim_again()
-            if self.writer is not None and self.writer.fold.status.state.is_terminal:
+            if self.is_over:
                 return
             self.woken = False
             if self.writer is None:
@@ -481,7 +486,8 @@ class TaskRunner:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
-        await self._settle_elsewhere(attempt, state)
+        if attempt is None or attempt.results:
+            await self._settle_elsewhere(attempt, state)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -546,7 +552,7 @@ class TaskRunner:
         """Release the lease of a task of which no turn runs."""
         writer, seq = self.writer, record.seq
         if writer is not None:
-            if writer.fold.status.state.is_terminal:
+            if self.is_over:
                 return
             await writer.flush()
             seq = writer.seq
@@ -630,15 +636,15 @@ class TaskRunner:
             )
         if not self.holds:
             self._stop_direct_reply_timer()
-        at, skills = self.store.now(), len(self.executor.skills)
+        at, skills, task_id = self.store.now(), len(self.executor.skills), self.task_id
         self.epoch = 1
         is_held = self.holds or self.attempt is None  # the runner flushes before the function runs
         writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at, is_held=is_held)
         writer.output_filter = self._filter_of(request)
-        writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
+        writer.write(*first_events(request, task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
             base_url=request.base_url,
-            receipts=first_turn_receipts(self.receipts, self.task_id),
+            receipts=first_turn_receipts(self.receipts, task_id),
             pushes=(self.push,) if self.push is not None else (),
         )
         self.executor.register(self)
