@@ -33,7 +33,6 @@ from parley.store.events import (
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.task_log import TaskRecord
 
-
 _SAYS_NOTHING = TurnStarted(turn=1)
 """The record of a first turn of which the message itself says all."""
 

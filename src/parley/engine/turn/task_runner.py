@@ -38,7 +38,7 @@ from parley.engine.turn.task_writer import TaskWriter, handed_over
 from parley.model.errors import A2AError, InternalError
 from parley.model.incident import log_incident
 from parley.model.parts import Message
-from parley.model.tasks import TERMINAL_STATES, TaskState
+from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted
 from parley.store.fold import Fold
@@ -121,11 +121,6 @@ class TaskRunner:
         return None if self.deadline is None else self.deadline.at
 
     @property
-    def is_over(self) -> bool:
-        """Whether the runner has written the event that ends the task."""
-        return self.writer is not None and self.writer.fold.status.state in TERMINAL_STATES
-
-    @property
     def has_id(self) -> bool:
         """Whether the task's id was needed yet."""
         return bool(self._task_id)
@@ -156,7 +151,7 @@ class TaskRunner:
                     if any([handle.awaits_task for handle in self.waiters.current]):
                         await handed_over()  # before the function, which may keep the loop busy
                 await self._run_turn(attempt)
-            if attempt is None or not (self.writer is None or self.abandoned or self.is_over):
+            if attempt is None or not (self.writer is None or self.abandoned):
                 await self._run_logged_turns()
         except StoreError as error:
             self.waiters.store_failed(error, self.task_id, self.executor.unavailable)
@@ -193,7 +188,7 @@ class TaskRunner:
                 if self.releasing or not self.cancel_requested:
                     return
                 await self._claim_again()
-            if self.is_over:
+            if self.writer is not None and self.writer.fold.status.state.is_terminal:
                 return
             self.woken = False
             if self.writer is None:
@@ -552,7 +547,7 @@ class TaskRunner:
         """Release the lease of a task of which no turn runs."""
         writer, seq = self.writer, record.seq
         if writer is not None:
-            if self.is_over:
+            if writer.fold.status.state.is_terminal:
                 return
             await writer.flush()
             seq = writer.seq
