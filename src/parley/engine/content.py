@@ -54,8 +54,6 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
 
 def to_parts(value: object, *, media_type: str = "", filename: str = "") -> tuple[Part, ...]:
     """Return ``value`` as parts: the parts of a list, message or artifact, else one part."""
-    if isinstance(value, str):
-        return (Part(text=value, media_type=media_type, filename=filename),)
     if isinstance(value, list | tuple) and value and all(isinstance(item, Part) for item in value):
         return tuple([checked(part) for part in value])
     if isinstance(value, Message | Artifact):

@@ -33,9 +33,6 @@ from parley.store.events import (
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.task_log import TaskRecord
 
-_SAYS_NOTHING = TurnStarted(turn=1)
-"""The record of a first turn of which the message itself says all."""
-
 
 def first_events(
     request: Request, task_id: str, context_id: str, *, skills: int, at: int, queued: bool = False
@@ -63,7 +60,7 @@ def first_events(
         caller=record_of(request.caller),
         trace=request.trace or None,
     )
-    return [task] if started == _SAYS_NOTHING else [task, started]
+    return [task] if started == TurnStarted(turn=1) else [task, started]
 
 
 def first_turn_receipts(receipts: Sequence[Receipt], task_id: str) -> list[Receipt]:

@@ -481,8 +481,7 @@ class TaskRunner:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
-        if attempt is None or attempt.results:
-            await self._settle_elsewhere(attempt, state)
+        await self._settle_elsewhere(attempt, state)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -631,15 +630,15 @@ class TaskRunner:
             )
         if not self.holds:
             self._stop_direct_reply_timer()
-        at, skills, task_id = self.store.now(), len(self.executor.skills), self.task_id
+        at, skills = self.store.now(), len(self.executor.skills)
         self.epoch = 1
         is_held = self.holds or self.attempt is None  # the runner flushes before the function runs
         writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at, is_held=is_held)
         writer.output_filter = self._filter_of(request)
-        writer.write(*first_events(request, task_id, self.context_id, skills=skills, at=at))
+        writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
             base_url=request.base_url,
-            receipts=first_turn_receipts(self.receipts, task_id),
+            receipts=first_turn_receipts(self.receipts, self.task_id),
             pushes=(self.push,) if self.push is not None else (),
         )
         self.executor.register(self)
