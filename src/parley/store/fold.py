@@ -20,7 +20,7 @@ from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
 
 __all__ = ["Fold", "IllegalEvent", "check", "fold"]
 
-_ONLY_INITIAL = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
+_ONLY_INITIAL = frozenset({TaskState.UNSPECIFIED, TaskState.SUBMITTED})
 _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
 
 
@@ -107,19 +107,19 @@ class Fold:
 
     def apply(self, event: TaskEvent | PrivateEvent) -> None:
         """Add the next event. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
-        check(self.state, event)
-        if isinstance(event, Task):
+        check(None if self._first is None else self._status.state, event)
+        if type(event) is Task:
             self._begin(event, [artifact.artifact_id for artifact in event.artifacts])
-        elif isinstance(event, TaskArtifactUpdateEvent):
+        elif type(event) is TaskArtifactUpdateEvent:
             self._check_task(event.task_id)
             self._artifacts.apply(event)
             self._task = None
-        elif isinstance(event, TaskStatusUpdateEvent):
+        elif type(event) is TaskStatusUpdateEvent:
             self._check_task(event.task_id)
             self._archive_message()
             self._status = event.status
             self._task = None
-        elif isinstance(event, TurnStarted) and event.messages:
+        elif type(event) is TurnStarted and event.messages:
             self._archive_message()
             self._history.extend(event.messages)
             self._task = None

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from parley.model.encoding import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.artifact_fold import ArtifactPiece, pieces_of
-from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted, kind_of
+from parley.store.events import (
+    CancelRequested,
+    LoggedEvent,
+    MessageReceived,
+    RecordKind,
+    TurnStarted,
+    kind_of,
+)
 from parley.store.fold import IllegalEvent, check
 from parley.store.protocols.errors import (
     Conflict,
@@ -177,18 +184,21 @@ def advance(
         messages, has_status_message = head.messages, head.has_status_message
         folded = head.folded
     records = []
+    stamp = None
     for event, text in zip(append.events, payload.events, strict=True):
         check(state, event)
         status = None
         if type(event) is TaskArtifactUpdateEvent:
-            owner, seq, sub = event.task_id, seq + 1, 0
+            kind, owner, seq, sub = RecordKind.ARTIFACT, event.task_id, seq + 1, 0
         elif type(event) is TaskStatusUpdateEvent:
-            owner, seq, sub, status = event.task_id, seq + 1, 0, event.status
+            kind, owner, seq, sub = RecordKind.STATUS, event.task_id, seq + 1, 0
+            status = event.status
         elif type(event) is Task:
-            owner, seq, sub, status = event.id, seq + 1, 0, event.status
+            kind, owner, seq, sub = RecordKind.TASK, event.id, seq + 1, 0
+            status = event.status
             folded = seq if event.artifacts else 0
         else:
-            owner, sub = task_id, sub + 1
+            kind, owner, sub = kind_of(event), task_id, sub + 1
             if type(event) is MessageReceived:
                 waiting += 1
             elif type(event) is CancelRequested:
@@ -196,16 +206,17 @@ def advance(
             elif type(event) is TurnStarted and event.messages:
                 has_status_message = False
         if status is not None:
-            if status.timestamp is None:
+            stamp = status.timestamp
+            if stamp is None:
                 raise IllegalEvent("a status says since when it is: its timestamp is missing")
-            state, status_at = status.state, status.timestamp.milliseconds
-            has_status_message = status.message is not None
+            state, has_status_message = status.state, status.message is not None
         if owner != task_id:
             raise IllegalEvent(f"an event of task {owner} is not part of task {task_id}")
-        record = LoggedEvent(task_id, seq, append.turn, kind_of(event), text, event, at, sub)
-        records.append(record)
+        records.append(LoggedEvent(task_id, seq, append.turn, kind, text, event, at, sub))
     if state is None:
         raise IllegalEvent("a log begins with its Task, not with nothing")
+    if stamp is not None:
+        status_at = stamp.milliseconds
     is_over = state.is_terminal
     waiting = max(0, waiting - append.taken)
     if append.max_waiting is not None and waiting > append.max_waiting and not is_over:

@@ -325,8 +325,8 @@ class Attempt:
             self.artifact_ids |= {artifact.artifact_id}
         writer.artifact(
             TaskArtifactUpdateEvent(
-                task_id=self.runner.task_id,
-                context_id=self.runner.context_id,
+                task_id=writer.task_id,
+                context_id=writer.context_id,
                 artifact=artifact,
                 append=append,
                 last_chunk=last,

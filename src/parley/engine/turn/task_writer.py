@@ -316,9 +316,9 @@ _last = (0, Timestamp.from_milliseconds(0))
 
 def _size_of(artifact: Artifact) -> int:
     """Return the approximate size of an update with ``artifact`` in the log."""
-    size = 100 + _json_size(artifact.metadata)
+    size = 100 if artifact.metadata is None else 100 + _json_size(artifact.metadata)
     for part in artifact.parts:
-        size += 20 + _json_size(part.metadata)
+        size += 20 if part.metadata is None else 20 + _json_size(part.metadata)
         if part.text is not None:
             size += len(part.text)
         elif part.raw is not None:
@@ -331,4 +331,4 @@ def _size_of(artifact: Artifact) -> int:
 
 
 def _json_size(value: Any) -> int:
-    return 0 if value is None else len(encode(value))
+    return len(encode(value))
