@@ -20,12 +20,17 @@ class HideTokens(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass, without credentials."""
-        if isinstance(record.args, tuple):
+        if isinstance(record.args, tuple) and any(map(_may_have_credentials, record.args)):
             record.args = tuple(
                 without_credentials(_TOKEN.sub(HIDDEN, value)) if isinstance(value, str) else value
                 for value in record.args
             )
         return True
+
+
+def _may_have_credentials(value: object) -> bool:
+    """Return whether there may be something to hide: it is in a query, or below a callback."""
+    return isinstance(value, str) and ("?" in value or CALLBACKS in value)
 
 
 def hide_tokens() -> None:
