@@ -447,7 +447,12 @@ async def test_who_calls_is_asked_once_and_answered_the_same(begun, name: str) -
 
     async with inner.lifespan(), serving(app) as url, serving(around) as behind:
         direct, through = await answers(url), await answers(behind)
-        assert direct == through
+    if name == "a limit":  # it says how many seconds are left
+        assert [each[0] for each in direct] == [each[0] for each in through]
+        direct, through = (
+            [re.sub(r"\d\d", "", repr(each)) for each in own] for own in (direct, through)
+        )
+    assert direct == through
     assert (one.asked, refused(app)) == (other.asked, refused(inner))
     assert None not in one.tasks
     assert len(begun) == len(direct)
