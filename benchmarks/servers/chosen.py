@@ -6,6 +6,7 @@ Arguments: the port, reply|task, the choice, and where files may be written.
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def main(port: int, does: str, choice: str, place: Path) -> None:
     elif choice == "log":
         from parley.server.run import run
 
+        logging.basicConfig(level=logging.INFO)
         run(parley.asgi(agent, **options), port=port, access_log=True)
     elif choice == "grpc":
         parley.serve(agent, port=port, grpc_port=0, **options)

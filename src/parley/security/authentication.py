@@ -20,6 +20,8 @@ from parley.security.schemes.scheme import (
     caller_proved_by,
 )
 
+_Verdicts = dict[Scheme, Proof | CredentialsRefused | OverloadedError]
+
 REFUSED = "the credentials were refused; the server's log says why"
 
 
@@ -52,7 +54,7 @@ class Authenticator:
         return self.resources.failures
 
     def __call__(self, scope: Mapping[str, Any]) -> Caller | Awaitable[Caller]:
-        """Return the caller of a request.
+        """Return the caller of a request, at once if nothing has to be waited for.
 
         Raises ``UnauthenticatedError``, ``OverloadedError`` and ``TooManyRequestsError``.
         """
@@ -64,30 +66,53 @@ class Authenticator:
             raise UnauthenticatedError(MISSING, challenges=self.challenges(evidence))
         if self.failures.any_recent:
             self.failures.check(scope, _claims(presented, evidence))
-        return self._verified(presented, evidence)
+        return self._verified(presented, {}, evidence)
 
-    async def _verified(self, presented: Sequence[Scheme], evidence: Evidence) -> Caller:
-        proofs: dict[Scheme, Proof] = {}
-        accepted: set[str] = set()
-        failures: list[tuple[Scheme, CredentialsRefused | OverloadedError]] = []
-        for scheme in presented:
+    def _verified(
+        self, presented: Sequence[Scheme], verdicts: _Verdicts, evidence: Evidence
+    ) -> Caller | Awaitable[Caller]:
+        """Return the caller; ``verdicts`` are those of the first schemes, which are not asked."""
+        for scheme in presented[len(verdicts) :]:
             try:
                 proof = scheme.verify(evidence)
-                if not isinstance(proof, Proof):
-                    proof = await proof
             except (CredentialsRefused, OverloadedError) as failure:
-                failures.append((scheme, failure))
+                verdicts[scheme] = failure
                 continue
-            accepted.add(scheme.credential)
-            proofs[scheme] = proof
-        # Several schemes may read one credential: two issuers, or two agents behind one address.
-        failures = [
-            (scheme, failure)
-            for scheme, failure in failures
-            if not scheme.credential or scheme.credential not in accepted
-        ]
-        if failures:
-            raise self._refusal(failures, evidence)
+            if not isinstance(proof, Proof):
+                return self._verified_later(scheme, proof, presented, verdicts, evidence)
+            verdicts[scheme] = proof
+        return self._judged(verdicts, evidence)
+
+    async def _verified_later(
+        self,
+        scheme: Scheme,
+        verifying: Awaitable[Proof],
+        presented: Sequence[Scheme],
+        verdicts: _Verdicts,
+        evidence: Evidence,
+    ) -> Caller:
+        """Wait for the verdict of a scheme, and ask those that follow."""
+        try:
+            verdicts[scheme] = await verifying
+        except (CredentialsRefused, OverloadedError) as failure:
+            verdicts[scheme] = failure
+        caller = self._verified(presented, verdicts, evidence)
+        return caller if isinstance(caller, Caller) else await caller
+
+    def _judged(self, verdicts: _Verdicts, evidence: Evidence) -> Caller:
+        """Return the caller whom all schemes prove together. Raises the error of a refusal."""
+        proofs = {own: each for own, each in verdicts.items() if isinstance(each, Proof)}
+        if len(proofs) < len(verdicts):
+            # Several schemes may read one credential: two issuers, or two agents at one address.
+            accepted = {scheme.credential for scheme in proofs}
+            failures = [
+                (scheme, failure)
+                for scheme, failure in verdicts.items()
+                if not isinstance(failure, Proof)
+                and (not scheme.credential or scheme.credential not in accepted)
+            ]
+            if failures:
+                raise self._refusal(failures, evidence)
         return caller_proved_by(proofs)
 
     def _refusal(

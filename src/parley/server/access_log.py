@@ -15,6 +15,8 @@ from parley.files.turn_files import SIGNATURE
 from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
 from parley.server.endpoint import CALLBACKS, REDIRECT
 
+_FORM = '%s - "%s %s HTTP/%s" %d'
+
 _log = logging.getLogger("uvicorn.access")
 _TOKEN = re.compile(rf"(?<={REDIRECT}\?)[^#\s]+|(?<={CALLBACKS}/)(?!oauth\?)[^?#]+")
 
@@ -27,12 +29,17 @@ class HideTokens(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass, without credentials."""
-        if isinstance(record.args, tuple):
+        if isinstance(record.args, tuple) and any(map(_may_have_credentials, record.args)):
             record.args = tuple(
                 without_credentials(_TOKEN.sub(HIDDEN, value)) if isinstance(value, str) else value
                 for value in record.args
             )
         return True
+
+
+def _may_have_credentials(value: object) -> bool:
+    """Return whether there may be something to hide: it is in a query, or below a callback."""
+    return isinstance(value, str) and ("?" in value or CALLBACKS in value)
 
 
 def hide_tokens() -> None:
@@ -47,18 +54,21 @@ def log_access() -> None:
 
 
 def log_request(scope: Scope, status: int) -> None:
-    """Log a request with the status of its answer."""
+    """Log a request with the status of its answer.
+
+    The record says that it comes from here, which need not be searched for in the stack.
+    """
+    if not _log.isEnabledFor(logging.INFO):
+        return
     client = scope["client"]
+    address = f"{client[0]}:{client[1]}" if client else ""
     path = quote(scope["path"])
     if scope["query_string"]:
         path = f"{path}?{scope['query_string'].decode('latin-1')}"
-    _log.info(
-        '%s - "%s %s HTTP/%s" %d',
-        f"{client[0]}:{client[1]}" if client else "",
-        scope["method"],
-        path,
-        scope["http_version"],
-        status,
+    args = (address, scope["method"], path, scope["http_version"], status)
+    line = log_request.__code__.co_firstlineno
+    _log.handle(
+        _log.makeRecord(_log.name, logging.INFO, __file__, line, _FORM, args, None, "log_request")
     )
 
 

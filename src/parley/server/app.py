@@ -28,7 +28,7 @@ from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
 from parley.server.http.exchange import DirectRequests, Identify, direct_requests
-from parley.server.http.hsts import with_hsts
+from parley.server.http.hsts import hsts_fields, with_hsts
 from parley.server.http.misdirected import refusing_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
@@ -209,8 +209,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "http":
-            if scope.get("scheme") == "https" and self.settings.hsts_max_age:
-                send = with_hsts(scope, send, self.settings.hsts_max_age)
+            send = with_hsts(send, hsts_fields(scope, self.settings.hsts_max_age))
             answer = self._with_middleware or self._answering(scope)
             await answer(scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -256,18 +255,21 @@ class App:
         """Return the requests with the head of a scope, if their exchange answers them itself.
 
         ``None`` wherever anything but the agent's binding has a say in the answer: middleware,
-        CORS, HSTS, a restriction, another handler, a host that is refused, who calls. Such requests
-        take their way through ``__call__``.
+        CORS, a restriction, another handler, a host that is refused. Such requests take their way
+        through ``__call__``. Who calls is asked by the exchange, each time.
         """
         if type(self) is not App or self._with_middleware is not None or self._cors is not None:
             return None
-        if scope["type"] != "http" or scope["scheme"] != "http":
+        if scope["type"] != "http":
             return None
         try:
             self.hosts.check(scope)
         except HostNotAllowed:
             return None
-        return direct_requests(self._handler(scope), scope)
+        requests = direct_requests(self._handler(scope), scope)
+        if requests is not None:
+            requests.added = hsts_fields(scope, self.settings.hsts_max_age)
+        return requests
 
     def takes_socket(self, scope: Scope) -> bool:
         """Return whether what answers the path of a scope takes WebSockets."""

@@ -211,7 +211,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
             or operation.extension
             or self.limiter is None
             or self.grant is not None
-            or authorization is not None
+            or (authorization is not None and authorization.policy is not None)
         ):
             return None
         begin = getattr(self.service, "begin_message", None)

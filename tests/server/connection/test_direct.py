@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,14 @@ import pytest
 
 import parley
 from parley import Agent, Caller, Turn
-from parley.security import Bearer
+from parley.model.errors import UnauthenticatedError
+from parley.model.service import ANONYMOUS
+from parley.security import ApiKey, Bearer, anonymous
+from parley.security.authentication import Authenticator
+from parley.server.access_log import hide_tokens
 from parley.server.app import App, Settings
 from parley.server.http1 import response as responses
-from parley.server.http1.asgi import AsgiExchange
+from parley.server.http1.asgi import AsgiExchange, log_access
 from parley.server.http1.direct import DirectExchange
 from parley.server.http1.response import response_head, whole_response
 from parley.server.run import serving
@@ -410,7 +416,224 @@ async def test_nothing_that_has_a_say_is_passed_by(begun, name: str) -> None:
             other = await ask(url, verb, path, body, {**JSON, "Origin": "https://a.example"})
             assert (other.status == 200) == (name not in ("security", HIDDEN)), path
         assert Noting.seen == (3 if name == "middleware" else 0)
-    assert begun == []
+    assert len(begun) == {"a function that says who calls": 3, "security": 4}.get(name, 0)
+
+
+ADA = Caller(id="ada", scopes=frozenset({"read"}))
+KEYS = {hashlib.sha256(b"good").hexdigest(): ADA}
+
+
+class Doors:
+    """Ways to find out who calls; ``asked`` counts how often the author's code was."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.tasks: set[object] = set()
+
+    def judge(self, token: str) -> Caller | None:
+        self.asked += 1
+        return ADA if token == "good" else None
+
+    async def judge_later(self, token: str) -> Caller | None:
+        self.tasks.add(asyncio.current_task())
+        await asyncio.sleep(0)
+        return self.judge(token)
+
+    async def caller(self, scope: Any) -> Caller:
+        self.tasks.add(asyncio.current_task())
+        return self.plain_caller(scope)
+
+    def plain_caller(self, scope: Any) -> Caller:
+        self.asked += 1
+        assert "noted" not in scope
+        scope["noted"] = scope["state"]["noted"] = True
+        value = dict(scope["headers"]).pop(b"authorization", b"")
+        scope["headers"].clear()
+        if value == b"Bearer good":
+            return Caller(id="ada", authenticated=True)
+        if value == b"Bearer bad":
+            raise UnauthenticatedError("no", challenges=('Bearer realm="a"',))
+        if value:
+            raise RuntimeError("broken")
+        return ANONYMOUS
+
+
+class Torn(Bearer):
+    """A scheme whose challenge no header can have."""
+
+    def challenge(self, *args: Any, **options: Any) -> str:
+        return "Bearer\r\nx: y"
+
+
+async def broken(scope: Any) -> Caller:
+    raise asyncio.CancelledError
+
+
+async def ended(scope: Any) -> Caller:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    return ANONYMOUS
+
+
+DOORS: dict[str, Any] = {
+    "keys": lambda doors: parley.asgi(agent_of(security=ApiKey(keys=KEYS))),
+    "keys, or nobody": lambda doors: parley.asgi(agent_of(security=ApiKey(keys=KEYS) | anonymous)),
+    "keys that a function knows": lambda doors: parley.asgi(
+        agent_of(security=ApiKey(keys=lambda digest: KEYS.get(digest)))
+    ),
+    "tokens": lambda doors: parley.asgi(agent_of(security=Bearer(doors.judge))),
+    "tokens, later": lambda doors: parley.asgi(agent_of(security=Bearer(doors.judge_later))),
+    "keys and tokens": lambda doors: parley.asgi(
+        agent_of(security=ApiKey(keys=KEYS) & Bearer(doors.judge_later))
+    ),
+    "a scope": lambda doors: parley.asgi(
+        agent_of(security=Bearer(doors.judge).with_scopes("read", "write"))
+    ),
+    "a policy": lambda doors: parley.asgi(agent_of(security=Bearer(doors.judge), policy=reader)),
+    "a limit": lambda doors: parley.asgi(
+        agent_of(security=Bearer(doors.judge), limits=["2/minute per caller"])
+    ),
+    "a caller": lambda doors: parley.asgi(agent_of(), caller=doors.caller),
+    "a caller, in a thread": lambda doors: parley.asgi(agent_of(), caller=doors.plain_caller),
+    "a caller that is cancelled": lambda doors: parley.asgi(agent_of(), caller=broken),
+    "a caller that cancels": lambda doors: parley.asgi(agent_of(), caller=ended),
+    "a challenge that is none": lambda doors: parley.asgi(agent_of(security=Torn(doors.judge))),
+    "only the authenticated": lambda doors: parley.asgi(
+        agent_of(security=Bearer(doors.judge) | anonymous),
+        settings=Settings(restrict={"agents": "authenticated"}),
+    ),
+}
+
+SHOWN: tuple[dict[str, str], ...] = (
+    {},
+    {"Authorization": "Bearer good", "X-API-Key": "good"},
+    {"Authorization": "Bearer bad", "X-API-Key": "bad"},
+    {"Authorization": "Bearer good", "X-API-Key": "bad"},
+    {"Authorization": "Basic eDp5"},
+    {"Authorization": "Bearer good", "X-API-Key": "good"},
+)
+
+
+@pytest.mark.parametrize("name", DOORS)
+async def test_who_calls_is_asked_once_and_answered_the_same(begun, name: str) -> None:
+    async def answers(url: str) -> list[Any]:
+        found = []
+        for shown in SHOWN:
+            found.append(alike(await post(url, saying("hello"), shown)))
+            found.append(alike(await post(url, saying("work"), shown)))
+            found.append(alike(await post(url, call("GetTask", {"id": "t-1"}), shown)))
+            send = ("POST", "/message:send", json.dumps(MESSAGE).encode())
+            found.append(alike(await ask(url, *send, {**JSON, **shown})))
+        return found
+
+    def refused(app: Any) -> Any:
+        return isinstance(app.identify, Authenticator) and app.identify.failures.refused
+
+    one, other = Doors(), Doors()
+    app, inner = DOORS[name](one), DOORS[name](other)
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    async with inner.lifespan(), serving(app) as url, serving(around) as behind:
+        direct, through = await answers(url), await answers(behind)
+    if name == "a limit":  # it says how many seconds are left
+        assert [each[0] for each in direct] == [each[0] for each in through]
+        direct, through = (
+            [re.sub(r"\d\d", "", repr(each)) for each in own] for own in (direct, through)
+        )
+    assert direct == through
+    assert (one.asked, refused(app)) == (other.asked, refused(inner))
+    assert None not in one.tasks
+    assert len(begun) == len(direct)
+
+
+async def test_whoever_fails_too_often_is_refused() -> None:
+    app = parley.asgi(agent_of(security=ApiKey(keys=KEYS)))
+    bad, good = {**JSON, "X-API-Key": "bad"}, {**JSON, "X-API-Key": "good"}
+    async with serving(app) as url, connection(url) as http:
+        wrong = [await http.ask("POST", "/", saying("hello"), bad) for _ in range(32)]
+        assert [each.status for each in wrong] == [401] * 30 + [429] * 2
+        assert "retry-after" in wrong[-1].headers
+        assert (await http.ask("POST", "/", saying("hello"), good)).status == 429
+
+
+def test_a_line_of_the_access_log_is_like_any_record(caplog: pytest.LogCaptureFixture) -> None:
+    scope = {
+        "client": ("192.0.2.1", 5), "path": "/a b", "query_string": b"api_key=s3cret&x=1",
+        "method": "GET", "http_version": "1.1",
+    }  # fmt: skip
+    hide_tokens()
+    with caplog.at_level(logging.INFO, "uvicorn.access"):
+        log_access(scope, 200)
+    with caplog.at_level(logging.WARNING, "uvicorn.access"):
+        log_access(scope, 201)
+    (record,) = caplog.records
+    assert record.getMessage() == ('192.0.2.1:5 - "GET /a%20b?api_key=...&x=1 HTTP/1.1" 200')
+    assert (record.module, record.funcName, record.levelname) == ("asgi", "log_access", "INFO")
+
+
+async def test_a_verdict_is_not_remembered_with_a_head(begun) -> None:
+    good = {"one"}
+    doors = Bearer(lambda token: ADA if token in good else None)
+    async with serving(parley.asgi(agent_of(security=doors))) as url, connection(url) as http:
+        for expected in (200, 200, 401, 401, 200):
+            if expected == 401:
+                good.clear()
+            else:
+                good.add("one")
+            shown = {**JSON, "Authorization": "Bearer one"}
+            assert (await http.ask("POST", "/", saying("hello"), shown)).status == expected
+    assert len(begun) == 5
+
+
+async def test_who_has_gone_before_the_caller_is_known_begins_nothing() -> None:
+    gate, asked = Gate(), asyncio.Event()
+    opened, tasks = asyncio.Event(), []
+
+    async def slow(scope: Any) -> Caller:
+        tasks.append(asyncio.current_task())
+        asked.set()
+        await opened.wait()
+        return ANONYMOUS
+
+    app = parley.asgi(gate.agent, caller=slow)
+    async with asyncio.timeout(WAIT * 6), serving(app) as url:
+        async with connection(url) as http:
+            await http.request("POST", "/", saying("x" * 20_000), JSON)
+            await asked.wait()
+            await until(lambda: app.request_bytes.total > 0)
+        await until(lambda: app.request_bytes.total == 0)
+        opened.set()
+        await asyncio.wait(tasks)
+    assert gate.runs == 0
+
+
+@pytest.mark.parametrize("text", ["hello", "work", "break"])
+async def test_hsts_is_on_each_answer(begun, text: str) -> None:
+    settings = Settings(trust_proxy=True, hsts_max_age=60, allowed_hosts=("*",))
+    app = parley.asgi(agent_of(security=ApiKey(keys=KEYS) | anonymous), settings=settings)
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    asked = [
+        (saying(text), {}),
+        (saying(text), {"X-API-Key": "bad"}),
+        (call("SendStreamingMessage", json.loads(saying(text))["params"]), {}),
+    ]
+    async with serving(app) as url, connection(url) as http:
+        for body, shown in asked:
+            for host, scheme in (("a.example", "https"), ("a.example", "http"), ("::1", "https")):
+                sent = {**JSON, **shown, "Host": host, "X-Forwarded-Proto": scheme}
+                sent["Host"] = "[::1]" if host == "::1" else host
+                answer = await http.ask("POST", "/", body, sent)
+                is_told = (host, scheme) == ("a.example", "https")
+                header = answer.headers.get("strict-transport-security")
+                assert header == ("max-age=60" if is_told else None)
+    assert len(begun) == 9
 
 
 async def test_no_limit_on_reading_is_passed_by() -> None:

@@ -156,14 +156,15 @@ class Admission:
         """Begin the task of a message, where nothing has to be waited for; else return ``None``.
 
         Nothing was done then. It has no check of its own: wherever ``begin_or_join`` asks more than
-        which skill is meant, and whether the message fits it, this returns ``None``.
+        which skill is meant, whether its sender has proved what that needs, and whether the message
+        fits it, this returns ``None``.
         Raises ``A2AError`` for a message that is refused.
         """
         agent, message, configuration = self._agent, request.message, request.configuration
         if (
             message.task_id
             or context.extensions
-            or agent.authorization is not None
+            or (agent.authorization is not None and agent.authorization.policy is not None)
             or self._limits is not None
             or self._slots is not None
             or self._windows is not None
@@ -181,6 +182,8 @@ class Admission:
         skill = skill_of(agent, message, request.metadata, self._hidden, context.caller)
         if skill is None:
             return None  # a router chooses it
+        if agent.authorization is not None:
+            agent.authorization.check_skill(skill.id, context.caller)
         check_modes(request, skill, agent)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
         return self._submit(request, context, scope, skill, inputs=inputs, holds=True)

@@ -34,6 +34,7 @@ from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
+from parley.server.http.hsts import AddedFields
 from parley.server.http.media_types import base
 from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
 from parley.server.http.streams import Streams
@@ -127,10 +128,12 @@ class HeadFields:
     """
 
     __slots__ = (
-        "address", "extensions", "headers", "is_json", "last_event_id", "trace", "version",
+        "address", "extensions", "headers", "is_json", "last_event_id", "scope", "trace",
+        "version",
     )  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
+        self.scope = scope
         listed = scope["headers"]
         headers: dict[bytes, bytes] = dict(listed)
         self.headers = headers
@@ -219,14 +222,10 @@ class Exchange(ABC):
         except A2AError as error:
             await self._send_error(send, error)
         except asyncio.CancelledError:
-            if self.served.lifecycle.draining:
-                # The grace period is over: the server cancels the task that runs this request.
-                message = "the server shut down before the answer was there"
-                await self._send_error(send, OverloadedError(message))
-            elif _is_task_cancelled():
+            failure = self.cancelled()
+            if failure is None:
                 raise
-            else:  # something within the service was cancelled, not this request
-                await self._send_error(send, log_unforeseen(self.doing))
+            await self._send_error(send, failure)
         except Exception:
             await self._send_error(send, log_unforeseen(self.doing))
         else:
@@ -243,6 +242,15 @@ class Exchange(ABC):
                 await reply_without_body(send, 204, self.response_headers)
             else:
                 await reply(send, 200, answer, self.response_headers, self.media_type)
+
+    def cancelled(self) -> A2AError | None:
+        """Return the error after a ``CancelledError``; ``None`` if this request was cancelled."""
+        if self.served.lifecycle.draining:
+            # The grace period is over: the server cancels the task that runs this request.
+            return OverloadedError("the server shut down before the answer was there")
+        if _is_task_cancelled():
+            return None
+        return log_unforeseen(self.doing)  # something within the service was cancelled
 
     async def _handle(self, receive: Receive) -> bytes | AsyncIterator[StreamItem]:
         """Read the request and call the service. Return the body of its answer, or its stream."""
@@ -386,9 +394,9 @@ class Exchange(ABC):
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is (``SeenAddresses``)."""
-        if tenant:
-            return self.served.address(self.scope, tenant)
         fields = self.fields
+        if tenant or self.scope is not fields.scope:
+            return self.served.address(self.scope, tenant)
         if fields.address is None:
             fields.address = self.served.address(self.scope, "")
         return fields.address
@@ -416,6 +424,9 @@ class DirectRequests(Protocol):
         """The ASGI scope of all of them: its Content-Length is that of one."""
         ...
 
+    added: AddedFields
+    """The fields that the app adds to each answer."""
+
     def takes(self, length: int) -> bool:
         """Whether one whose body has so many bytes is answered so, now."""
         ...
@@ -432,7 +443,7 @@ class DirectHandler(ABC):
     def direct(self, scope: Scope) -> DirectRequests | None:
         """Return the requests with the head of a scope, if their exchange answers them itself.
 
-        ``None`` for those that the handler does more with, such as to find out who calls.
+        ``None`` for those that the handler does more with.
         """
 
 

@@ -7,23 +7,32 @@ from starlette.types import Message, Scope, Send
 from parley.security.loopback import literal_address
 from parley.server.address import split_host
 
+AddedFields = tuple[tuple[bytes, bytes], ...]
+
 _NAME = b"strict-transport-security"
 
 
-def with_hsts(scope: Scope, send: Send, max_age: int) -> Send:
-    """Return a ``send`` that adds the header to an answer over HTTPS.
+def hsts_fields(scope: Scope, max_age: int) -> AddedFields:
+    """Return the header, if an answer gets it: those over HTTPS do, unless ``max_age`` is 0.
 
     Names of this machine do not get it, because it counts for all ports of a host; addresses do
-    not, because browsers ignore it there. A header that the app itself has set stays.
+    not, because browsers ignore it there.
     """
-    if not _is_public_name(scope):
+    if scope.get("scheme") != "https" or not max_age or not _is_public_name(scope):
+        return ()
+    return ((_NAME, b"max-age=%d" % max_age),)
+
+
+def with_hsts(send: Send, fields: AddedFields) -> Send:
+    """Return a ``send`` that adds the header. One that the app itself has set stays."""
+    if not fields:
         return send
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers") or ())
             if all(name.lower() != _NAME for name, _ in headers):
-                headers.append((_NAME, b"max-age=%d" % max_age))
+                headers += fields
             message = {**message, "headers": headers}
         await send(message)
 

@@ -22,6 +22,7 @@ from parley.server.http.exchange import (
     ServedEndpoint,
     version_missing,
 )
+from parley.server.http.hsts import AddedFields
 from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
 from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
@@ -77,8 +78,6 @@ class HttpJsonBinding(DirectHandler):
 
     def direct(self, scope: Scope) -> HttpJsonRequests | None:
         """Return the requests with the head of a scope (``DirectHandler``)."""
-        if self._served.identify is not None:
-            return None
         found = self._find(scope)
         return HttpJsonRequests(self._served, scope, found) if isinstance(found, Found) else None
 
@@ -98,13 +97,14 @@ class HttpJsonBinding(DirectHandler):
 class HttpJsonRequests:
     """The requests to a path of an agent that have one head (``DirectRequests``)."""
 
-    __slots__ = ("_fields", "_found", "_served", "scope")
+    __slots__ = ("_fields", "_found", "_served", "added", "scope")
 
     def __init__(self, served: ServedEndpoint, scope: Scope, found: Found) -> None:
         self._served = served
         self._found = found
         self._fields = HeadFields(scope)
         self.scope = scope
+        self.added: AddedFields = ()
 
     def takes(self, length: int) -> bool:
         """Whether nothing is to be awaited before a body of so many bytes is read."""

@@ -28,6 +28,7 @@ from parley.server.http.exchange import (
     TooLarge,
     version_missing,
 )
+from parley.server.http.hsts import AddedFields
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import JsonRpcCodec
@@ -62,7 +63,7 @@ class JsonRpcBinding(DirectHandler):
 
     def direct(self, scope: Scope) -> JsonRpcRequests | None:
         """Return the requests with the head of a scope (``DirectHandler``)."""
-        if scope["method"] != "POST" or self._served.identify is not None:
+        if scope["method"] != "POST":
             return None
         return JsonRpcRequests(self._served, scope, self._tenant)
 
@@ -70,13 +71,14 @@ class JsonRpcBinding(DirectHandler):
 class JsonRpcRequests:
     """The requests to an agent that have one head (``DirectRequests``)."""
 
-    __slots__ = ("_fields", "_served", "_tenant", "scope")
+    __slots__ = ("_fields", "_served", "_tenant", "added", "scope")
 
     def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str) -> None:
         self._served = served
         self._tenant = tenant
         self._fields = HeadFields(scope)
         self.scope = scope
+        self.added: AddedFields = ()
 
     def takes(self, length: int) -> bool:
         """Whether nothing is to be awaited before a body of so many bytes is read."""

@@ -179,9 +179,8 @@ class AsgiExchange:
             connection.close()
             return
         self._start = None
-        body = b"Internal Server Error" if status == 500 else b"Service Unavailable"
-        length = (b"content-length", b"%d" % len(body))
-        self._begin(status, [_FAILED, length, (b"connection", b"close")])
+        fields, body = failure_of(status)
+        self._begin(status, [*fields, (b"content-length", b"%d" % len(body))])
         self._write_first(body, has_more=False)
 
     # -- ASGI ------------------------------------------------------------------------------------
@@ -318,6 +317,12 @@ class AsgiExchange:
             self._body, self.held = [], 0
             self._wake()
             connection.answered()
+
+
+def failure_of(status: int) -> tuple[tuple[Field, ...], bytes]:
+    """Return the answer of an app that gave none: its fields but the length, and its body."""
+    body = b"Internal Server Error" if status == 500 else b"Service Unavailable"
+    return (_FAILED, (b"connection", b"close")), body
 
 
 def scope_of(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -276,6 +277,8 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._exchange = DirectExchange(self, requests)
         if length == len(rest):
             exchange.begin(rest)
+            if exchange.held > _SMALL:
+                self._after_input()
         else:
             self._buffer[:0] = rest[length:]
             exchange.begin(rest[:length])
@@ -284,10 +287,7 @@ class HttpConnection(asyncio.Protocol):
     def _run(self, exchange: AsgiExchange, app: ASGIApp) -> None:
         """Answer a request with an ASGI app, in a task."""
         self._exchange = exchange
-        tasks = self._serving.tasks
-        task = self._loop.create_task(exchange.run(app))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self.run_task(exchange.run(app))
 
     def _take_body(self) -> None:
         """Hand on what the buffer has of the body. Raises ``RequestRefused``."""
@@ -345,6 +345,13 @@ class HttpConnection(asyncio.Protocol):
     def forget_head(self) -> None:
         """Forget the head of the last request: what repeats it is read as if it were new."""
         self._known = None
+
+    def run_task(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the answer in a task, which the end of the server waits for."""
+        tasks = self._serving.tasks
+        task = self._loop.create_task(answering)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def wants_body(self) -> None:
         """Read again: the app has taken what there was of the body, or waits for it."""

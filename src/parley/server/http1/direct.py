@@ -1,25 +1,32 @@
-"""A request that its exchange answers itself: without a task, and without ASGI messages.
+"""A request that its exchange answers itself: without ASGI messages, and mostly without a task.
 
-It is the exchange of the ASGI app, which parses, checks, asks the service and writes as always.
-Where something has to be waited for, the same exchange goes on as an ASGI request whose body was
-read.
+It is the exchange of the ASGI app, which finds out who calls, parses, checks, asks the service and
+writes as always. Who calls is asked once for each request: at once, or in a task if that has to be
+waited for. Where the answer has to be waited for, the same exchange goes on as an ASGI request
+whose body was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.model.service import ANONYMOUS, StreamItem
+from parley.model.service import ANONYMOUS, Caller, StreamItem
 from parley.server.access_log import log_request
 from parley.server.dispatch import BegunReply, ServiceCall
 from parley.server.failures import log_unforeseen
-from parley.server.http.exchange import DirectRequests
-from parley.server.http1.asgi import AnsweredOn
+from parley.server.http.exchange import DirectRequests, Identify
+from parley.server.http.hsts import with_hsts
+from parley.server.http1.asgi import AnsweredOn, failure_of
 from parley.server.http1.response import Field, response_head, whole_response
+
+_log = logging.getLogger("parley.server")
 
 
 class AnswersDirectly(Protocol):
@@ -50,28 +57,85 @@ class DirectlyAnsweredOn(AnsweredOn, Protocol):
         """Forget the head of the request: its answer may take hours."""
         ...
 
+    def run_task(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the answer in a task."""
+        ...
+
 
 class DirectExchange:
-    """One request with its body, on a connection. ``begin`` answers it, now or later."""
+    """One request with its body, on a connection. ``begin`` answers it, now or later.
 
-    __slots__ = ("_begun", "_call", "_connection", "_exchange", "_is_gone", "_scope")
+    ``held`` is the size of the body, while it waits until its caller is known.
+    """
 
-    held = 0
+    __slots__ = (
+        "_added", "_begun", "_call", "_connection", "_exchange", "_is_gone", "_scope", "held",
+    )  # fmt: skip
+
     has_started = False
 
     def __init__(self, connection: DirectlyAnsweredOn, requests: DirectRequests) -> None:
         self._connection = connection
         self._exchange = requests.exchange()
         self._scope = requests.scope
+        self._added = requests.added
+        self.held = 0
         self._call: ServiceCall | None = None
         self._begun: BegunReply | None = None
         self._is_gone = False
 
     def begin(self, body: bytes) -> None:
+        """Find out who calls, ask the service, and answer once it has."""
+        identify = self._exchange.served.identify
+        if identify is None:
+            self._ask(body, ANONYMOUS)
+        else:
+            # What the functions of authors set is theirs alone, as in a task.
+            copy_context().run(self._identify, identify, body)
+
+    def _identify(self, identify: Identify, body: bytes) -> None:
+        """Find out who calls. What is asked is run once, with a scope of its own."""
+        exchange = self._exchange
+        self._scope = exchange.scope = _own(self._scope)
+        try:
+            identified = identify(self._scope)
+        except A2AError as error:
+            self._refuse(error)
+        except (Exception, asyncio.CancelledError):
+            self._refuse(log_unforeseen(exchange.doing))
+        else:
+            if isinstance(identified, Caller):
+                self._ask(body, identified)
+            else:
+                self.held = len(body)
+                self._connection.run_task(self._wait_for_caller(identified, body))
+
+    async def _wait_for_caller(self, identifying: Awaitable[Caller], body: bytes) -> None:
+        """Ask the service once the caller is known, unless the client has gone by then."""
+        exchange = self._exchange
+        try:
+            caller = await identifying
+        except A2AError as error:
+            self._refuse(error)
+        except asyncio.CancelledError:
+            failure = exchange.cancelled()
+            if failure is None:
+                self._write_failure(503)
+                raise
+            self._refuse(failure)
+        except Exception:
+            self._refuse(log_unforeseen(exchange.doing))
+        else:
+            if not self._is_gone:
+                self.held = 0
+                self._connection.wants_body()
+                self._ask(body, caller)
+
+    def _ask(self, body: bytes, caller: Caller) -> None:
         """Ask the service, and answer once it has."""
         exchange = self._exchange
         try:
-            call = self._call = exchange.read(body if exchange.takes_body else b"", ANONYMOUS)
+            call = self._call = exchange.read(body if exchange.takes_body else b"", caller)
             begun = None if exchange.is_notification else call.begin()
         except A2AError as error:
             self._refuse(error)
@@ -138,21 +202,38 @@ class DirectExchange:
         return self._exchange.wrap(self._exchange.codec.write_result(call.operation, reply))
 
     def _go_on(self, answering: Awaitable[bytes | AsyncIterator[StreamItem]]) -> None:
-        exchange = self._exchange
+        exchange, added = self._exchange, self._added
 
         def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            return exchange.conclude(answering, receive, send)
+            return exchange.conclude(answering, receive, with_hsts(send, added))
 
         self._connection.go_on(app, self._scope)
 
     def _refuse(self, error: A2AError) -> None:
         exchange = self._exchange
-        status, body = exchange.error_response(error)
-        headers = [*exchange.response_headers, *exchange.served.error_headers(error, self._scope)]
-        if exchange.is_notification:
-            self._write(204 if status == 200 else status, None, headers)
-        else:
-            self._write(status, body, headers)
+        try:
+            status, body = exchange.error_response(error)
+            fields = exchange.served.error_headers(error, self._scope)
+            headers = [*exchange.response_headers, *fields]
+            if exchange.is_notification:
+                self._write(204 if status == 200 else status, None, headers)
+            else:
+                self._write(status, body, headers)
+        except Exception as failure:  # such as a challenge that no header can have
+            _log.error("the app failed at a request", exc_info=failure)
+            self._write_failure(500)
+
+    def _write_failure(self, status: int) -> None:
+        """Say that there is no answer, as is said of any ASGI app, and close."""
+        connection = self._connection
+        if self._is_gone:
+            return
+        if connection.logs_access:
+            log_request(self._scope, status)
+        fields, body = failure_of(status)
+        connection.keeps_alive = False
+        connection.write(whole_response(status, fields, body))
+        connection.answered()
 
     def _write(self, status: int, body: bytes | None, headers: list[Field]) -> None:
         """Write an answer, its head and body at once."""
@@ -161,14 +242,17 @@ class DirectExchange:
             return
         if body is not None:
             headers = [(b"content-type", self._exchange.media_type), *headers]
+        if self._added:
+            headers = [*headers, *self._added]
         if not connection.keeps_alive:
             headers = [*headers, (b"connection", b"close")]
+        if status == 204:
+            written = response_head(status, headers)
+        else:
+            written = whole_response(status, tuple(headers), body or b"")
         if connection.logs_access:
             log_request(self._scope, status)
-        if status == 204:
-            connection.write(response_head(status, headers))
-        else:
-            connection.write(whole_response(status, tuple(headers), body or b""))
+        connection.write(written)
         connection.answered()
 
     # -- what the connection calls ---------------------------------------------------------------
@@ -191,3 +275,11 @@ class DirectExchange:
         """Say that the server ended before the answer was there."""
         self._refuse(OverloadedError("the server shut down before the answer was there"))
         self._is_gone = True
+
+
+def _own(scope: Scope) -> Scope:
+    """Return a scope like that of all requests with a head, for one, whose app may change it."""
+    own = {**scope, "headers": list(scope["headers"]), "state": dict(scope["state"])}
+    if "extensions" in scope:
+        own["extensions"] = dict(scope["extensions"])
+    return own
