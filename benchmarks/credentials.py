@@ -97,7 +97,9 @@ async def checks(app: App, given: dict[str, Any]) -> float:
     identify: Any = app.identify
     began = process_time_ns()
     for _ in range(REQUESTS):
-        await identify(given)
+        identified = identify(given)
+        if not isinstance(identified, parley.Caller):
+            await identified
     return (process_time_ns() - began) / REQUESTS / 1000
 
 

@@ -95,7 +95,7 @@ async def test_after_the_timeout_a_wait_ends_at_once() -> None:
 
 
 async def test_who_repeats_a_message_waits_for_a_time_of_its_own(timer) -> None:
-    handle, calls, ends = watched(timer)
+    handle, calls, _ = watched(timer)
     logged = asyncio.ensure_future(handle.logged())
     early = asyncio.ensure_future(handle.wait(0.0))
     await asyncio.sleep(0)

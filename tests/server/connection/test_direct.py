@@ -18,10 +18,10 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import ANONYMOUS
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.authentication import Authenticator
-from parley.server.access_log import hide_tokens
+from parley.server.access_log import hide_tokens, log_request
 from parley.server.app import App, Settings
 from parley.server.http1 import response as responses
-from parley.server.http1.asgi import AsgiExchange, log_access
+from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.direct import DirectExchange
 from parley.server.http1.response import response_head, whole_response
 from parley.server.run import serving
@@ -567,12 +567,13 @@ def test_a_line_of_the_access_log_is_like_any_record(caplog: pytest.LogCaptureFi
     }  # fmt: skip
     hide_tokens()
     with caplog.at_level(logging.INFO, "uvicorn.access"):
-        log_access(scope, 200)
+        log_request(scope, 200)
     with caplog.at_level(logging.WARNING, "uvicorn.access"):
-        log_access(scope, 201)
+        log_request(scope, 201)
     (record,) = caplog.records
     assert record.getMessage() == ('192.0.2.1:5 - "GET /a%20b?api_key=...&x=1 HTTP/1.1" 200')
-    assert (record.module, record.funcName, record.levelname) == ("asgi", "log_access", "INFO")
+    place = (record.module, record.funcName)
+    assert (*place, record.levelname) == ("access_log", "log_request", "INFO")
 
 
 async def test_a_verdict_is_not_remembered_with_a_head(begun) -> None:

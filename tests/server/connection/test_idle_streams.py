@@ -12,12 +12,9 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.server.run import serving
-from tests.server.raw_http import JSON, OVER_UVICORN, WAIT, call, connection
+from tests.server.raw_http import JSON, WAIT, call, connection
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(OVER_UVICORN, reason="uvicorn's connections keep the scope"),
-]
+pytestmark = pytest.mark.anyio
 
 OF_A_REQUEST = (
     "DirectExchange", "HeadFields", "JsonRpcRequests", "KnownHead", "RequestHead",

@@ -143,7 +143,7 @@ def requests_of(app: Any, data: bytes) -> Any:
 def kept_of(requests: Any) -> dict[str, Any]:
     """All that is kept of a head, but for the length of the body."""
     fields = requests._fields
-    kept = {name: getattr(fields, name) for name in HeadFields.__slots__}
+    kept = {name: getattr(fields, name) for name in HeadFields.__slots__ if name != "scope"}
     kept["headers"] = {k: v for k, v in fields.headers.items() if k != b"content-length"}
     return kept
 

@@ -197,10 +197,7 @@ class AgentService:
         context: CallContext,
         ends_at: float | None = None,
     ) -> Task | Message:
-        """Wait for the reply of a message that was admitted, as long as callers may wait.
-
-        That is until ``ends_at``, by the clock of the event loop, if the wait began before.
-        """
+        """Wait for a reply as long as callers may, or until ``ends_at`` by the loop's clock."""
         length = _history_length(request)
         if not (handle.is_settled or handle.is_logged):
             await handle.changed()  # all that most replies need
