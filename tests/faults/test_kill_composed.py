@@ -59,7 +59,10 @@ async def test_a_composition_that_dies_at_every_step_asks_nobody_twice(
     assert ended.pop(f"left {base}") <= 2
     assert ended == dict.fromkeys([each for each in messages if not each.startswith("left")], 1)
     if store == "postgres":  # where a message is durable before its function runs
-        assert sorted((tmp_path / "began").read_text().splitlines()) == messages
+        began = Counter((tmp_path / "began").read_text().splitlines())
+        # The process may die beside a part whose first attempt is in the log, and has not begun.
+        assert began.pop(f"left {base}", 0) <= 1
+        assert began == ended
 
 
 async def _kept_alive(served: Served) -> None:
