@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
 import time
 import traceback
+from types import FrameType
 
 log = logging.getLogger("parley.engine")
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0
+
+_looking = threading.Lock()
 
 
 class LoopWatchdog:
@@ -71,7 +75,7 @@ class LoopWatchdog:
 
     def _warn(self, late: float) -> None:
         assert self._loop is not None
-        frame = sys._current_frames().get(self._thread_id)
+        frame = frame_of(self._thread_id)
         if frame is None or self._loop.is_closed():
             return
         log.warning(
@@ -81,3 +85,20 @@ class LoopWatchdog:
             late,
             "".join(traceback.format_stack(frame)[-8:]),
         )
+
+
+def frame_of(thread_id: int) -> FrameType | None:
+    """Return what a thread is at, ``None`` if it has ended.
+
+    CPython holds its lock on threads meanwhile. If garbage were collected there, a finalizer could
+    pass the GIL to a thread that needs that lock, and the process would stand still for ever. So
+    none is collected, and threads look one after another.
+    """
+    with _looking:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread_id)
+        finally:
+            if collects:
+                gc.enable()
