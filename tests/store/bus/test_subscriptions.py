@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from parley.engine.turn.task_writer import MAX_IN_FLIGHT
 from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints, Subscription
 from parley.store.events import LoggedEvent
 from parley.store.protocols.task_log import LogPosition
@@ -38,6 +39,14 @@ async def test_a_waiting_subscriber_is_woken(hints: LocalHints) -> None:
         assert await asyncio.wait_for(waiting, 5)
         assert live.take()[0][0].seq == 1
         assert not await live.wait(0)
+
+
+async def test_a_late_chunk_and_all_that_a_writer_appends_at_a_time_are_held_together() -> None:
+    live = Subscription()
+    live.put([event(1)], 100)
+    live.put([event(seq) for seq in range(2, MAX_IN_FLIGHT + 2)], 100 * MAX_IN_FLIGHT)
+    events, behind = live.take()
+    assert (len(events), behind) == (MAX_IN_FLIGHT + 1, False)
 
 
 async def test_one_that_takes_too_little_is_behind_and_holds_nothing(hints: LocalHints) -> None:

@@ -17,7 +17,11 @@ from parley.store.protocols.task_log import LogPosition
 
 logger = logging.getLogger(__name__)
 
-BUFFER_RECORDS = 256
+BUFFER_RECORDS = 512
+"""Twice what a writer appends at a time. In the same pass of the event loop a timer may append a
+chunk, and a reader that reads in each pass must not fall behind by that.
+"""
+
 BUFFER_BYTES = 256 * 1024
 
 WorkListener = Callable[[str], None]
