@@ -304,7 +304,10 @@ class Exchange(ABC):
             async with aclosing(cast("Any", items)):
                 await anext(items, None)
             return b""
-        answer = await call.answer()
+        return self.written(call, await call.answer())
+
+    def written(self, call: ServiceCall, answer: Any) -> bytes:
+        """Return the body of an answer; what remains of limits is in its headers."""
         if call.grant is not None:
             self._add_fields(call.grant.fields)
         return self.wrap(self.codec.write_result(call.operation, answer))

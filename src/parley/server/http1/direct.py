@@ -187,8 +187,7 @@ class DirectExchange:
         exchange = self._exchange
         call.end()
         try:
-            reply = call.begun_reply(begun)
-            body = exchange.wrap(exchange.codec.write_result(call.operation, reply))
+            body = exchange.written(call, call.begun_reply(begun))
         except A2AError as error:
             self._refuse(error)
         except Exception:
@@ -198,8 +197,7 @@ class DirectExchange:
 
     async def _later(self, call: ServiceCall, begun: BegunReply, ends_at: float | None) -> bytes:
         """Wait for a reply that another process gives, or show the task after the timeout."""
-        reply = await call.later_reply(begun, ends_at)
-        return self._exchange.wrap(self._exchange.codec.write_result(call.operation, reply))
+        return self._exchange.written(call, await call.later_reply(begun, ends_at))
 
     def _go_on(self, answering: Awaitable[bytes | AsyncIterator[StreamItem]]) -> None:
         exchange, added = self._exchange, self._added
