@@ -394,10 +394,14 @@ class AgentService:
 
     async def get_task(self, request: GetTaskRequest, context: CallContext) -> Task:
         """Return a task with as much of its history as requested (§3.1.3)."""
-        check_history(request.history_length, "historyLength")
-        record = await self._owned(
-            request.id, self._scope(context), history=request.history_length, artifacts=True
-        )
+        length = request.history_length
+        check_history(length, "historyLength")
+        try:
+            record = await self._store.load(request.id, scope=self._scope(context), history=length)
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+        if record is None:
+            raise not_found(request.id)
         return self._shown(record.stored)
 
     async def list_tasks(

@@ -162,6 +162,7 @@ class Exchange(ABC):
     """
 
     takes_body = True
+    first_headers: tuple[tuple[bytes, bytes], ...] = (NO_STORE,)
     # Defaults of the class, which most requests never change.
     is_notification = False
     doing = "a request"
@@ -179,7 +180,7 @@ class Exchange(ABC):
         self.scope = scope
         self.tenant = tenant
         self.fields = fields or HeadFields(scope)
-        self.response_headers: list[tuple[bytes, bytes]] = [NO_STORE]
+        self.response_headers = [*self.first_headers]
 
     # -- what a binding implements --------------------------------------------------------------
 
