@@ -1,4 +1,4 @@
-"""Limits and usage on the way without ASGI: it refuses and counts what the way through ASGI does."""
+"""Limits and usage without ASGI: refused and counted is what the way through ASGI does."""
 
 from __future__ import annotations
 

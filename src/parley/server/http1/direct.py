@@ -250,16 +250,15 @@ class DirectExchange:
         connection = self._connection
         if self._is_gone:
             return
+        fields = (*headers, *self._added)
         if body is not None:
-            headers = [(b"content-type", self._exchange.media_type), *headers]
-        if self._added:
-            headers = [*headers, *self._added]
+            fields = ((b"content-type", self._exchange.media_type), *fields)
         if not connection.keeps_alive:
-            headers = [*headers, (b"connection", b"close")]
+            fields = (*fields, (b"connection", b"close"))
         if status == 204:
-            written = response_head(status, headers)
+            written = response_head(status, fields)
         else:
-            written = whole_response(status, tuple(headers), body or b"")
+            written = whole_response(status, fields, body or b"")
         if connection.logs_access:
             log_request(self._scope, status)
         connection.write(written)
