@@ -210,7 +210,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
             or operation.streaming
             or operation.extension
             or self.limiter is None
-            or self.grant is not None
+            or (self.grant is not None and not self.grant.is_settled)
             or (authorization is not None and authorization.policy is not None)
         ):
             return None
@@ -234,7 +234,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
         return (
             self.operation.request in _READ
             and not self.operation.extension
-            and self.grant is None
+            and (self.grant is None or self.grant.is_settled)
             and (authorization is None or authorization.policy is None)
             and getattr(self.endpoint.service, "reads_at_once", False)
         )
@@ -409,13 +409,11 @@ class Dispatcher:
             last_event_id=parameters.last_event_id,
             trace=parameters.trace,
             reply_timeout=parameters.reply_timeout,
+            address="" if grant is None else grant.address,
             base_url=parameters.addresses.address(tenant) if begins_turn else "",
             deadline=parameters.deadline,
             sender=parameters.sender if parameters.sender and not caller.owner else "",
         )
-        if grant is not None:
-            sender = parameters.addresses.sender()
-            context = msgspec.structs.replace(context, address=sender)
         if operation.extension:
             return agent.method_call(operation, request, context, parameters.addresses, grant)
         limiter = self._limiter if _is_blocking(operation, request) else None

@@ -85,6 +85,7 @@ ASKED: dict[str, tuple[bytes, dict[str, str]]] = {
     "a failure": (saying("break"), {}),
     "a notification": (saying("hello", id=...), {}),
     "a notification that fails": (call("Nothing", {}, id=...), {}),
+    "a notification that reads": (call("ListTasks", {}, id=...), {}),
     "a message to no task": (saying("hello", taskId="t-1"), {}),
     "a message without parts": (saying("hello", parts=[]), {}),
     "a mode that it does not have": (

@@ -156,8 +156,8 @@ class Admission:
         """Begin the task of a message, where nothing has to be waited for; else return ``None``.
 
         Nothing was done then. It has no check of its own: wherever ``begin_or_join`` asks more than
-        which skill is meant, whether its sender has proved what that needs, and whether the message
-        fits it, this returns ``None``.
+        which skill is meant, whether its sender has proved what that needs, whether the message
+        fits it, and what is counted in this process, this returns ``None``.
         Raises ``A2AError`` for a message that is refused.
         """
         agent, message, configuration = self._agent, request.message, request.configuration
@@ -165,7 +165,7 @@ class Admission:
             message.task_id
             or context.extensions
             or (agent.authorization is not None and agent.authorization.policy is not None)
-            or self._limits is not None
+            or (self._limits is not None and not self._limits.admits_at_once)
             or self._slots is not None
             or self._windows is not None
             or (agent.handoffs is not None and message.context_id)
@@ -185,6 +185,8 @@ class Admission:
         if agent.authorization is not None:
             agent.authorization.check_skill(skill.id, context.caller)
         check_modes(request, skill, agent)
+        if self._limits is not None:
+            self._limits.admit_at_once(request, context, skill.id)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
         return self._submit(request, context, scope, skill, inputs=inputs, holds=True)
 

@@ -17,7 +17,7 @@ from parley.engine.extended_card import check_caller, extended
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.service.admission import Admission, skill_at_work
-from parley.engine.service.checks import check_history, invalid, not_found, owned
+from parley.engine.service.checks import check_history, invalid, not_found
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
@@ -266,10 +266,7 @@ class AgentService:
 
     async def _present(self, task_id: str, length: int | None) -> TaskRecord:
         """Return a task with ``length`` of its last messages."""
-        record = await self._load(task_id, length)
-        if record is None:
-            raise not_found(task_id)
-        return record
+        return await self._owned(task_id, None, history=length, artifacts=True)
 
     def _first_item(self, record: TaskRecord) -> StreamItem:
         """Return the first item of a stream that begins with a task as it is."""
@@ -450,19 +447,18 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
-    async def _load(self, task_id: str, history: int | None) -> TaskRecord | None:
-        try:
-            return await self._store.load(task_id, history=history)
-        except StoreError as error:
-            raise self._executor.unavailable(error) from error
-
     async def _owned(
-        self, task_id: str, scope: Scope, *, history: int | None = 0, artifacts: bool = False
+        self, task_id: str, scope: Scope | None, *, history: int | None = 0, artifacts: bool = False
     ) -> TaskRecord:
+        """Return a task, of this scope if there is one. Raises ``A2AError``."""
+        load = self._store.load
         try:
-            return await owned(self._store, task_id, scope, history=history, artifacts=artifacts)
+            record = await load(task_id, scope=scope, history=history, artifacts=artifacts)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
+        if record is None:
+            raise not_found(task_id)
+        return record
 
     def _scope(self, context: CallContext) -> Scope:
         """Return whose tasks a request is about. Raises ``A2AError`` for who may own nothing."""

@@ -162,6 +162,7 @@ class Exchange(ABC):
     """
 
     takes_body = True
+    first_headers: tuple[tuple[bytes, bytes], ...] = (NO_STORE,)
     # Defaults of the class, which most requests never change.
     is_notification = False
     doing = "a request"
@@ -179,7 +180,7 @@ class Exchange(ABC):
         self.scope = scope
         self.tenant = tenant
         self.fields = fields or HeadFields(scope)
-        self.response_headers: list[tuple[bytes, bytes]] = [NO_STORE]
+        self.response_headers = [*self.first_headers]
 
     # -- what a binding implements --------------------------------------------------------------
 
@@ -304,7 +305,10 @@ class Exchange(ABC):
             async with aclosing(cast("Any", items)):
                 await anext(items, None)
             return b""
-        answer = await call.answer()
+        return self.written(call, await call.answer())
+
+    def written(self, call: ServiceCall, answer: Any) -> bytes:
+        """Return the body of an answer; what remains of limits is in its headers."""
         if call.grant is not None:
             self._add_fields(call.grant.fields)
         return self.wrap(self.codec.write_result(call.operation, answer))

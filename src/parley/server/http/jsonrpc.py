@@ -93,17 +93,8 @@ class JsonRpcExchange(Exchange):
     """One request with a JSON-RPC envelope."""
 
     codec: JsonRpcCodec = versions.dialect(versions.LATEST).jsonrpc
+    first_headers = (_LATEST, NO_STORE)
     _id: msgspec.Raw | None = None
-
-    def __init__(
-        self,
-        served: ServedEndpoint,
-        scope: Scope,
-        tenant: str = "",
-        fields: HeadFields | None = None,
-    ) -> None:
-        super().__init__(served, scope, tenant, fields)
-        self.response_headers = [_LATEST, NO_STORE]
 
     def _use_version(self, version: str) -> None:
         self.codec = versions.dialect(version).jsonrpc

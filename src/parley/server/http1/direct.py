@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -159,18 +159,22 @@ class DirectExchange:
     def _read_at_once(self, call: ServiceCall) -> None:
         """Write what is read without waiting."""
         exchange = self._exchange
-        answering = exchange.answered(call)
+        reading = cast("Coroutine[Any, Any, Any]", call.answer())
         try:
-            answering.send(None)
-        except StopIteration as answered:
-            self._write(200, answered.value, exchange.response_headers)
+            try:
+                reading.send(None)
+            except StopIteration as read:
+                body = exchange.written(call, read.value)
+            else:  # it waits all the same: to read again changes nothing
+                reading.close()
+                self._go_on(exchange.answered(call))
+                return
         except A2AError as error:
             self._refuse(error)
         except Exception:
             self._refuse(log_unforeseen(exchange.doing))
-        else:  # it waits all the same: to read again changes nothing
-            answering.close()
-            self._go_on(exchange.answered(call))
+        else:
+            self._answer(body)
 
     def _on_change(self, ends_at: float | None) -> None:
         call, begun = self._call, self._begun
@@ -187,19 +191,17 @@ class DirectExchange:
         exchange = self._exchange
         call.end()
         try:
-            reply = call.begun_reply(begun)
-            body = exchange.wrap(exchange.codec.write_result(call.operation, reply))
+            body = exchange.written(call, call.begun_reply(begun))
         except A2AError as error:
             self._refuse(error)
         except Exception:
             self._refuse(log_unforeseen(exchange.doing))
         else:
-            self._write(200, body, exchange.response_headers)
+            self._answer(body)
 
     async def _later(self, call: ServiceCall, begun: BegunReply, ends_at: float | None) -> bytes:
         """Wait for a reply that another process gives, or show the task after the timeout."""
-        reply = await call.later_reply(begun, ends_at)
-        return self._exchange.wrap(self._exchange.codec.write_result(call.operation, reply))
+        return self._exchange.written(call, await call.later_reply(begun, ends_at))
 
     def _go_on(self, answering: Awaitable[bytes | AsyncIterator[StreamItem]]) -> None:
         exchange, added = self._exchange, self._added
@@ -208,6 +210,14 @@ class DirectExchange:
             return exchange.conclude(answering, receive, with_hsts(send, added))
 
         self._connection.go_on(app, self._scope)
+
+    def _answer(self, body: bytes) -> None:
+        """Write the body of an answer, unless the request wants none."""
+        exchange = self._exchange
+        if exchange.is_notification:
+            self._write(204, None, exchange.response_headers)
+        else:
+            self._write(200, body, exchange.response_headers)
 
     def _refuse(self, error: A2AError) -> None:
         exchange = self._exchange
@@ -240,16 +250,15 @@ class DirectExchange:
         connection = self._connection
         if self._is_gone:
             return
+        fields = (*headers, *self._added)
         if body is not None:
-            headers = [(b"content-type", self._exchange.media_type), *headers]
-        if self._added:
-            headers = [*headers, *self._added]
+            fields = ((b"content-type", self._exchange.media_type), *fields)
         if not connection.keeps_alive:
-            headers = [*headers, (b"connection", b"close")]
+            fields = (*fields, (b"connection", b"close"))
         if status == 204:
-            written = response_head(status, headers)
+            written = response_head(status, fields)
         else:
-            written = whole_response(status, tuple(headers), body or b"")
+            written = whole_response(status, fields, body or b"")
         if connection.logs_access:
             log_request(self._scope, status)
         connection.write(written)

@@ -29,7 +29,7 @@ from parley.security.rates.exceeded import (
 )
 from parley.security.rates.limit import DAY_MS, Applies, Budget, Limit, Rate, SizeLimit, StreamLimit
 from parley.server.ids import check_tenant
-from parley.server.limits.counters import Counters, Taken, short_key
+from parley.server.limits.counters import Counters, LocalCounters, Taken, short_key
 from parley.server.limits.usage import UsageMeter, Whose
 
 _AS_SENT = {"SendStreamingMessage": "SendMessage"}
@@ -146,6 +146,11 @@ class LimitGrant:
             self._note(scoped, key, taken)
 
     @property
+    def address(self) -> str:
+        """The address of the sender."""
+        return self._asking.address
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is to be awaited."""
         return not self._pending
@@ -200,7 +205,8 @@ class AgentLimits:
 
     ``server`` and ``own`` are limits; those of skills are among ``own``. ``counters`` count rates
     and ``daily`` the messages and tasks of a day. ``usage`` meters, if anything asks for it.
-    ``declared`` are all of them.
+    ``declared`` are all of them. ``admits_at_once``: a message waits for nothing, since all that
+    counts it is in this process.
     """
 
     def __init__(
@@ -237,6 +243,9 @@ class AgentLimits:
         ]
         self._budgets = [_Scoped(each, scope) for scope, each in every if isinstance(each, Budget)]
         self._sizes = [each for _, each in every if isinstance(each, SizeLimit)]
+        self.admits_at_once = not self._budgets and all(
+            [isinstance(each.counters, LocalCounters) for each in self._late]
+        )
         self._by_operation: dict[str, tuple[list[_Scoped], list[_Scoped]]] = {}
         self._message_sizes: dict[str, tuple[SizeLimit | None, SizeLimit | None]] = {}
         self.limits_turns = any(
@@ -318,25 +327,49 @@ class AgentLimits:
 
         ``begins``: it names no task. Raises ``LimitExceeded``, ``MessageTooLarge``.
         """
-        asking = Asking(context.caller, context.tenant, context.address, "SendMessage", skill)
-        if self._sizes:
-            self._check_size(request, asking)
+        asking = self._asking(request, context, skill)
         for scoped in self._budgets:
             if not asking.is_exempt(scoped.limit.applies):
                 await self._check_budget(scoped, asking)
+        grant = self._take_late(asking, begins)
+        if not grant.is_settled:
+            await grant.settle()
+        self._admitted(asking)
+
+    def admit_at_once(self, request: SendMessageRequest, context: CallContext, skill: str) -> None:
+        """Count a message that begins a task, as ``admit`` does, if ``admits_at_once``.
+
+        Raises ``LimitExceeded``, ``MessageTooLarge``.
+        """
+        asking = self._asking(request, context, skill)
+        grant = self._take_late(asking, begins=True)
+        assert grant.is_settled
+        self._admitted(asking)
+
+    def _asking(self, request: SendMessageRequest, context: CallContext, skill: str) -> Asking:
+        """Return who sends a message, if it is small enough. Raises ``MessageTooLarge``."""
+        asking = Asking(context.caller, context.tenant, context.address, "SendMessage", skill)
+        if self._sizes:
+            self._check_size(request, asking)
+        return asking
+
+    def _take_late(self, asking: Asking, begins: bool) -> LimitGrant:
+        """Take of the rates of messages, as far as that is possible now."""
         grant = LimitGrant(self, asking)
         for scoped in self._late:
             rate = scoped.limit
             skills = rate.applies.skills
-            if skills and skill not in skills:
+            if skills and asking.skill not in skills:
                 continue
             if rate.counts == "tasks" and not begins:
                 continue
             grant.take(scoped)
-        if not grant.is_settled:
-            await grant.settle()
+        return grant
+
+    def _admitted(self, asking: Asking) -> None:
+        """Count a message."""
         if self.usage is not None:
-            self.usage.count("messages", self.agent, asking.tenant, asking.billed, skill)
+            self.usage.count("messages", self.agent, asking.tenant, asking.billed, asking.skill)
 
     async def _check_budget(self, scoped: _Scoped, asking: Asking) -> None:
         budget: Budget = scoped.limit
