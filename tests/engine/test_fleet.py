@@ -345,9 +345,12 @@ async def test_the_line_of_all_replicas_is_bounded(
     one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
     running = [await r.task(f"run {r.name}", return_immediately=True) for r in (one, two)]
     await until(lambda: len(gate.runs) == 2)
-    waiting = [await one.task(f"wait {n}", return_immediately=True) for n in range(2)]
-    # A count that began before the second task was logged may end after it.
-    await until(lambda: one.executor.queue.backlog == 2)
+    waiting: list[Task] = []
+    for n in range(2):
+        waiting.append(await one.task(f"wait {n}", return_immediately=True))
+        # A count that began before a task was logged may end after it. One that ends before its
+        # append is done may have it twice.
+        await until(lambda: one.executor.queue.length == len(waiting))
     with pytest.raises(OverloadedError):
         await one.task("too many", return_immediately=True)
     await until(lambda: two.executor.queue.backlog == 2)
