@@ -147,7 +147,7 @@ class TestSqlite:
     ) -> None:
         commits: list[str] = []
         connection.set_trace_callback(commits.append)
-        gate, loop = asyncio.Event(), asyncio.get_running_loop()
+        begun, gate, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
         assert sqlite._writing is not None
         write = sqlite._writing.batch_writer.write
         is_held = True
@@ -156,12 +156,13 @@ class TestSqlite:
             nonlocal is_held
             if is_held:
                 is_held = False
+                loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
             return write(group)
 
         sqlite._writing.batch_writer.write = held  # type: ignore[method-assign]
         waiting = [asyncio.ensure_future(sqlite.append(creation("first")))]
-        await asyncio.sleep(0)
+        await begun.wait()  # the thread may take its first group late, and then all of them
         for n in range(50):  # one in each round of the loop
             waiting.append(asyncio.ensure_future(sqlite.append(creation(f"later-{n}"))))
             await asyncio.sleep(0)
