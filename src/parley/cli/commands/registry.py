@@ -308,6 +308,9 @@ def _serve(
     if callers[3] and https[2] is None:
         raise UsageFailure("--mtls: name the authorities of the certificates: --tls-client-ca")
     log_to_stderr(log_level)
+    if log_level == "info":
+        # Probes call agents all the time: what matters of that is logged by the registry.
+        logging.getLogger("parley.client").setLevel(logging.WARNING)
     from parley.agent.lifespan import LifespanFailed
     from parley.database.errors import StoreError
     from parley.host.egress import read_egress
@@ -338,9 +341,6 @@ def _serve(
     location = shown(store)
 
     def started(address: str) -> None:
-        if log_level == "info":
-            # Probes call agents all the time: what matters of that is logged by the registry.
-            logging.getLogger("parley.client").setLevel(logging.WARNING)
         print_line(banner(registry.name, options["url"] or address, location))
 
     try:
