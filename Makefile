@@ -65,7 +65,7 @@ demo: $(VENV)/for-demo
 	@$(BIN)/parley demo $(ARGS)
 
 test: $(VENV)/for-tests
-	@$(BIN)/python -m pytest -rs -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -rs -n $(JOBS) -p tests.second_run --part=twice $(ARGS)
 
 lint: $(VENV)/for-tests
 	@$(BIN)/ruff check
