@@ -65,6 +65,8 @@ class RedisCounters:
     def _open(self) -> None:
         from limits.aio.strategies import MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
         from limits.storage import storage_from_string
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
         from redis.exceptions import RedisError
 
         self._errors = (RedisError, OSError, RuntimeError)  # uvloop raises the last of them
@@ -75,6 +77,8 @@ class RedisCounters:
             key_prefix=self._prefix,
             socket_timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
+            # A retry takes twice from a rate, and opens a connection that Redis accepts later.
+            retry=Retry(NoBackoff(), 0),
         )
         self._exact = MovingWindowRateLimiter(self._storage)
         self._estimate = SlidingWindowCounterRateLimiter(self._storage)
