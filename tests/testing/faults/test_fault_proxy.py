@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import socket
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -243,3 +248,15 @@ async def test_cards_lead_to_the_proxy_alone(proxy: FaultProxy) -> None:
     async with parley.connect(proxy.url) as remote:
         urls = {each.url for each in remote.card.supported_interfaces}
     assert {url.split("/")[2] for url in urls} == {proxy.url.removeprefix("http://")}
+
+
+def test_no_connection_is_left_open_at_the_end() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for count in (1, 2, 5, 20):
+            with contextlib.ExitStack() as clients, FaultProxy("http://127.0.0.1:9") as proxy:
+                address = ("127.0.0.1", urlsplit(proxy.url).port)
+                for _ in range(count):
+                    clients.enter_context(socket.create_connection(address))
+        gc.collect()
+    assert [str(each.message) for each in said if each.category is ResourceWarning] == []

@@ -52,6 +52,10 @@ class ProxiedRequest(msgspec.Struct, kw_only=True):
 On = str | Callable[[ProxiedRequest], bool] | None
 
 
+_ACCEPT_PASSES = 8
+"""Passes of the event loop from an accepted socket to the first step of its task."""
+
+
 class _Rule:
     def __init__(self, faults: tuple[Fault, ...], on: On, times: int | None, after: int) -> None:
         self.faults = faults
@@ -189,10 +193,16 @@ class FaultProxy:
         )
         self._started.set()
         await self._stop.wait()
+        # asyncio forgets what it accepts while its server closes.
+        with suppress(NotImplementedError):  # on Windows
+            self._loop.remove_reader(self._socket)
+        for _ in range(_ACCEPT_PASSES):
+            await asyncio.sleep(0)
         server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # in which the transports close their sockets
 
     async def _tracked(
         self,
@@ -209,6 +219,8 @@ class FaultProxy:
             pass  # the connection ends, which is what the client sees
         finally:
             self._tasks.discard(task)
+            if self._stop is not None and self._stop.is_set():
+                writer.transport.abort()  # does not wait for a reader
             writer.close()
 
     # -- one request ---------------------------------------------------------------------------
