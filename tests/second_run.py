@@ -26,6 +26,8 @@ MAX_TRIED_AGAIN = 20
 
 LIST = Path(__file__).parent / "unstable.toml"
 
+EXPECTED = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED}
+
 PLUGIN = ("-p", "tests.second_run")
 
 Reports = dict[str, list[pytest.TestReport]]
@@ -45,6 +47,7 @@ class SecondRun:
         if self.config.option.collectonly or session.shouldstop or session.shouldfail:
             return done
         for report in self._run(self._serial_arguments()):
+            session.testscollected += report.when == "call"
             self.config.hook.pytest_runtest_logreport(report=report)
         self._try_again(session)
         return done
@@ -100,9 +103,8 @@ class SecondRun:
                 )
                 for line in written
             ]
-        if ran.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            if ran.returncode != pytest.ExitCode.NO_TESTS_COLLECTED:
-                raise pytest.UsageError(f"the serial part of the run broke off:\n{ran.stdout}")
+        if ran.returncode not in EXPECTED:
+            raise pytest.UsageError(f"the serial part of the run broke off:\n{ran.stdout}")
         return reports
 
 

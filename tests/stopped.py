@@ -1,7 +1,7 @@
 """Runs a command while its processes stop at random, as on a machine with too much to do.
 
-``python -m tests.stopped make test``: about every ``EVERY_SECONDS`` all processes below the command,
-or a random half of them, stop for 0.4 to 1 second. Linux only.
+``python -m tests.stopped make test``: about every ``EVERY_SECONDS`` all processes that the command
+started, or a random half of them, stop for 0.4 to 1 second. Linux only.
 """
 
 from __future__ import annotations
