@@ -46,7 +46,10 @@ class SecondRun:
         done = yield
         if self.config.option.collectonly or session.shouldstop or session.shouldfail:
             return done
-        for report in self._run(self._serial_arguments()):
+        code, reports, output = self._run(self._serial_arguments())
+        if code not in EXPECTED:
+            raise pytest.UsageError(f"the serial part of the run broke off:\n{output}")
+        for report in reports:
             session.testscollected += report.when == "call"
             self.config.hook.pytest_runtest_logreport(report=report)
         self._try_again(session)
@@ -70,8 +73,7 @@ class SecondRun:
         if not 0 < len(failures) <= MAX_TRIED_AGAIN:
             return
         for id, failed in failures.items():
-            again = self._run(["-n0", "--part=all", id])
-            if again and all(report.passed for report in again):
+            if self._run(["-n0", "--part=all", id])[0] == pytest.ExitCode.OK:
                 self.unstable[id] = "\n".join(report.longreprtext for report in failed)
         if len(self.unstable) > MAX_UNSTABLE:
             return
@@ -85,8 +87,8 @@ class SecondRun:
     def _serial_arguments(self) -> list[str]:
         return [*map(str, self.config.invocation_params.args), "-n0", "--part=alone"]
 
-    def _run(self, arguments: Iterable[str]) -> list[pytest.TestReport]:
-        """Run pytest in a process of its own. Return the reports of its tests."""
+    def _run(self, arguments: Iterable[str]) -> tuple[int, list[pytest.TestReport], str]:
+        """Run pytest in a process of its own. Return its exit code, its reports, its output."""
         with tempfile.NamedTemporaryFile("r", suffix=".jsonl", encoding="utf-8") as written:
             ran = subprocess.run(
                 [sys.executable, "-m", "pytest", *PLUGIN, *arguments, f"--reports={written.name}"],
@@ -103,9 +105,7 @@ class SecondRun:
                 )
                 for line in written
             ]
-        if ran.returncode not in EXPECTED:
-            raise pytest.UsageError(f"the serial part of the run broke off:\n{ran.stdout}")
-        return reports
+        return ran.returncode, reports, ran.stdout
 
 
 class Reporter:
