@@ -1,6 +1,6 @@
 """Books a flight, and asks for what it was not told.
 
-    parley serve examples/flight_booking.py
+    parley serve examples/flight_booking.py --missing-version 1.0
     parley send "Book a flight from Berlin to Lisbon"
 
 The answer is a task that waits for the day (input-required); send the day to that task:
@@ -32,10 +32,11 @@ agent = Agent(
 )
 async def book_flight(turn: Turn) -> list[Part]:
     """Books a flight from one city to another on a day."""
-    origin = city_after("from", turn.text)
+    origin, destination = city_after("from", turn.text), city_after("to", turn.text)
     if not origin:
-        origin = (await turn.ask("Where do you fly from?", key="origin")).text.strip()
-    destination = city_after("to", turn.text)
+        answer = (await turn.ask("Where do you fly from?", key="origin")).text
+        origin = city_after("from", answer) or answer.strip()
+        destination = destination or city_after("to", answer)
     if not destination:
         destination = (await turn.ask("Where do you fly to?", key="destination")).text.strip()
     day = day_in(turn.text)
@@ -60,7 +61,7 @@ def book(origin: str, destination: str, day: str) -> dict[str, str]:
 
 def city_after(word: str, text: str) -> str:
     """Return the capitalised name that follows ``word`` in ``text``, or nothing."""
-    found = re.search(rf"\b{word}\s+([A-Z][\w'-]*(?:\s+[A-Z][\w'-]*)*)", text)
+    found = re.search(rf"\b(?i:{word})\s+([A-Z][\w'-]*(?:\s+[A-Z][\w'-]*)*)", text)
     return found[1] if found else ""
 
 

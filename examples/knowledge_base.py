@@ -39,6 +39,8 @@ ARTICLES = [
             "Bestellungen gehen innerhalb von 30 Tagen zurück."),
     Article("kb-4", "Resetting a password", "technical", "en",
             "Choose 'Forgot password', and follow the link in the e-mail."),
+    Article("kb-5", "退款政策", "customer-service", "zh",
+            "收到货后30天内可以退货。包裹寄回后五天内,退款会退到付款的银行卡。"),
 ]  # fmt: skip
 
 
@@ -47,7 +49,7 @@ class Search(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
     query: Annotated[str, Meta(min_length=1, max_length=500, description="words to look for")]
     category: Literal["customer-service", "technical", ""] = ""
-    language: Annotated[str, Meta(pattern="^[a-z]{2}$")] = "en"
+    language: Annotated[str, Meta(pattern="^[a-z]{2}(-[A-Z]{2})?$")] = "en"
     max_results: Annotated[int, Meta(ge=1, le=20)] = 5
 
 
@@ -63,7 +65,7 @@ class Found(msgspec.Struct, rename="camel"):
 
 agent = Agent(
     "Knowledge base",
-    key="knowledge-base",
+    key="knowledge-base-01",
     description="Answers questions of customers from articles",
     version="1.0.0",
     envelope=EnvelopeSettings(
@@ -84,16 +86,23 @@ agent = Agent(
 @agent.skill(tags=["search"], examples=['{"query": "How do I get a refund?"}'])
 async def search(asked: Search) -> list[Found]:
     """Searches the knowledge base."""
-    words = set(re.findall(r"\w+", asked.query.lower()))
+    words = words_of(asked.query)
     found = [
         Found(each.id, each.title, each.text, each.category, confidence)
         for each in ARTICLES
-        if each.language == asked.language and asked.category in ("", each.category)
+        if each.language == asked.language[:2] and asked.category in ("", each.category)
         if (confidence := _confidence(words, each)) > 0
     ]
     return sorted(found, key=lambda each: -each.confidence)[: asked.max_results]
 
 
+def words_of(text: str) -> set[str]:
+    """Return the words of a text. Chinese does not part its words: each two characters count."""
+    chinese = re.findall("[\u4e00-\u9fff]+", text)
+    pairs = {run[at : at + 2] for run in chinese for at in range(max(1, len(run) - 1))}
+    return pairs | set(re.findall(r"\w+", re.sub("[\u4e00-\u9fff]+", " ", text).lower()))
+
+
 def _confidence(words: set[str], article: Article) -> float:
-    known = set(re.findall(r"\w+", f"{article.title} {article.text}".lower()))
+    known = words_of(f"{article.title} {article.text}")
     return round(len(words & known) / max(1, len(words)), 2)

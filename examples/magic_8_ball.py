@@ -1,6 +1,6 @@
 """Answers any question, and knows better answers for those who know a code.
 
-    parley serve examples/magic_8_ball.py
+    parley serve examples/magic_8_ball.py --missing-version 1.0
     parley send "Will it rain today?"
 
 The codes are an extension of the protocol: the agent declares it on its card, with hints for those

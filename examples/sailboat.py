@@ -1,6 +1,6 @@
 """Draws a sailboat, and draws it again in another colour when it is asked to.
 
-    parley serve examples/sailboat.py
+    parley serve examples/sailboat.py --missing-version 1.0
     parley send "Draw a sailboat"
     parley send --context-id ... "Make it red"
     python examples/sailboat.py http://localhost:9999

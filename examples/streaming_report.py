@@ -1,6 +1,6 @@
 """Writes a report and streams it while it is written.
 
-    parley serve examples/streaming_report.py
+    parley serve examples/streaming_report.py --missing-version 1.0
     parley send --stream "Write a report about tides"
 
 Without more it speaks from a script. To let a language model write, name any endpoint that speaks

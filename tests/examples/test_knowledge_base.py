@@ -27,7 +27,7 @@ async def test_the_printed_exchange_runs(example) -> None:
     assert sent["payload"] == REQUEST["payload"]
     for found in (answer, by_http):
         assert found["message"]["type"] == "RESPONSE"
-        assert found["source"]["agentId"] == "knowledge-base"
+        assert found["source"]["agentId"] == "knowledge-base-01"
         payload = found["payload"]
         assert payload["status"] == "success"
         assert payload["metadata"]["totalResults"] == 2
@@ -35,6 +35,25 @@ async def test_the_printed_exchange_runs(example) -> None:
         assert [each["id"] for each in payload["results"]] == ["kb-1", "kb-2"]
         assert all(0 < each["confidence"] <= 1 for each in payload["results"])
     assert by_http["message"]["correlationId"] == REQUEST["messageId"]
+
+
+async def test_a_chinese_question_finds_the_chinese_article_without_a_subprotocol(example) -> None:
+    asked = json.loads(json.dumps(REQUEST))
+    asked["payload"]["parameters"] |= {"query": "退款政策相关信息", "language": "zh-CN"}
+    async with listening(parley.asgi(example("knowledge_base").agent)) as url:
+        by_http = await post(url, asked)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{url}/envelope") as socket,
+        ):
+            assert socket.protocol is None
+            await socket.send_json(asked)
+            async for received in socket:
+                by_socket = received.json()
+                if by_socket["message"].get("correlationId") == asked["messageId"]:
+                    break
+    for found in (by_http, by_socket):
+        assert [each["title"] for each in found["payload"]["results"]] == ["退款政策"]
 
 
 async def test_its_card_declares_what_the_request_uses(example) -> None:

@@ -101,6 +101,23 @@ async def test_an_agent_that_registers_is_reached_over_its_socket() -> None:
         assert code(gone) == "TARGET_NOT_FOUND"
 
 
+async def test_a_registered_agent_gets_no_new_work_in_its_maintenance_windows() -> None:
+    def with_windows(*windows: str) -> dict[str, Any]:
+        availability = {"maintenanceWindows": list(windows)}
+        return card("stock") | {"constraints": {"availability": availability}}
+
+    async with server() as url, socket(url, key("stock")) as agent:
+        refused = await agent.ask(register("stock", with_windows("at night")))
+        assert code(refused) == "INVALID_PARAMS"
+        assert "Sunday 02:00-04:00 UTC" in refused["payload"]["error"]["message"]
+        always = with_windows("Daily 00:00-12:00 UTC", "Daily 12:00-24:00 UTC")
+        registered = await agent.ask(register("stock", always))
+        assert registered["payload"]["status"] == "success"
+        for target in (STOCK, {"routingStrategy": "load-balance"}):
+            asked = await post(url, request("stock.count", {}, target=target))
+            assert code(asked) == "MAINTENANCE"
+
+
 async def test_nobody_registers_under_the_id_of_another() -> None:
     async with server() as url:
         async with socket(url, key("mallory")) as mallory:

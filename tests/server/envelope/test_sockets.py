@@ -186,15 +186,18 @@ async def test_an_event_of_a_client_is_for_the_handler_of_its_action(id: str) ->
     assert heard == [{"n": 1}, {"n": 2}]
 
 
-async def test_a_socket_needs_the_subprotocol(url: str) -> None:
-    for offered in (None, ["chat"]):
-        with pytest.raises(InvalidStatus) as refused:
-            async with connect(address(url), subprotocols=offered, proxy=None):  # type: ignore[arg-type]
-                pass
-        response = refused.value.response
-        assert response.status_code == 400
-        error = json.loads(response.body or b"{}")["payload"]["error"]
-        assert SUBPROTOCOL in error["message"]
+async def test_a_socket_that_names_subprotocols_names_v1(url: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(address(url), subprotocols=["chat"], proxy=None):  # type: ignore[list-item]
+            pass
+    response = refused.value.response
+    assert response.status_code == 400
+    error = json.loads(response.body or b"{}")["payload"]["error"]
+    assert SUBPROTOCOL in error["message"]
+    async with connect(address(url), proxy=None) as socket:
+        assert socket.subprotocol is None
+        await socket.send(json.dumps(request("search", {"query": "q"}, id=uuid.uuid4().hex)))
+        assert json.loads(await socket.recv())["message"]["type"] == "RESPONSE"
     async with connect(address(url), subprotocols=["chat", SUBPROTOCOL], proxy=None) as socket:  # type: ignore[list-item]
         assert socket.subprotocol == SUBPROTOCOL
 

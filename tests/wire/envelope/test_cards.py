@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from parley.extensions.skill_schemas import schemas_on
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
+from parley.model.envelope.declared import MaintenanceWindow
 from parley.model.envelope.messages import BINDING
 from parley.model.errors import A2AError
 from parley.model.schemes import (
@@ -26,7 +27,7 @@ from parley.model.schemes import (
 )
 from parley.wire import versions
 from parley.wire.envelope.agent_cards import agent_card_of, envelope_card_of
-from parley.wire.envelope.cards import EnvelopeCard, read_card, write_card
+from parley.wire.envelope.cards import EnvelopeCard, read_card, windows_of, write_card
 from parley.wire.envelope.resources import schema
 from tests.strategies import value_of
 
@@ -102,6 +103,49 @@ def test_a_card_that_is_written_is_the_one_that_is_read(card: EnvelopeCard) -> N
 
     assert read_card(written) == card
     SCHEMA.validate(json.loads(written))
+
+
+def with_windows(*windows: Any) -> dict[str, Any]:
+    card = copy.deepcopy(CARD)
+    card["constraints"]["availability"]["maintenanceWindows"] = list(windows)
+    return card
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("Sunday 02:00-04:00 UTC", MaintenanceWindow(day="sunday", start="02:00", end="04:00")),
+        ("Sundays 02:00 to 04:00", MaintenanceWindow(day="sunday", start="02:00", end="04:00")),
+        (
+            "sat, 23:00 \u2013 01:00 Europe/Berlin",
+            MaintenanceWindow(
+                day="saturday", start="23:00", end="01:00", time_zone="Europe/Berlin"
+            ),
+        ),
+        ("Daily 03:00-03:15 UTC", MaintenanceWindow(day="daily", start="03:00", end="03:15")),
+    ],
+)
+def test_a_maintenance_window_may_be_a_text(text: str, window: MaintenanceWindow) -> None:
+    availability = read_card(with_windows(text)).constraints.availability
+    assert availability is not None
+    assert availability.maintenance_windows == (window,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("at night", "such as 'Sunday 02:00-04:00 UTC'"),
+        ("Someday 02:00-04:00 UTC", "day is monday"),
+        ("Sunday 02:00-04:00 Mars", "time_zone"),
+        ("Sunday 25:00-26:00 UTC", "HH:MM"),
+        ({"day": "sunday", "start": "02:00", "end": "02:00"}, "another time"),
+        (7, "expected an object"),
+    ],
+)
+def test_a_maintenance_window_that_cannot_be_enforced_is_named(wrong: Any, reason: str) -> None:
+    with pytest.raises(A2AError, match=reason) as refused:
+        windows_of(with_windows("Sunday 02:00-04:00 UTC", wrong))
+    assert "constraints.availability.maintenanceWindows[1]" in str(refused.value)
 
 
 def test_the_card_that_users_print_keeps_all_its_members() -> None:

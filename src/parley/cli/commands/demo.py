@@ -72,10 +72,15 @@ def _demo(port: int, *, once: bool) -> int:
 
     from parley.cli.loading import load
     from parley.host.app import asgi
+    from parley.server.settings import Settings
 
     agents = load([f"{path}={folder() / file}" for path, file in AGENTS.items()])
     with tempfile.TemporaryDirectory(prefix="parley-demo-", ignore_cleanup_errors=True) as kept:
-        app = asgi(agents, store=f"sqlite:///{Path(kept, 'parley.db')}")
+        app = asgi(
+            agents,
+            store=f"sqlite:///{Path(kept, 'parley.db')}",
+            settings=Settings(missing_version="1.0"),  # for texts that are typed in
+        )
         try:
             asyncio.run(_run(app, agents, port, once=once))
         except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -234,6 +234,14 @@ def register(app: typer.Typer) -> None:
                 "than that of HTTP (google-adk).",
             ),
         ] = False,
+        missing_version: Annotated[
+            Literal["0.3", "1.0"],
+            typer.Option(
+                help="The version of a request that names none: 0.3, as the specification says, "
+                "or 1.0, which also reads the forms of 0.3 that introductory texts print.",
+                envvar="PARLEY_MISSING_VERSION",
+            ),
+        ] = "0.3",
         allow_private_webhooks: Annotated[
             bool,
             typer.Option(
@@ -291,6 +299,7 @@ def register(app: typer.Typer) -> None:
             child += ["--grpc-key", grpc_key] if grpc_key else []
             child += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
             child += ["--no-grpc-on-card"] if no_grpc_on_card else []
+            child += ["--missing-version", missing_version]
             child += limit_flags(limit, usage=usage)
             child += catalog_flags(publisher, namespace, unlisted, registry)
             child += [f"--audit={each}" for each in audit or []]
@@ -332,6 +341,7 @@ def register(app: typer.Typer) -> None:
                     egress=(egress_allow or (), egress_deny or (), egress_only_allowed),
                     port_for_grpc=grpc_port,
                     grpc_on_card=not no_grpc_on_card,
+                    missing_version=missing_version,
                     cert=grpc_cert or None,
                     key=grpc_key or None,
                     client_ca=grpc_client_ca or None,
@@ -372,6 +382,7 @@ def _serve(
     egress: tuple[Sequence[str], Sequence[str], bool] = ((), (), False),
     port_for_grpc: int | None = None,
     grpc_on_card: bool = True,
+    missing_version: Literal["0.3", "1.0"] = "0.3",
     https: tuple[str | None, str | None, str | None] = (None, None, None),
     hsts: bool = True,
     allow_anonymous: bool = False,
@@ -429,6 +440,7 @@ def _serve(
             settings=Settings(
                 allowed_hosts=allowed_hosts,
                 grpc_on_card=grpc_on_card,
+                missing_version=missing_version,
                 restrict=restrictions,
                 **settings,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from parley.host.envelope.candidates import AgentCandidate, NotForCaller, NotSent
+from parley.model.envelope.declared import MaintenanceWindow
 from parley.model.envelope.messages import (
     Envelope,
     MessageType,
@@ -25,8 +27,9 @@ from parley.model.errors import TooManyRequestsError
 from parley.model.uuid7 import new_id
 from parley.server.envelope.directory import MessageContext
 from parley.server.envelope.peers import SocketPeer
-from parley.wire.envelope.answers import message
-from parley.wire.envelope.errors import DeadlineExceeded
+from parley.server.envelope.windows import Windows
+from parley.wire.envelope.answers import error_response, message
+from parley.wire.envelope.errors import DeadlineExceeded, UnderMaintenance
 
 MAX_AGENTS = 10_000
 MAX_PER_OWNER = 32
@@ -54,6 +57,7 @@ class ConnectedCard(msgspec.Struct, frozen=True, kw_only=True):
     permissions: frozenset[str] = frozenset()
     classification: str = "public"
     at_once: int = 64
+    windows: tuple[MaintenanceWindow, ...] = ()
 
 
 class ConnectedAgent:
@@ -67,6 +71,7 @@ class ConnectedAgent:
         self.owner = owner
         self.shares = shares
         self.instance = instance
+        self._windows = Windows(card.windows, lambda: time.time_ns() // 1_000_000)
 
     @property
     def id(self) -> str:
@@ -93,6 +98,12 @@ class ConnectedAgent:
         """Send the request over the socket and yield the answers (``AgentCandidate``)."""
         if not self.is_open_to(context):
             raise NotForCaller
+        try:
+            self._windows.check()
+        except UnderMaintenance as error:
+            source = Source(agent_id=self.id, agent_type=self.card.type)
+            yield error_response(request, error, source=source)
+            return
         if not self.peer.is_open:
             raise NotSent("its connection has ended")
         if self.peer.in_flight >= self.card.at_once:

@@ -44,7 +44,7 @@ from parley.server.envelope.peers import SocketPeer
 from parley.server.envelope.plugins import EnvelopeHandler
 from parley.wire.catalog.entries import write_entry
 from parley.wire.envelope.agent_cards import agent_card_of, envelope_card_of
-from parley.wire.envelope.cards import EnvelopeCard, read_card
+from parley.wire.envelope.cards import EnvelopeCard, read_card, windows_of
 from parley.wire.json.protojson import read_answer
 
 log = logging.getLogger("parley.envelope")
@@ -343,6 +343,7 @@ def _asked(message: Envelope, context: MessageContext) -> _Asked:
             raise _invalid("card", "a card of the envelope protocol, or an A2A card")
     a2a: Mapping[str, Any] | None = None
     if "agentInfo" in card:
+        windows_of(card)  # each is enforced, or the card is refused
         read = read_card(card, max_bytes=MAX_CARD_BYTES)
     elif "name" in card and ("skills" in card or "supportedInterfaces" in card or "url" in card):
         a2a = card
@@ -401,6 +402,7 @@ def _limits(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
             "security.dataClassification", "public, internal, confidential or restricted"
         )
     info = card.agent_info
+    availability = card.constraints.availability
     return ConnectedCard(
         id=agent_id,
         type=info.type or "agent",
@@ -411,6 +413,7 @@ def _limits(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
         permissions=frozenset(card.security.required_permissions),
         classification=classification,
         at_once=min(max(sum(most), 1), AT_ONCE) if most else AT_ONCE,
+        windows=availability.maintenance_windows if availability is not None else (),
     )
 
 

@@ -26,6 +26,9 @@ MAX_WINDOWS = 64
 MAX_TEXT = 1000
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00")
+_WINDOW = re.compile(
+    r"([A-Za-z]{3,}),?\s+(\d\d:\d\d)\s*(?:-|\u2013|to)\s*(\d\d:\d\d)(?:\s+([\w/+-]+))?"
+)
 _SCOPE = re.compile(r"[!#-\[\]-~]{1,200}")  # RFC 6749, section 3.3
 
 
@@ -169,6 +172,23 @@ def clock_of(text: str) -> time | None:
     return None if text == "24:00" else time(int(match[1]), int(match[2]))
 
 
+def window_of(text: str) -> MaintenanceWindow:
+    """Return the window of a text such as ``Sunday 02:00-04:00 UTC``. Raises ``ValueError``."""
+    match = _WINDOW.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
+    if match is None:
+        raise ValueError(
+            "a maintenance window in words is a day (or daily), two times and a time zone, such "
+            f"as 'Sunday 02:00-04:00 UTC', not {text!r:.60}"
+        )
+    day, start, end, zone = match.groups()
+    days = [each for each in (*DAYS, DAILY) if each.startswith(day.lower().rstrip("s"))]
+    window = MaintenanceWindow(
+        day=days[0] if days else day, start=start, end=end, time_zone=zone or "UTC"
+    )
+    check_window(window)
+    return window
+
+
 def moment_of(text: str) -> Timestamp:
     """Return the moment of a text of RFC 3339. Raises ``ValueError``."""
     try:
@@ -191,12 +211,13 @@ def _check_windows(windows: tuple[Any, ...]) -> None:
                 f"maintenance_windows of envelope are MaintenanceWindow, not {window!r:.100}"
             )
         try:
-            _check_window(window)
+            check_window(window)
         except ValueError as error:
             raise ValueError(f"the maintenance window {window!r} is wrong: {error}") from None
 
 
-def _check_window(window: MaintenanceWindow) -> None:
+def check_window(window: MaintenanceWindow) -> None:
+    """Raise ``ValueError`` for a window that never opens, or whose time zone is unknown."""
     from zoneinfo import ZoneInfo
 
     _check_text("description of a maintenance window", window.description)

@@ -177,8 +177,9 @@ class EnvelopeBinding:
         return identified if isinstance(identified, Caller) else await identified
 
     def _check_subprotocol(self, socket: ServerSocket) -> None:
-        if SUBPROTOCOL not in socket.subprotocols:
-            offered = ", ".join(socket.subprotocols)[:100] or "none"
+        """Raise ``InvalidRequestError`` for other subprotocols; v1 is meant where none is named."""
+        if socket.subprotocols and SUBPROTOCOL not in socket.subprotocols:
+            offered = ", ".join(socket.subprotocols)[:100]
             raise InvalidRequestError(
                 f"a WebSocket to an agent has the subprotocol {SUBPROTOCOL} "
                 f"(Sec-WebSocket-Protocol); this one offers {offered}"
@@ -201,7 +202,7 @@ class EnvelopeBinding:
 
         settings = self._served.settings
         try:
-            await socket.accept(SUBPROTOCOL)
+            await socket.accept(SUBPROTOCOL if socket.subprotocols else None)
         except OSError:
             return  # the client has gone
         conversation = Conversation(

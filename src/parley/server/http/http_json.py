@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
@@ -29,7 +30,8 @@ from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb
 from parley.server.http.responses import reply_without_body
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import HttpJsonCodec, Route
-from parley.wire.json import protojson
+from parley.wire.json import legacy_requests, protojson
+from parley.wire.json.syntax import Bytes
 
 _MAX_PARAMETERS = 100
 
@@ -198,11 +200,15 @@ class HttpJsonExchange(Exchange):
             protojson.check_limits(body, settings.max_depth, settings.max_parts)
         operation = target.route.operation
         parameters = self.parameters(target.version, caller)
-        return self.served.dispatcher.call(
-            operation,
-            parameters,
-            lambda: self.codec.read_request(target.route, fields, self._query(), body),
-        )
+
+        def read(body: Bytes) -> Any:
+            return self.codec.read_request(target.route, fields, self._query(), body)
+
+        missing = self.served.settings.missing_version
+        if body and target.version == missing == versions.LATEST:
+            mixed = partial(legacy_requests.read_mixed, read, body)
+            return self.served.dispatcher.call(operation, parameters, mixed)
+        return self.served.dispatcher.call(operation, parameters, lambda: read(body))
 
     def _query(self) -> list[tuple[str, str]]:
         query: bytes = self.scope["query_string"]

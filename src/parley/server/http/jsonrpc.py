@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -32,7 +33,7 @@ from parley.server.http.hsts import AddedFields
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import JsonRpcCodec
-from parley.wire.json import protojson
+from parley.wire.json import legacy_requests, protojson
 
 # Errors with an HTTP status that proxies and clients act on. All others are sent with 200, as
 # JSON-RPC asks.
@@ -113,8 +114,11 @@ class JsonRpcExchange(Exchange):
         protojson.check_limits(body, settings.max_depth, settings.max_parts)
         operation, version = self._operation(rpc.method)
         parameters = self.parameters(version, caller)
-        params, read = rpc.params or b"{}", self.codec.read_request
-        return self.served.dispatcher.call(operation, parameters, lambda: read(operation, params))
+        params = rpc.params or b"{}"
+        read = partial(self.codec.read_request, operation)
+        if version == settings.missing_version == versions.LATEST:
+            read = partial(legacy_requests.read_mixed, read)
+        return self.served.dispatcher.call(operation, parameters, partial(read, params))
 
     def _operation(self, method: str) -> tuple[Operation, str]:
         """Return the operation of a method, and the version of the request."""

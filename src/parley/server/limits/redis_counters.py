@@ -78,7 +78,7 @@ class RedisCounters:
             socket_timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
             # A retry takes twice from a rate, and opens a connection that Redis accepts later.
-            retry=Retry(NoBackoff(), 0),
+            retry=Retry(NoBackoff(), 0),  # type: ignore[arg-type]
         )
         self._exact = MovingWindowRateLimiter(self._storage)
         self._estimate = SlidingWindowCounterRateLimiter(self._storage)

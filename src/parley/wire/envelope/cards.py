@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from parley.model.encoding import encode
-from parley.model.envelope.declared import MaintenanceWindow
+from parley.model.envelope.declared import MAX_WINDOWS, MaintenanceWindow, check_window, window_of
 from parley.model.envelope.messages import Count
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp
 from parley.wire.envelope.syntax import MAX_DEPTH, parse
 from parley.wire.json import protojson
-from parley.wire.json.tolerance import logging_problems
+from parley.wire.json.tolerance import logging_problems, report
 
 MAX_CARD_BYTES = 1024 * 1024
 MAX_CAPABILITIES = 1000
@@ -91,7 +91,10 @@ class CardRateLimits(A2AStruct, frozen=True, kw_only=True):
 
 
 class CardAvailability(A2AStruct, frozen=True, kw_only=True):
-    """When the agent works: ``schedule`` is text for people, the windows are enforced."""
+    """When the agent works: ``schedule`` is text for people, the windows are enforced.
+
+    A window is read from a text such as ``Sunday 02:00-04:00 UTC`` too.
+    """
 
     schedule: str = ""
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
@@ -154,7 +157,44 @@ def read_card(
     if isinstance(listed, list) and len(listed) > MAX_CAPABILITIES:
         _refuse("capabilities", f"at most {MAX_CAPABILITIES} are read")
     with logging_problems(f"the envelope card of {ascii(id)[:100]}"):
+        try:
+            windows = windows_of(members)
+        except InvalidParamsError as error:
+            report((each.field, each.description) for each in error.violations)
+        else:
+            if windows:
+                constraints = members["constraints"]
+                listed = [to_builtins(each) for each in windows]
+                availability = {**constraints["availability"], "maintenanceWindows": listed}
+                constraints = {**constraints, "availability": availability}
+                members = {**members, "constraints": constraints}
         return protojson.read_answer(members, EnvelopeCard)
+
+
+def windows_of(members: Mapping[str, Any]) -> tuple[MaintenanceWindow, ...]:
+    """Return the maintenance windows of a card, which may be texts.
+
+    Raises ``InvalidParamsError`` that names a window that cannot be enforced.
+    """
+    given: Any = members
+    for name in ("constraints", "availability", "maintenanceWindows"):
+        given = given.get(name) if isinstance(given, Mapping) else None
+    if given is None:
+        return ()
+    where = "constraints.availability.maintenanceWindows"
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > MAX_WINDOWS:
+        _refuse(where, f"expected a list of at most {MAX_WINDOWS} windows")
+    windows = []
+    for number, each in enumerate(given):
+        try:
+            if isinstance(each, str):
+                windows.append(window_of(each))
+            else:
+                windows.append(protojson.read(each, MaintenanceWindow))
+                check_window(windows[-1])
+        except (A2AError, ValueError) as error:
+            _refuse(f"{where}[{number}]", str(error))
+    return tuple(windows)
 
 
 def write_card(card: EnvelopeCard) -> bytes:

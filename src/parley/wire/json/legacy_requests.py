@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from parley.model.encoding import encode
 from parley.model.errors import InvalidParamsError
 from parley.model.operations import Operation
 from parley.model.requests import (
@@ -18,11 +19,21 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.wire.json import protojson
+from parley.wire.json.syntax import Bytes
 
 T = TypeVar("T")
 
 _ABOUT_ONE_TASK = (GetTaskRequest, CancelTaskRequest, SubscribeToTaskRequest)
 _MESSAGE_ID = ("messageId", "message_id")
+_ROLES_OF_0_3 = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
+_CONFIGURATION_OF_0_3 = (b'"blocking"', b'"pushNotificationConfig"')
+_FILE_OF_0_3 = (
+    (("bytes", "fileWithBytes"), "raw"),
+    (("uri", "fileWithUri"), "url"),
+    (("name",), "filename"),
+    (("mimeType", "mime_type"), "mediaType"),
+)
 _TASK_ID = ("taskId", "task_id")
 
 
@@ -46,6 +57,59 @@ def read_with_fallback(
     if known is None:
         raise refused from None
     return read(known)
+
+
+def read_mixed(read: Callable[[Bytes], T], data: Bytes) -> T:
+    """Return what ``read`` reads of a 1.0 request that may have the forms of 0.3 in it.
+
+    Introductory texts mix both: roles, parts with a ``kind``, and the members of
+    ``configuration``. Raises the ``InvalidParamsError`` of ``read``.
+    """
+    refused = None
+    text = bytes(data)
+    if not any(name in text for name in _CONFIGURATION_OF_0_3):
+        try:
+            return read(data)
+        except InvalidParamsError as error:
+            refused = error
+    mixed = _to_latest(protojson.parse(data))
+    if mixed is not None:
+        return read(encode(mixed))
+    if refused is not None:
+        raise refused
+    return read(data)
+
+
+def _to_latest(members: Any) -> dict[str, Any] | None:
+    """Return a request whose message has the forms of 0.3 in those of 1.0, ``None`` for others."""
+    message = members.get("message") if isinstance(members, dict) else None
+    if not isinstance(message, dict):
+        return None
+    changed = dict(message)
+    if isinstance(role := message.get("role"), str):
+        changed["role"] = _ROLES_OF_0_3.get(role, role)
+    if isinstance(parts := message.get("parts"), list):
+        changed["parts"] = [_part_to_latest(part) for part in parts]
+    latest = {**members, "message": changed}
+    if isinstance(configuration := members.get("configuration"), dict):
+        configuration = latest["configuration"] = dict(configuration)
+        if isinstance(blocking := configuration.pop("blocking", None), bool):
+            configuration.setdefault("returnImmediately", not blocking)
+        if (push := configuration.pop("pushNotificationConfig", None)) is not None:
+            configuration.setdefault("taskPushNotificationConfig", push)
+    return None if latest == members else latest
+
+
+def _part_to_latest(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    changed = {name: value for name, value in part.items() if name not in ("kind", "type")}
+    if isinstance(file := changed.get("file"), dict):
+        del changed["file"]
+        for names, latest in _FILE_OF_0_3:
+            if (value := _first(file, names)) is not None:
+                changed.setdefault(latest, value)
+    return changed
 
 
 def normalize(
