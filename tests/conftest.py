@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextvars import Context
 from typing import Any
 
@@ -76,6 +76,13 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_garbage() -> Iterator[None]:
+    """Collect what the tests of a module leave: it fails the last of them, and none of another."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
