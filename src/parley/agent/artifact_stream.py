@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.engine.content import to_parts
+from parley.engine.content import check_text, to_parts
 from parley.engine.serialization import check_metadata
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
@@ -40,7 +40,11 @@ class ArtifactStream:
         metadata: dict[str, Any] | None = None,
         referred: Callable[[object], Awaitable[object]] | None = None,
     ) -> None:
-        self.artifact_id = artifact_id or attempt.next_artifact_id()
+        artifact_id = artifact_id or attempt.next_artifact_id()
+        check_text(
+            artifact_id=artifact_id, name=name, description=description, media_type=media_type
+        )
+        self.artifact_id = artifact_id
         self._attempt = attempt
         self._name = name
         self._description = description

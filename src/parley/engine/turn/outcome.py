@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from parley.engine.content import checked, to_parts
+from parley.engine.content import checked, to_parts, writable
+from parley.engine.serialization import check_metadata
 from parley.engine.turn.attempt import Attempt, Failed, NotAuthorized, Rejected
 from parley.model.errors import (
     A2AError,
@@ -58,7 +59,9 @@ def outcome_of(
 def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
     """Raise ``UnusableValue`` or ``ValueError`` for a value that cannot be sent."""
     if isinstance(value, TaskOutcome):
-        return value
+        message = None if value.message is None else checked(value.message)
+        artifact = None if value.artifact is None else checked(value.artifact)
+        return TaskOutcome(value.state, message, artifact, check_metadata(value.metadata))
     skill = attempt.request.skill
     if skill.result is not None and (data := skill.result.dump(value)) is not None:
         value = Part(data=data)
@@ -67,7 +70,7 @@ def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
         return _direct_reply(attempt, value)
     if isinstance(value, Message):
         return TaskOutcome(TaskState.COMPLETED, message=attempt.message(value))
-    artifact: Artifact | None = None
+    artifact = None
     if isinstance(value, Artifact):
         artifact = checked(value)
     elif value is not None:
@@ -79,7 +82,7 @@ def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
 
 def _direct_reply(attempt: Attempt, value: object) -> Message:
     own = checked(value) if isinstance(value, Message) else None
-    return Message(
+    reply = Message(
         message_id=(own.message_id if own else "") or new_id(),
         context_id=attempt.runner.context_id,
         role=Role.AGENT,
@@ -90,6 +93,7 @@ def _direct_reply(attempt: Attempt, value: object) -> Message:
         extensions=own.extensions if own else (),
         reference_task_ids=own.reference_task_ids if own else (),
     )
+    return reply if type(value) is str and value.isascii() else writable(reply)[0]
 
 
 def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> Outcome:

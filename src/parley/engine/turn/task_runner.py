@@ -73,7 +73,6 @@ class TaskRunner:
     epoch = 0  # the fencing token of the claim; 0 before it
     successor_epoch = 0
     woken = False
-    open_attempt_counts = True
     cancel_requested = False
     releasing = False
     abandoned = False
@@ -289,9 +288,6 @@ class TaskRunner:
             reason = "The server stopped while it worked on this task."
             await self._end_task(TaskState.FAILED, reason)
             return None
-        if attempts and not self.open_attempt_counts:
-            writer.write(TurnStarted(turn=record.turn, attempt=attempts, released=True))
-            released += 1
         if attempts - released >= options.max_attempts:
             reason = f"The agent did not survive {options.max_attempts} attempts at this task."
             await self._end_task(TaskState.FAILED, reason)
@@ -409,7 +405,7 @@ class TaskRunner:
             if self.abort_error is not None:
                 failure, self.abort_error = self.abort_error, None
             if failure is not None and (unavailable := store_failure(failure)) is not None:
-                raise unavailable  # not the function's fault: its turn is run again
+                raise unavailable  # its turn is run again, which counts as an attempt
             await self._finish(attempt, value, failure)
         self.attempt = None
 
