@@ -96,7 +96,7 @@ class ArtifactStream:
             if isinstance(chunk, str)
             else to_parts(chunk, media_type=self._media_type)
         )
-        if self._attempt.finished:
+        if self._attempt.finished or self._attempt.ending:
             raise TurnOver("this turn has ended; what it says now would reach nobody")
         self.write_buffered()
         self._buffered = parts
@@ -170,4 +170,4 @@ class ArtifactStream:
         if begun and writer is not None and not self._attempt.finished:
             self._attempt.write_chunk(writer, artifact, append=True, last=last)
         else:
-            self._attempt.write_artifact(artifact, append=begun, last=last)
+            self._attempt.write_artifact(artifact, append=begun, last=last, buffered=True)

@@ -156,9 +156,12 @@ class TurnFacts:
         )
 
     def reject(self, why: object) -> NoReturn:
-        """End the task as REJECTED: the agent refuses the request."""
-        raise Rejected(str(why))
+        """End the task as REJECTED: the agent refuses the request.
+
+        That holds even if the function catches what is raised; nothing said later is used.
+        """
+        self._attempt.end_with(Rejected(str(why)))
 
     def fail(self, why: object) -> NoReturn:
-        """End the task as FAILED, with a reason that the caller sees."""
-        raise Failed(str(why))
+        """End the task as FAILED, with a reason that the caller sees, as ``reject`` does."""
+        self._attempt.end_with(Failed(str(why)))

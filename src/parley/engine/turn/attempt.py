@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -42,11 +42,11 @@ class TurnOver(RuntimeError):
     """The turn has ended; nothing more can be said in it."""
 
 
-class Rejected(Exception):
-    """The function refuses the request (``turn.reject``)."""
+class Rejected(BaseException):
+    """The function refuses the request (``turn.reject``). No ``except Exception`` catches it."""
 
 
-class NotAuthorized(Rejected):
+class NotAuthorized(Exception):
     """The agent's policy does not allow an action (``turn.authorize``).
 
     The text is for the caller, and does not name what was asked; ``action`` and ``resource`` do.
@@ -58,10 +58,10 @@ class NotAuthorized(Rejected):
         self.resource = resource
 
 
-class Failed(Exception):
+class Failed(BaseException):
     """The function could not do what was asked (``turn.fail``).
 
-    ``metadata`` is that of the message that says so.
+    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
     """
 
     metadata: dict[str, Any] | None = None
@@ -162,6 +162,10 @@ class AttemptRunner(Protocol):
         """Cancel the function, and end the turn with an error."""
         ...
 
+    def stop_soon(self) -> None:
+        """Stop the function unless it ends by itself. Any thread may call it."""
+        ...
+
 
 class BufferingStream(Protocol):
     """An artifact stream that buffers its newest chunk."""
@@ -188,13 +192,15 @@ class Journal:
 class Attempt:
     """One attempt at one turn.
 
-    Everything that it says goes through the task's writer, in the order of the calls.
+    Everything that it says goes through the task's writer, in the order of the calls. ``ending`` is
+    how the function has ended the turn, whatever it catches, says or returns afterwards.
     ``is_canceling``: the function is called because its task is canceled while no turn runs (see
     ``Skill.runs_on_cancel``).
     """
 
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
+    ending: Rejected | Failed | None = None
     is_canceling = False
     parked = False
     asleep = False
@@ -268,12 +274,19 @@ class Attempt:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def writer(self) -> TaskWriter:
+    def end_with(self, error: Rejected | Failed) -> NoReturn:
+        """End the turn: raise an error that holds even if the function catches it."""
+        if not (self.finished or self.ending):
+            self.ending = error
+            self.runner.stop_soon()
+        raise error
+
+    def writer(self, *, buffered: bool = False) -> TaskWriter:
         """Return the task's writer; create the task if there is none yet.
 
-        Raises ``TurnOver`` after the turn's end.
+        Raises ``TurnOver`` after the turn's end, but for what streams ``buffered`` before it.
         """
-        if self.finished:
+        if self.finished or (self.ending is not None and not buffered):
             raise TurnOver("this turn has ended; what it says now would reach nobody")
         writer = self.runner.writer
         if writer is None:
@@ -282,9 +295,9 @@ class Attempt:
             stream.write_buffered()
         return writer
 
-    def working(self) -> TaskWriter:
+    def working(self, *, buffered: bool = False) -> TaskWriter:
         """Return the task's writer after a SUBMITTED task was set to WORKING."""
-        writer = self.writer()
+        writer = self.writer(buffered=buffered)
         if writer.fold.state is TaskState.SUBMITTED:
             writer.status(TaskState.WORKING)
         return writer
@@ -310,10 +323,15 @@ class Attempt:
         return f"{self.runner.task_id[-12:]}-{self.artifact_count}"
 
     def write_artifact(
-        self, artifact: Artifact, *, append: bool = False, last: bool = False
+        self,
+        artifact: Artifact,
+        *,
+        append: bool = False,
+        last: bool = False,
+        buffered: bool = False,
     ) -> TaskWriter:
         """Write an artifact or a chunk of one, after what streams buffer."""
-        writer = self.working()
+        writer = self.working(buffered=buffered)
         self.write_chunk(writer, artifact, append=append, last=last)
         return writer
 

@@ -104,8 +104,8 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     is such an exception: the caller knows nothing of that agent.
     """
     reason = _reason(failure)
-    is_rejected = isinstance(reason, Rejected)
-    if isinstance(reason, Rejected | Failed) or _is_own(reason):
+    is_rejected = isinstance(reason, Rejected | NotAuthorized)
+    if _is_for_caller(reason):
         text = str(reason)
     else:
         reference = log_incident(log, f"the skill {attempt.request.skill.id!r}", failure)
@@ -139,9 +139,14 @@ def _reason(failure: BaseException) -> BaseException:
         return failure
     for error in failure.exceptions:
         reason = _reason(error)
-        if isinstance(reason, Rejected | Failed) or _is_own(reason):
+        if _is_for_caller(reason):
             return reason
     return failure
+
+
+def _is_for_caller(error: BaseException) -> bool:
+    """Return whether the caller may see the error's text."""
+    return isinstance(error, Rejected | Failed | NotAuthorized) or _is_own(error)
 
 
 def _is_own(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from parley.engine.answer import Answer
 from parley.engine.authorizations import forget
 from parley.engine.replies.waiters import Waiters, shutting_down
 from parley.engine.shared_timer import SharedTimer
-from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
+from parley.engine.turn.attempt import Attempt, Failed, Rejected, Request, agent_message
 from parley.engine.turn.deadlines import Deadline, earliest, of_chain
 from parley.engine.turn.function_call import FunctionCall
 from parley.engine.turn.measured_writer import MeasuredWriter
@@ -362,7 +362,7 @@ class TaskRunner:
                 try:
                     async with asyncio.timeout(self.executor.options.cancel_grace):
                         value = await self.executor.invoke(attempt)
-                except Exception:
+                except (Exception, Failed, Rejected):
                     log_incident(log, f"the cancellation of task {self.task_id}")
         await self._end_canceled(value)
 
@@ -382,6 +382,8 @@ class TaskRunner:
         value: object = None
         if not (self.cancel_requested or self.releasing or self.timeout_reason):
             value, failure = await self._call_function(attempt)
+            if attempt.ending is not None:
+                value, failure, attempt.ending = None, attempt.ending, None
         writer = self.writer
         if writer is not None and writer.error is not None and not self.abandoned:
             raise writer.error
@@ -482,7 +484,7 @@ class TaskRunner:
             message = agent_message(message, self)
         try:
             if attempt is not None:
-                attempt.writer()
+                attempt.writer(buffered=True)
                 attempt.finished = True
             message = writer.status(state, message, metadata)
         except A2AError as error:
@@ -729,6 +731,10 @@ class TaskRunner:
         """Cancel the function, and end the turn with an error."""
         self.abort_error = error
         self._function.cancel()
+
+    def stop_soon(self) -> None:
+        """Stop the function unless it ends by itself. Any thread may call it."""
+        self._function.stop_soon(self.executor.options.cancel_grace, self._abandon)
 
     # -- stop the function ---------------------------------------------------------------------
 
