@@ -32,6 +32,7 @@ from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
+from parley.store.artifact_fold import CONTINUES
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import MessageReceived, StepResult, StoredCaller, TurnStarted
 from parley.store.protocols.scope import Scope
@@ -98,6 +99,8 @@ class Decision(A2AStruct, frozen=True, kw_only=True):
     allowed: bool
     caller: StoredCaller | None = None
 
+
+_CONTINUES = {CONTINUES: True}
 
 DECISIONS = "authorize:"
 """Begins the keys of decisions. The turn and a key follow."""
@@ -328,26 +331,31 @@ class Attempt:
         *,
         append: bool = False,
         last: bool = False,
+        continues: bool = False,
         buffered: bool = False,
     ) -> TaskWriter:
         """Write an artifact or a chunk of one, after what streams buffer."""
         writer = self.working(buffered=buffered)
-        self.write_chunk(writer, artifact, append=append, last=last)
+        self.write_chunk(writer, artifact, append=append, last=last, continues=continues)
         return writer
 
     def write_chunk(
-        self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool
+        self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool, continues: bool
     ) -> None:
-        """Write an artifact or a chunk of one, before what streams buffer."""
+        """Write an artifact or a chunk of one, before what streams buffer.
+
+        The text of a chunk that ``continues`` and the text before it are one part of the artifact.
+        """
         if artifact.artifact_id not in self.artifact_ids:
             self.artifact_ids |= {artifact.artifact_id}
-        writer.artifact(
+        writer.say(
             TaskArtifactUpdateEvent(
                 task_id=writer.task_id,
                 context_id=writer.context_id,
                 artifact=artifact,
                 append=append,
                 last_chunk=last,
+                metadata=_CONTINUES if continues else None,
             )
         )
 

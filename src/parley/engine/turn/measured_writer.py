@@ -72,22 +72,21 @@ class MeasuredWriter(TaskWriter):
         """Return what makes the writers of a runner."""
         return partial(cls, runner=runner, meter=meter)
 
-    def write(self, *events: TaskEvent | PrivateEvent) -> None:
-        """Add events; count the messages that a turn takes, and the task that it creates."""
-        for event in events:
-            if isinstance(event, TurnStarted) and event.messages:
-                self._count(event.messages)
-            elif isinstance(event, Task):
-                self._count(event.history)
-                if (request := self._request) is not None:
-                    self._meter.began(request)
-        super().write(*events)
+    def _write(self, event: TaskEvent | PrivateEvent, payload: bytes) -> None:
+        """Count an event. Raises ``OutputTooLarge``."""
+        if isinstance(event, TaskArtifactUpdateEvent):
+            self._measure(event)
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._measure_status(event.status)
+        elif isinstance(event, TurnStarted) and event.messages:
+            self._count(event.messages)
+        elif isinstance(event, Task):
+            self._count(event.history)
+            if (request := self._request) is not None:
+                self._meter.began(request)
+        super()._write(event, payload)
 
-    def _measure(self, update: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
-        """Count an update. Raises ``OutputTooLarge``."""
-        if isinstance(update, TaskStatusUpdateEvent):
-            self._measure_status(update.status)
-            return
+    def _measure(self, update: TaskArtifactUpdateEvent) -> None:
         if self._refusal is not None:
             raise self._refusal
         artifact, limits = update.artifact, self._limits

@@ -141,14 +141,13 @@ class TaskWriter:
             status=TaskStatus(state=state, message=message, timestamp=timestamp(self._last_status)),
             metadata=metadata,
         )
-        return self._say(update).status.message
+        return self.say(update).status.message
 
-    def artifact(self, update: TaskArtifactUpdateEvent) -> None:
-        """Write an artifact update. Raises ``A2AError`` for one that must not be sent."""
-        self._say(update)
+    def say(self, update: Update) -> Update:
+        """Write an update with valid text, and return it as it was sent.
 
-    def _say(self, update: Update) -> Update:
-        """Write an update with valid text, as the output filter returns it."""
+        Raises ``A2AError`` for an update that must not be sent.
+        """
         valid, payload = writable(update)
         if valid is not update and not self._has_warned:
             self._has_warned = True
@@ -160,12 +159,8 @@ class TaskWriter:
         sent = valid if self.output_filter is None else self.output_filter.send(valid)
         if sent is not valid:
             sent, payload = writable(sent)
-        self._measure(sent)
         self._write(sent, payload)
         return sent
-
-    def _measure(self, update: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
-        """Do nothing: a ``MeasuredWriter`` counts, and refuses what is too large."""
 
     def close_turn(self, *, exchange: Sequence[Message] = ()) -> None:
         """End the turn with the batch so far, and save its artifacts."""
