@@ -251,7 +251,8 @@ class Calling:
         except (StoreError, A2AError, HandsOver):
             raise
         except Exception as error:  # the function is the author's: its failure is the part's
-            reference = log_incident(log, f"the part {called.name!r}", error)
+            what = f"task {self.turn.task_id}: the part {called.name!r}"
+            reference = log_incident(log, what, error)
             return await self._failed(called, key, "failed", f"it failed. Reference: {reference}")
         answer = Message(message_id=new_id(), role=Role.AGENT, parts=to_parts(value))
         return answered(called.name, answer)

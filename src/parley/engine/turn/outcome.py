@@ -19,7 +19,7 @@ from parley.model.errors import (
     PermissionDeniedError,
     UnsupportedOperationError,
 )
-from parley.model.incident import log_incident
+from parley.model.incident import INCIDENT_KEY, log_incident
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
@@ -103,24 +103,29 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     exception only a reference does, and the server's log has the rest. The error of another agent
     is such an exception: the caller knows nothing of that agent.
     """
-    reason = _reason(failure)
+    reason, skill, runner = _reason(failure), attempt.request.skill, attempt.runner
+    metadata = reason.metadata if isinstance(reason, Failed) else None
     is_rejected = isinstance(reason, Rejected | NotAuthorized)
     if _is_for_caller(reason):
         text = str(reason)
     else:
-        reference = log_incident(log, f"the skill {attempt.request.skill.id!r}", failure)
+        what = f"the skill {skill.id!r}"
+        if has_task or skill.replies != "message":
+            what = f"task {runner.task_id} of context {runner.context_id}: {what}"
+        reference = log_incident(log, what, failure)
+        metadata = {INCIDENT_KEY: {"reference": reference, "skill": skill.id}}
         text = f"The agent failed while it worked on this. Reference: {reference}"
     if not has_task:
         if isinstance(reason, A2AError) and _is_own(reason):
             return reason
         if isinstance(reason, NotAuthorized):
             return PermissionDeniedError(text)
-        if attempt.request.skill.replies == "message":
+        if skill.replies == "message":
             return UnsupportedOperationError(text) if is_rejected else InternalError(text)
     state = TaskState.REJECTED if is_rejected else TaskState.FAILED
     said = attempt.message(text)
-    if isinstance(reason, Failed) and reason.metadata:
-        said = msgspec.structs.replace(said, metadata=reason.metadata)
+    if metadata:
+        said = msgspec.structs.replace(said, metadata=metadata)
     return TaskOutcome(state, message=said)
 
 
