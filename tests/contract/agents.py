@@ -89,6 +89,17 @@ async def chunks(turn: Turn) -> None:
 
 
 @contract.skill(replies="task")
+async def parts(turn: Turn) -> None:
+    """Streams a text in pieces, some of them empty, and parts."""
+    async with turn.stream(name="answer", media_type="text/markdown") as out:
+        for piece in ("", "one ", "", "two ", "three", ""):
+            await out.write(piece)
+    async with turn.stream(name="parts") as out:
+        for each in (Part(text="one"), Part(text="two"), {"three": 3}, "", "four ", "five"):
+            await out.write(each)
+
+
+@contract.skill(replies="task")
 async def ask(turn: Turn) -> str:
     """Asks, and goes on with the answer."""
     answer = await turn.ask("Which size?")

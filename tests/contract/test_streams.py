@@ -8,6 +8,7 @@ import pytest
 
 from parley import Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError
+from parley.store.fold import Fold
 from tests.contract.agents import release
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +65,25 @@ async def test_an_artifact_is_streamed_in_pieces(remote):
     assert pieces[-1].last_chunk
     task = await remote.get(events[0].id)
     assert "".join(part.text for part in task.artifacts[0].parts) == "one two three"
+
+
+async def test_a_streamed_text_is_one_text_wherever_its_task_is_read(remote, speech):
+    said = await remote.send("parts please")
+    sent = await told(remote.stream("parts please", context_id=said.context_id))
+    pieces = [event for event in sent if isinstance(event, TaskArtifactUpdateEvent)]
+    assert len(pieces) >= 9  # each as it was written
+    folding = Fold(sent[0])
+    for event in sent[1:]:
+        folding.apply(event)
+    read = [said, await remote.get(sent[0].id), folding.task]
+    if not speech.is_old:
+        listed = await remote.list(context_id=said.context_id, include_artifacts=True)
+        read += listed.tasks
+    for task in read:
+        answer, parts = task.artifacts
+        assert [part.text for part in answer.parts] == ["one two three"]
+        shown = [part.data if part.text is None else part.text for part in parts.parts]
+        assert shown == ["one", "two", {"three": 3}, "four five"]
 
 
 async def test_whole_artifacts_are_streamed_whole(remote):

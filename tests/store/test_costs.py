@@ -16,12 +16,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from parley.database.postgres.connection import texts
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import Task, TaskState
+from parley.store.artifact_fold import CONTINUES
 from parley.store.events import RecordKind
 from parley.store.fold import Fold
+from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import LIST_BYTES, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
@@ -162,6 +165,40 @@ async def test_what_a_turn_stores_does_not_grow_with_the_task(tmp_path: Path) ->
     await store.close()
     assert max(costs) < 20, "pages of 4 KiB a turn; the artifact alone has 250"
     assert sum(costs[50:]) <= sum(costs[:50]) * 1.5
+
+
+async def test_a_text_of_many_pieces_is_stored_once_and_read_as_one_part() -> None:
+    """L7: what is stored and read grows with the text, not with the square of its pieces."""
+    sizes = []
+    for count in (1_000, 10_000):
+        store = MemoryTaskStore()
+        await store.open(lambda records: None)
+        folding = Fold(strict=True)
+        folding.apply(task("t"))
+        seq = await store.append(creation("t", first=task("t")))
+        stored = 0
+        for begin in range(0, count, 200):
+            events = [
+                replace(
+                    chunk("t", f"word {n} ", append=n > 0),
+                    metadata={CONTINUES: True} if n else None,
+                )
+                for n in range(begin, begin + 200)
+            ]
+            for event in events:
+                folding.apply(event)
+            pieces = folding.take_unsaved()
+            stored += sum(len(piece.head) + len(piece.parts) for piece in pieces)
+            seq = await store.append(addition("t", seq, *events, artifacts=pieces))
+        record = await store.load("t")
+        assert record is not None
+        assert record.task == folding.task
+        (part,) = record.task.artifacts[0].parts
+        assert part.text == "".join([f"word {n} " for n in range(count)])
+        assert stored < 1.2 * len(record.stored.json()) + 1_000
+        sizes.append(stored)
+        await store.close()
+    assert sizes[1] < 12 * sizes[0]
 
 
 def wal_frames(folder: Path) -> int:

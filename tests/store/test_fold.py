@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from parley.model.parts import Artifact, Part
 from parley.model.tasks import Task, TaskState
+from parley.store.artifact_fold import CONTINUES
 from parley.store.events import CancelRequested, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold
 from tests.store.making import chunk, message, received, status, task, turn_started
@@ -137,6 +138,35 @@ def test_an_artifact_grows_by_appended_parts() -> None:
     )
 
 
+def test_pieces_of_a_text_are_one_part_and_an_empty_piece_is_none() -> None:
+    def piece(*parts: Part) -> Any:
+        made = chunk("t", "")
+        return msgspec.structs.replace(
+            made,
+            artifact=msgspec.structs.replace(made.artifact, parts=parts),
+            metadata={CONTINUES: True},
+        )
+
+    markdown, data = Part(text="d", media_type="text/markdown"), Part(data={})
+    made = folded(
+        chunk("t", "", append=False),
+        *(piece(Part(text=text)) for text in ("", "a", "", "b")),
+        chunk("t", "c"),
+        piece(markdown),
+        piece(markdown),
+        chunk("t", "x"),
+        piece(Part(text="y"), data),
+        piece(Part(text="")),
+        piece(Part(raw=b"")),
+        piece(Part(text="z")),
+    )
+    assert made.artifacts[0].parts == (
+        *(Part(text="ab"), Part(text="c"), Part(text="dd", media_type="text/markdown")),
+        *(Part(text="xy"), data, Part(text="z")),
+    )
+    assert folded(chunk("t", "", append=False), piece(data)).artifacts[0].parts == (data,)
+
+
 def test_an_artifact_without_append_replaces_the_one_of_its_id_where_it_stands() -> None:
     made = folded(
         chunk("t", "a", append=False, artifact_id="one", name="old"),
@@ -195,11 +225,13 @@ changes = st.one_of(
         texts,
     ),
     st.builds(
-        lambda i, text, append, last, name, meta: chunk(
-            "t", text, artifact_id=i, append=append, last=last, name=name, metadata=meta
+        lambda i, text, continues, append, last, name, meta: msgspec.structs.replace(
+            chunk("t", text, artifact_id=i, append=append, last=last, name=name, metadata=meta),
+            metadata={CONTINUES: True} if continues else None,
         ),
         artifact_ids,
         texts,
+        st.booleans(),
         st.booleans(),
         st.booleans(),
         texts,

@@ -24,6 +24,7 @@ from parley.store.admin.export_format import export_to
 from parley.store.admin.import_check import lines_in
 from parley.store.admin.importer import import_into
 from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.artifact_fold import CONTINUES
 from parley.store.events import TurnStarted
 from parley.store.fold import Fold, fold
 from parley.store.memory import MemoryTaskStore
@@ -66,6 +67,21 @@ events = st.one_of(
         ),
         artifacts,
         st.booleans(),
+    ),
+    st.builds(
+        lambda texts, media_type, id, append: TaskArtifactUpdateEvent(
+            task_id="-",
+            context_id="c",
+            artifact=Artifact(
+                artifact_id=id, parts=[Part(text=each, media_type=media_type) for each in texts]
+            ),
+            append=append,
+            metadata={CONTINUES: True},
+        ),
+        st.lists(texts | st.just(""), min_size=1, max_size=2),
+        st.sampled_from(["", "text/markdown"]),
+        IDS,
+        st.sampled_from([True, True, True, False]),
     ),
     st.builds(lambda s: TaskStatusUpdateEvent(task_id="-", context_id="c", status=s), statuses),
     st.builds(

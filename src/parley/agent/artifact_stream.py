@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.engine.content import to_parts
+from parley.engine.content import check_text, to_parts
 from parley.engine.serialization import check_metadata
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
@@ -24,7 +24,8 @@ class ArtifactStream:
 
     Every chunk is an artifact update with ``append``, except the first, and the last carries
     ``lastChunk``. To know the last, the stream buffers the newest chunk until the next one, for at
-    most 20 ms; a stream that is closed later ends with an empty chunk. A chunk that begins a turn
+    most 20 ms; a stream that is closed later ends with an empty chunk. Chunks of text that follow
+    one another are one part of the artifact, and empty ones are none. A chunk that begins a turn
     which is streamed to its caller is not buffered. An exception in the context
     leaves the artifact without a last chunk. ``referred`` makes a part of the file at a path.
     """
@@ -40,7 +41,11 @@ class ArtifactStream:
         metadata: dict[str, Any] | None = None,
         referred: Callable[[object], Awaitable[object]] | None = None,
     ) -> None:
-        self.artifact_id = artifact_id or attempt.next_artifact_id()
+        artifact_id = artifact_id or attempt.next_artifact_id()
+        check_text(
+            artifact_id=artifact_id, name=name, description=description, media_type=media_type
+        )
+        self.artifact_id = artifact_id
         self._attempt = attempt
         self._name = name
         self._description = description
@@ -52,6 +57,9 @@ class ArtifactStream:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last: tuple[Part, ...] = ()
+        self._is_blank = True  # it has had empty text at the most
+        self._is_in_text = False
+        self._continues = False
 
     async def __aenter__(self) -> Self:
         self._attempt.streams += (self,)
@@ -89,13 +97,16 @@ class ArtifactStream:
             raise TurnOver(f"the artifact {self._name or self.artifact_id!r} has its last chunk")
         parts = (
             (Part(text=chunk, media_type=self._media_type),)
-            if isinstance(chunk, str)
+            if (is_text := isinstance(chunk, str))
             else to_parts(chunk, media_type=self._media_type)
         )
-        if self._attempt.finished:
+        if self._attempt.finished or self._attempt.ending:
             raise TurnOver("this turn has ended; what it says now would reach nobody")
         self.write_buffered()
         self._buffered = parts
+        self._continues = self._is_blank or (is_text and (self._is_in_text or not chunk))
+        if not is_text or chunk:
+            self._is_in_text, self._is_blank = is_text, False
         runner = self._attempt.runner
         if (runner.writer is None or runner.writer.is_first) and runner.hints.is_read(
             runner.task_id
@@ -122,6 +133,7 @@ class ArtifactStream:
         chunk, self._buffered = self._buffered, None
         if chunk is None and self._begun:
             chunk = (Part(raw=b"") if self._last[-1].raw is not None else Part(text=""),)
+            self._continues = True
         self._stop()
         if chunk is not None:
             self._emit(chunk, last=True, added=metadata)
@@ -164,6 +176,14 @@ class ArtifactStream:
         )
         writer = self._attempt.runner.writer
         if begun and writer is not None and not self._attempt.finished:
-            self._attempt.write_chunk(writer, artifact, append=True, last=last)
+            self._attempt.write_chunk(
+                writer, artifact, append=True, last=last, continues=self._continues
+            )
         else:
-            self._attempt.write_artifact(artifact, append=begun, last=last)
+            self._attempt.write_artifact(
+                artifact,
+                append=begun,
+                last=last,
+                continues=begun and self._continues,
+                buffered=True,
+            )

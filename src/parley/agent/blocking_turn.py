@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -74,7 +74,13 @@ class BlockingTurn(TurnFacts):
         self._loop = asyncio.get_running_loop()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._begin(coroutine).result()
+        return self._result(self._begin(coroutine))
+
+    def _result(self, future: Future[T]) -> T:
+        try:
+            return future.result()
+        except CancelledError:  # which is an Exception, unlike what ends the function of a task
+            raise asyncio.CancelledError from None
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         attempt = self._attempt
@@ -329,7 +335,7 @@ class BlockingTurn(TurnFacts):
         except BaseException:
             updating.cancel()
             raise
-        return updating.result()
+        return self._result(updating)
 
     def remember(self, key: str, value: Any) -> None:
         """Store a JSON value in this context; ``None`` removes it."""

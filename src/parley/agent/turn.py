@@ -31,7 +31,7 @@ from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
-from parley.engine.content import checked, to_parts
+from parley.engine.content import check_text, checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
@@ -200,6 +200,8 @@ class Turn(TurnFacts):
             artifact = checked(content)
         else:
             artifact_id = artifact_id or self._attempt.next_artifact_id()
+            check_text(artifact_id=artifact_id, name=name, description=description)
+            check_text(media_type=media_type, filename=filename)
             if not isinstance(content, str):
                 content = await self._referred(content, media_type=media_type, filename=filename)
             artifact = Artifact(

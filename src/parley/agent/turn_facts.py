@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -16,6 +17,15 @@ from parley.model.service import Caller, TraceContext
 from parley.model.tasks import Task
 
 log = logging.getLogger("parley.agent")
+
+
+class _TurnLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger that names the task of a turn."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
+        assert self.extra is not None
+        kwargs["extra"] = {**self.extra, **(kwargs.get("extra") or {})}
+        return f"task {self.extra['task_id']}: {msg}", kwargs
 
 
 class TurnFacts:
@@ -150,15 +160,21 @@ class TurnFacts:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger with the ids of the task and the skill. Its records stay on the server."""
-        return logging.LoggerAdapter(
+        """A logger whose lines begin with the task. Its records stay on the server.
+
+        They have ``task_id``, ``context_id`` and ``skill`` as attributes, too.
+        """
+        return _TurnLog(
             log, {"task_id": self.task_id, "context_id": self.context_id, "skill": self.skill_id}
         )
 
     def reject(self, why: object) -> NoReturn:
-        """End the task as REJECTED: the agent refuses the request."""
-        raise Rejected(str(why))
+        """End the task as REJECTED: the agent refuses the request.
+
+        That holds even if the function catches what is raised; nothing said later is used.
+        """
+        self._attempt.end_with(Rejected(str(why)))
 
     def fail(self, why: object) -> NoReturn:
-        """End the task as FAILED, with a reason that the caller sees."""
-        raise Failed(str(why))
+        """End the task as FAILED, with a reason that the caller sees, as ``reject`` does."""
+        self._attempt.end_with(Failed(str(why)))

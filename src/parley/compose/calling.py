@@ -33,7 +33,7 @@ from parley.compose.references import Reachable
 from parley.compose.spending import Budget, Spending, for_the_agent
 from parley.engine.content import to_parts
 from parley.engine.handoff.value import Handoff
-from parley.engine.turn.attempt import Failed, Rejected
+from parley.engine.turn.attempt import Failed, NotAuthorized, Rejected
 from parley.extensions.spent import Spent, spent_on
 from parley.extensions.usage import Usage
 from parley.model.encoding import decode, encode
@@ -243,15 +243,16 @@ class Calling:
         try:
             async with asyncio.timeout(seconds):
                 value = await self.turn.step(key, _watched(function), message.text)
-        except (Failed, Rejected) as error:
-            reason: FailureReason = "rejected" if isinstance(error, Rejected) else "failed"
+        except (Failed, Rejected, NotAuthorized) as error:
+            reason: FailureReason = "failed" if isinstance(error, Failed) else "rejected"
             return await self._failed(called, key, reason, str(error))
         except TimeoutError:
             return await self._failed(called, key, "timeout")
         except (StoreError, A2AError, HandsOver):
             raise
         except Exception as error:  # the function is the author's: its failure is the part's
-            reference = log_incident(log, f"the part {called.name!r}", error)
+            what = f"task {self.turn.task_id}: the part {called.name!r}"
+            reference = log_incident(log, what, error)
             return await self._failed(called, key, "failed", f"it failed. Reference: {reference}")
         answer = Message(message_id=new_id(), role=Role.AGENT, parts=to_parts(value))
         return answered(called.name, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import mimetypes
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,9 +14,13 @@ import msgspec
 from parley.engine.serialization import check_metadata
 from parley.extensions.in_task_authorization import AUTH_MEDIA_TYPE
 from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE
-from parley.model.encoding import decode, encode
+from parley.model.encoding import decode, encode, valid_text
+from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Part
 
+log = logging.getLogger("parley.engine")
+
+S = TypeVar("S")
 V = TypeVar("V", Part, Message, Artifact)
 
 USABLE = "a str, a dict, list, dataclass, msgspec or pydantic value, bytes, a Path, or a Part"
@@ -30,6 +35,34 @@ class UnusableValue(TypeError):
         super().__init__(
             f"{type(value).__module__}.{type(value).__qualname__} cannot be sent; use {USABLE}"
         )
+
+
+class UnwritableOutput(A2AError):
+    """What the agent made has no JSON form."""
+
+
+def writable(value: S) -> tuple[S, bytes]:
+    """Return a value as it can be written, and its JSON: the same value, or with valid text.
+
+    Half of a surrogate pair becomes U+FFFD. Raises ``UnwritableOutput``.
+    """
+    try:
+        try:
+            return value, encode(value)
+        except UnicodeEncodeError:
+            value = valid_text(value)
+            return value, encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        reason = "The agent made something that cannot be written as JSON."
+        log.error("%s", reason, exc_info=error)
+        raise UnwritableOutput(reason) from error
+
+
+def check_text(**given: object) -> None:
+    """Raise ``TypeError`` for an argument that is no text: nobody could read it back."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is a str, not a {type(value).__name__}")
 
 
 def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
@@ -85,18 +118,20 @@ def checked(value: V) -> V:
     An author's structs are unchecked, and the log must be readable. Raises ``ValueError``, and
     ``TypeError`` for metadata that is not JSON.
     """
+    # A file of a turn is a part with methods; what is sent is the part.
+    kind: type[Any] = Part if isinstance(value, Part) else type(value)
     check_metadata(value.metadata)
+    try:
+        sendable: V = decode(encode(value), kind)
+    except UnicodeEncodeError:  # whoever writes it makes its text valid
+        sendable = msgspec.convert(msgspec.to_builtins(value), kind)
+    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
+        raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
     for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
         check_metadata(part.metadata)
         if part.data is not msgspec.UNSET:
             refuse_non_finite(part.data)
-    # A file of a turn is a part with methods; what is sent is the part.
-    kind: type[Any] = Part if isinstance(value, Part) else type(value)
-    try:
-        sendable: V = decode(encode(value), kind)
-        return sendable
-    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
-        raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
+    return sendable
 
 
 def _is_structured(value: object) -> bool:

@@ -378,14 +378,12 @@ class AgentExecutor:
     def recover(self, task_id: str) -> None:
         """Start a runner for an orphan: a task that this replica holds and no runner has.
 
-        Without capacity the task is released. The open attempt does not count: it failed through no
-        fault of its own.
+        Without capacity the task is released.
         """
         if task_id in self._runners or self.closing:
             return
         keeps = self.runs_turns and self.has_capacity
         runner = self._start(task_id)
-        runner.open_attempt_counts = False
         self.push.watch(task_id)  # its webhooks may be orphans too
         if not keeps:
             runner.release()

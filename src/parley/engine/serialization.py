@@ -53,9 +53,7 @@ def kept(value: object, kind: Any = Any, *, what: str, hint: str = "") -> bytes:
     except RecursionError:
         raise LossyValue(f"{what}: {TOO_DEEP}") from None
     except UnicodeEncodeError:
-        raise LossyValue(
-            f"{what}: it holds text with half a surrogate pair, which is none"
-        ) from None
+        raise LossyValue(f"{what}: {SURROGATE}") from None
     except (TypeError, ValueError, OverflowError) as error:  # msgspec's own among them
         raise LossyValue(f"{what}: it does not read back as {_named(kind)}: {error}") from None
 
@@ -83,10 +81,8 @@ def check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
         raise LossyValue(f"metadata: {error}") from None
     except RecursionError:
         raise LossyValue(f"metadata: {TOO_DEEP}") from None
-    except UnicodeEncodeError:
-        raise LossyValue(
-            "metadata: it holds text with half a surrogate pair, which is none"
-        ) from None
+    except UnicodeEncodeError:  # whoever writes it makes its text valid
+        return metadata
 
 
 _ATOMS = frozenset({str, int, bool, type(None)})

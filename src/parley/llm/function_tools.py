@@ -17,7 +17,7 @@ from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.engine.content import to_parts
 from parley.engine.skill import form_of
-from parley.engine.turn.attempt import Failed, Rejected, TurnOver
+from parley.engine.turn.attempt import NotAuthorized, TurnOver
 from parley.engine.typed.mismatch import Mismatch
 from parley.engine.typed.parameters import tool_inputs
 from parley.engine.typed.results import result_of
@@ -102,7 +102,7 @@ class FunctionTool:
         try:
             value = await self._done(partial(self.function, *by_position, **by_name), turn)
             return self._as_result(value)
-        except (Failed, Rejected, TurnOver):
+        except (NotAuthorized, TurnOver):
             raise
         except ToolFailed as error:
             return failed(str(error))

@@ -40,3 +40,19 @@ def decode(data: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind, dec_hook=from_wire)
     return decoder.decode(data)  # type: ignore[no-any-return]
+
+
+def valid_text(value: Any) -> Any:
+    """Return a value whose text is Unicode: half of a surrogate pair becomes U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(
+            value, **{name: valid_text(getattr(value, name)) for name in value.__struct_fields__}
+        )
+    if isinstance(value, dict):
+        return {valid_text(key): valid_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [valid_text(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value

@@ -6,6 +6,9 @@ import logging
 
 from parley.model.uuid7 import new_id
 
+INCIDENT_KEY = "urn:parley:incident:v1"
+"""The metadata key of a failed task's message that has the ``reference`` and the ``skill``."""
+
 
 def log_incident(log: logging.Logger, what: str, error: BaseException | None = None) -> str:
     """Log that ``what`` failed, with the traceback, and return the reference.

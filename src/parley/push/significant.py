@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.push.reader import Notification, is_last
-from parley.store.artifact_fold import ArtifactFold
+from parley.store.artifact_fold import CONTINUES, ArtifactFold
 from parley.store.events import LoggedEvent
 from parley.store.protocols.task_log import TaskLog
 
@@ -136,4 +136,7 @@ class SignificantReader:
                     last = event
         if last is None:
             return None
-        return replace(last, artifact=fold.artifacts[0], append=False, last_chunk=True)
+        others = {key: value for key, value in (last.metadata or {}).items() if key != CONTINUES}
+        return replace(
+            last, artifact=fold.artifacts[0], append=False, last_chunk=True, metadata=others or None
+        )

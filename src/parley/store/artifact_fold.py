@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,6 +12,13 @@ from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Part
 from parley.model.struct import A2AStruct, NonEmpty
 from parley.model.tasks import TaskArtifactUpdateEvent
+
+CONTINUES = "urn:parley:continues"
+"""The metadata key of an artifact update whose text continues that of the update before it.
+
+The pieces of one text are one part of the artifact, and an empty piece is none. Parts of other
+updates stay parts.
+"""
 
 
 class IllegalEvent(ValueError):
@@ -23,7 +30,8 @@ class ArtifactPiece(NamedTuple):
 
     ``position`` is the artifact's in its task, from 0. ``head`` is the JSON of the artifact
     without its parts, empty when the piece before has it. ``parts`` are the JSON of further parts,
-    separated by commas. ``replaces`` removes the earlier pieces of this artifact.
+    separated by commas; after a space, the first continues the text of the last part before it.
+    ``replaces`` removes the earlier pieces of this artifact.
     """
 
     position: int
@@ -94,7 +102,9 @@ class ArtifactFold:
         else:
             self._complete.discard(artifact_id)
         if update.append and growing is not None:
-            growing.append(update.artifact)
+            metadata = update.metadata
+            continues = metadata is not None and CONTINUES in metadata
+            growing.append(update.artifact, continues=continues)
         else:
             index = len(self._growing) if growing is None else growing.index
             fresh = self._growing[artifact_id] = _Growing(update.artifact, index)
@@ -120,15 +130,21 @@ class ArtifactFold:
 
 
 class _Growing:
-    """An artifact to which chunks can be added."""
+    """An artifact to which chunks can be added.
+
+    ``_parts`` has a ``str`` where a chunk continues the text of the part before it; ``_look`` is
+    how the last text looks, ``None`` after a part that is no text.
+    """
 
     __slots__ = (
         "_artifact",
         "_first",
         "_has_new_head",
         "_is_kept",
+        "_look",
         "_parts",
         "_saved",
+        "_saved_look",
         "index",
         "replaces",
     )
@@ -137,8 +153,10 @@ class _Growing:
         self.index = index
         self._first = artifact
         self._artifact: Artifact | None = artifact
-        self._parts: list[Part] = list(artifact.parts)
+        self._parts: list[Part | str] = [*artifact.parts]
+        self._look = _look_of(artifact.parts[-1]) if artifact.parts else None
         self._saved = 0
+        self._saved_look = self._look
         self._is_kept = False
         self._has_new_head = True
         self.replaces = False
@@ -146,12 +164,17 @@ class _Growing:
     @property
     def artifact(self) -> Artifact:
         if self._artifact is None:
-            self._artifact = replace(self._first, parts=tuple(self._parts))
+            self._artifact = replace(self._first, parts=tuple(self._joined(0)))
         return self._artifact
 
-    def append(self, chunk: Artifact) -> None:
-        self._parts.extend(chunk.parts)
+    def append(self, chunk: Artifact, *, continues: bool) -> None:
+        parts: Sequence[Part] = chunk.parts
         self._artifact = None
+        if continues and parts:
+            parts = self._continue(parts[0], parts)
+        if parts:
+            self._parts.extend(parts)
+            self._look = _look_of(parts[-1])
         first = self._first
         if (
             chunk.metadata
@@ -168,6 +191,19 @@ class _Growing:
                 extensions=tuple(dict.fromkeys(first.extensions + chunk.extensions)),
             )
 
+    def _continue(self, part: Part, parts: Sequence[Part]) -> Sequence[Part]:
+        """Add the first of some parts to the text before it; return the parts that are left."""
+        if part.text == "" or part.raw == b"":
+            return parts[1:]
+        if part.text is not None and self._look == _look_of(part):
+            self._parts.append(part.text)
+            return parts[1:]
+        if len(self._parts) == 1 and self._joined(0)[0].text == "":
+            self._parts.clear()
+            self._saved, self._has_new_head = 0, True
+            self.replaces = self.is_stored
+        return parts
+
     @property
     def is_saved(self) -> bool:
         return not (self._has_new_head or self._saved < len(self._parts))
@@ -178,14 +214,52 @@ class _Growing:
         return self.replaces or self._is_kept
 
     def piece(self) -> ArtifactPiece:
-        new = self._parts[self._saved :] if self._saved else self._parts
         head = _head_of(self._first) if self._has_new_head else b""
-        return ArtifactPiece(self.index, head, encode(new)[1:-1], self.replaces)
+        parts = encode(self._joined(self._saved))[1:-1]
+        if self._saved < len(self._parts) and isinstance(self._parts[self._saved], str):
+            parts = b" " + parts
+        return ArtifactPiece(self.index, head, parts, self.replaces)
 
     def mark_saved(self) -> None:
-        self._saved = len(self._parts)
+        self._saved, self._saved_look = len(self._parts), self._look
         self._is_kept = True
         self._has_new_head = self.replaces = False
+
+    def _joined(self, start: int) -> list[Part]:
+        """Return the parts from a place on, with texts that continue one another as one."""
+        joined: list[Part] = []
+        texts: list[str] = []
+        for each in self._parts[start:]:
+            if isinstance(each, str):
+                texts.append(each)
+                continue
+            if texts:
+                self._join(joined, texts)
+                texts = []
+            joined.append(each)
+        if texts:
+            self._join(joined, texts)
+        return joined
+
+    def _join(self, joined: list[Part], texts: list[str]) -> None:
+        """Continue the text of the last of some parts, or else that of the last saved one."""
+        if joined:
+            joined[-1] = replace(joined[-1], text="".join([joined[-1].text or "", *texts]))
+        elif self._saved_look is not None:
+            media_type, filename, metadata = self._saved_look
+            joined.append(
+                Part(
+                    text="".join(texts), media_type=media_type, filename=filename, metadata=metadata
+                )
+            )
+
+
+_Look = tuple[str, str, dict[str, Any] | None]
+
+
+def _look_of(part: Part) -> _Look | None:
+    """Return what two texts have alike that are one; ``None`` for what is no text."""
+    return None if part.text is None else (part.media_type, part.filename, part.metadata)
 
 
 def _head_of(artifact: Artifact) -> bytes:
@@ -208,29 +282,54 @@ def pieces_of(artifacts: Iterable[Artifact]) -> list[ArtifactPiece]:
     ).take_unsaved()
 
 
-class _UnreadArtifact(Artifact, frozen=True, kw_only=True):
-    """An artifact whose parts stay the JSON that they are."""
+def pieces_after(
+    stored: Iterable[tuple[bytes, Sequence[bytes]]], updates: Iterable[bytes]
+) -> list[ArtifactPiece]:
+    """Return what the JSON of updates adds to stored artifacts: the head and parts of each.
 
-    parts: tuple[msgspec.Raw, ...]  # type: ignore[assignment]
-
-
-class _UnreadUpdate(TaskArtifactUpdateEvent, frozen=True, kw_only=True):
-    """An artifact update whose parts stay the JSON that they are."""
-
-    artifact: _UnreadArtifact
-
-
-def pieces_after(heads: Iterable[bytes], updates: Iterable[bytes]) -> list[ArtifactPiece]:
-    """Return what the JSON of updates adds to stored artifacts, of which the heads are given.
-
-    It is the fold of the updates: it only never looks into parts, which it puts one after another.
+    Of the stored parts only the last is looked into: an update may continue its text.
     """
-    folding = ArtifactFold([decode(b'%s,"parts":[]}' % head[:-1], Artifact) for head in heads])
+    folding = ArtifactFold(
+        [
+            decode(b'%s,"parts":[%s]}' % (head[:-1], _last_text(parts)), Artifact)
+            for head, parts in stored
+        ]
+    )
     for update in updates:
-        folding.apply(decode(update, _UnreadUpdate))
+        folding.apply(decode(update, TaskArtifactUpdateEvent))
     return folding.take_unsaved()
 
 
 def changed_artifacts(updates: Iterable[bytes]) -> frozenset[str]:
     """Return the ids of the artifacts that the JSON of updates changes."""
-    return frozenset([decode(update, _UnreadUpdate).artifact.artifact_id for update in updates])
+    return frozenset(
+        [decode(update, TaskArtifactUpdateEvent).artifact.artifact_id for update in updates]
+    )
+
+
+def joined_parts(pieces: Iterable[bytes]) -> bytes:
+    """Return the JSON of an artifact's parts from that in its pieces (see ``ArtifactPiece``)."""
+    joined: list[bytes] = []
+    for piece in filter(None, pieces):
+        if joined and piece.startswith(b" "):
+            first = decode(_parts_in(piece)[0], Part)
+            after = encode(replace(first, text=""))[len(_TEXT) :]
+            joined[-1] = joined[-1][: -len(after)]
+            joined.append(piece[1 + len(_TEXT) :])
+        else:
+            joined += (b",", piece) if joined else (piece,)
+    return b"".join(joined)
+
+
+_TEXT = b'{"text":"'
+"""Begins the JSON of a text part."""
+
+
+def _last_text(pieces: Sequence[bytes]) -> bytes:
+    last = next(filter(None, reversed(pieces)), b"")
+    part = bytes(_parts_in(last)[-1]) if last else b""
+    return part if part.startswith(_TEXT) else b""
+
+
+def _parts_in(piece: bytes) -> list[msgspec.Raw]:
+    return msgspec.json.decode(b"[%s]" % piece, type=list[msgspec.Raw])

@@ -119,8 +119,8 @@ def payload_of(append: Append) -> Payload:
     messages: list[bytes] = []
     artifacts: Sequence[ArtifactPiece] = append.artifacts or ()
     metadata = b""
-    for event in append.events:
-        payload = encode(event)
+    given = append.payloads or map(encode, append.events)
+    for event, payload in zip(append.events, given, strict=True):
         if b"\n" in payload:  # from a value that was JSON already
             payload = msgspec.json.format(payload, indent=-1)
         payloads.append(payload)

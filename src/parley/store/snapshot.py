@@ -18,7 +18,13 @@ from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState
-from parley.store.artifact_fold import ArtifactPiece, changed_artifacts, pieces_after, pieces_of
+from parley.store.artifact_fold import (
+    ArtifactPiece,
+    changed_artifacts,
+    joined_parts,
+    pieces_after,
+    pieces_of,
+)
 from parley.store.events import records_in
 from parley.store.fold import fold
 
@@ -53,7 +59,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def json(self) -> bytes:
         """Return the task's JSON: the pieces as they are, and what lies between them.
 
-        Nothing but the tail is looked into. The value is the one that ``encode`` writes of the
+        Little but the tail is looked into. The value is the one that ``encode`` writes of the
         task; only members of artifacts may be in another order.
         """
         return self._joined
@@ -88,7 +94,8 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 heads[index] = head
             parts.setdefault(index, []).append(further)
         if self.tail:
-            for piece in pieces_after(heads.values(), self.tail):
+            stored = [(head, parts[index]) for index, head in heads.items()]
+            for piece in pieces_after(stored, self.tail):
                 if piece.head:
                     heads[piece.position] = piece.head
                 if piece.replaces:
@@ -96,7 +103,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 parts.setdefault(piece.position, []).append(piece.parts)
         return b",".join(
             [
-                b'%s,"parts":[%s]}' % (head[:-1], b",".join(filter(None, parts[index])))
+                b'%s,"parts":[%s]}' % (head[:-1], joined_parts(parts[index]))
                 for index, head in heads.items()
             ]
         )

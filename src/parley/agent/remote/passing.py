@@ -13,6 +13,7 @@ from parley.agent.remote.speaker import said_by
 from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
+from parley.store.artifact_fold import CONTINUES
 
 
 class Passing:
@@ -33,7 +34,10 @@ class Passing:
             return
         if isinstance(event, TaskArtifactUpdateEvent):
             if self._artifacts:
-                await self._write(event.artifact, append=event.append, last=event.last_chunk)
+                continues = event.append and CONTINUES in (event.metadata or {})
+                await self._write(
+                    event.artifact, append=event.append, last=event.last_chunk, continues=continues
+                )
             return
         if isinstance(event, Task) and self._artifacts:
             for artifact in event.artifacts:
@@ -45,9 +49,13 @@ class Passing:
             writer.status(TaskState.WORKING, said_by(self._asker, said, message.metadata))
             await writer.drain()
 
-    async def _write(self, artifact: Artifact, *, append: bool, last: bool) -> None:
+    async def _write(
+        self, artifact: Artifact, *, append: bool, last: bool, continues: bool = False
+    ) -> None:
         digest = hashlib.sha256(f"{self._name}\n{artifact.artifact_id}".encode()).hexdigest()
         own_id = f"{self._attempt.runner.task_id[-12:]}-{digest[:12]}"
         artifact = replace(artifact, artifact_id=own_id, extensions=())
-        writer = self._attempt.write_artifact(artifact, append=append, last=last)
+        writer = self._attempt.write_artifact(
+            artifact, append=append, last=last, continues=continues
+        )
         await writer.drain()

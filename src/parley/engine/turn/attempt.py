@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -32,6 +32,7 @@ from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
+from parley.store.artifact_fold import CONTINUES
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import MessageReceived, StepResult, StoredCaller, TurnStarted
 from parley.store.protocols.scope import Scope
@@ -42,11 +43,11 @@ class TurnOver(RuntimeError):
     """The turn has ended; nothing more can be said in it."""
 
 
-class Rejected(Exception):
-    """The function refuses the request (``turn.reject``)."""
+class Rejected(BaseException):
+    """The function refuses the request (``turn.reject``). No ``except Exception`` catches it."""
 
 
-class NotAuthorized(Rejected):
+class NotAuthorized(Exception):
     """The agent's policy does not allow an action (``turn.authorize``).
 
     The text is for the caller, and does not name what was asked; ``action`` and ``resource`` do.
@@ -58,10 +59,10 @@ class NotAuthorized(Rejected):
         self.resource = resource
 
 
-class Failed(Exception):
+class Failed(BaseException):
     """The function could not do what was asked (``turn.fail``).
 
-    ``metadata`` is that of the message that says so.
+    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
     """
 
     metadata: dict[str, Any] | None = None
@@ -98,6 +99,8 @@ class Decision(A2AStruct, frozen=True, kw_only=True):
     allowed: bool
     caller: StoredCaller | None = None
 
+
+_CONTINUES = {CONTINUES: True}
 
 DECISIONS = "authorize:"
 """Begins the keys of decisions. The turn and a key follow."""
@@ -162,6 +165,10 @@ class AttemptRunner(Protocol):
         """Cancel the function, and end the turn with an error."""
         ...
 
+    def stop_soon(self) -> None:
+        """Stop the function unless it ends by itself. Any thread may call it."""
+        ...
+
 
 class BufferingStream(Protocol):
     """An artifact stream that buffers its newest chunk."""
@@ -188,13 +195,15 @@ class Journal:
 class Attempt:
     """One attempt at one turn.
 
-    Everything that it says goes through the task's writer, in the order of the calls.
+    Everything that it says goes through the task's writer, in the order of the calls. ``ending`` is
+    how the function has ended the turn, whatever it catches, says or returns afterwards.
     ``is_canceling``: the function is called because its task is canceled while no turn runs (see
     ``Skill.runs_on_cancel``).
     """
 
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
+    ending: Rejected | Failed | None = None
     is_canceling = False
     parked = False
     asleep = False
@@ -268,12 +277,19 @@ class Attempt:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def writer(self) -> TaskWriter:
+    def end_with(self, error: Rejected | Failed) -> NoReturn:
+        """End the turn: raise an error that holds even if the function catches it."""
+        if not (self.finished or self.ending):
+            self.ending = error
+            self.runner.stop_soon()
+        raise error
+
+    def writer(self, *, buffered: bool = False) -> TaskWriter:
         """Return the task's writer; create the task if there is none yet.
 
-        Raises ``TurnOver`` after the turn's end.
+        Raises ``TurnOver`` after the turn's end, but for what streams ``buffered`` before it.
         """
-        if self.finished:
+        if self.finished or (self.ending is not None and not buffered):
             raise TurnOver("this turn has ended; what it says now would reach nobody")
         writer = self.runner.writer
         if writer is None:
@@ -282,9 +298,9 @@ class Attempt:
             stream.write_buffered()
         return writer
 
-    def working(self) -> TaskWriter:
+    def working(self, *, buffered: bool = False) -> TaskWriter:
         """Return the task's writer after a SUBMITTED task was set to WORKING."""
-        writer = self.writer()
+        writer = self.writer(buffered=buffered)
         if writer.fold.state is TaskState.SUBMITTED:
             writer.status(TaskState.WORKING)
         return writer
@@ -310,26 +326,36 @@ class Attempt:
         return f"{self.runner.task_id[-12:]}-{self.artifact_count}"
 
     def write_artifact(
-        self, artifact: Artifact, *, append: bool = False, last: bool = False
+        self,
+        artifact: Artifact,
+        *,
+        append: bool = False,
+        last: bool = False,
+        continues: bool = False,
+        buffered: bool = False,
     ) -> TaskWriter:
         """Write an artifact or a chunk of one, after what streams buffer."""
-        writer = self.working()
-        self.write_chunk(writer, artifact, append=append, last=last)
+        writer = self.working(buffered=buffered)
+        self.write_chunk(writer, artifact, append=append, last=last, continues=continues)
         return writer
 
     def write_chunk(
-        self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool
+        self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool, continues: bool
     ) -> None:
-        """Write an artifact or a chunk of one, before what streams buffer."""
+        """Write an artifact or a chunk of one, before what streams buffer.
+
+        The text of a chunk that ``continues`` and the text before it are one part of the artifact.
+        """
         if artifact.artifact_id not in self.artifact_ids:
             self.artifact_ids |= {artifact.artifact_id}
-        writer.artifact(
+        writer.say(
             TaskArtifactUpdateEvent(
                 task_id=writer.task_id,
                 context_id=writer.context_id,
                 artifact=artifact,
                 append=append,
                 last_chunk=last,
+                metadata=_CONTINUES if continues else None,
             )
         )
 

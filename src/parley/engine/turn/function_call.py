@@ -82,6 +82,20 @@ class FunctionCall:
                 loop = asyncio.get_running_loop()
                 self._grace_timer = loop.call_later(grace, self._is_stuck, on_stuck)
 
+    def stop_soon(self, grace: float, on_stuck: Callable[[], None]) -> None:
+        """``stop`` the function if it still runs after ``grace`` seconds. Thread-safe."""
+        if self._task is not None:
+            self._task.get_loop().call_soon_threadsafe(self._wait_for_end, grace, on_stuck)
+
+    def _wait_for_end(self, grace: float, on_stuck: Callable[[], None]) -> None:
+        if self.is_running and self._grace_timer is None:
+            loop = asyncio.get_running_loop()
+            self._grace_timer = loop.call_later(grace, self._stop_late, grace, on_stuck)
+
+    def _stop_late(self, grace: float, on_stuck: Callable[[], None]) -> None:
+        self._grace_timer = None
+        self.stop(grace, on_stuck)
+
     def _is_stuck(self, on_stuck: Callable[[], None]) -> None:
         self._grace_timer = None
         if self.is_running:

@@ -11,7 +11,7 @@ from parley.engine.turn.task_writer import TaskWriter
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Part
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from parley.security.rates.limit import SizeLimit
 from parley.server.limits.rates import TurnSizes
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
@@ -72,35 +72,21 @@ class MeasuredWriter(TaskWriter):
         """Return what makes the writers of a runner."""
         return partial(cls, runner=runner, meter=meter)
 
-    def write(self, *events: TaskEvent | PrivateEvent) -> None:
-        """Add events; count the messages that a turn takes, and the task that it creates."""
-        for event in events:
-            if isinstance(event, TurnStarted) and event.messages:
-                self._count(event.messages)
-            elif isinstance(event, Task):
-                self._count(event.history)
-                if (request := self._request) is not None:
-                    self._meter.began(request)
-        super().write(*events)
+    def _write(self, event: TaskEvent | PrivateEvent, payload: bytes) -> None:
+        """Count an event. Raises ``OutputTooLarge``."""
+        if isinstance(event, TaskArtifactUpdateEvent):
+            self._measure(event)
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._measure_status(event.status)
+        elif isinstance(event, TurnStarted) and event.messages:
+            self._count(event.messages)
+        elif isinstance(event, Task):
+            self._count(event.history)
+            if (request := self._request) is not None:
+                self._meter.began(request)
+        super()._write(event, payload)
 
-    def status(
-        self,
-        state: TaskState,
-        message: Message | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> Message | None:
-        """Write a status update. Raises ``OutputTooLarge``."""
-        if message is not None:
-            size = len(encode(message))
-            if not state.is_terminal:
-                self._count((message,), size)
-            self._wrote(size)
-        if self._refusal is not None and not state.is_terminal:
-            raise self._refusal
-        return super().status(state, message, metadata)
-
-    def artifact(self, update: TaskArtifactUpdateEvent) -> None:
-        """Write an artifact update. Raises ``OutputTooLarge``."""
+    def _measure(self, update: TaskArtifactUpdateEvent) -> None:
         if self._refusal is not None:
             raise self._refusal
         artifact, limits = update.artifact, self._limits
@@ -111,12 +97,20 @@ class MeasuredWriter(TaskWriter):
             name = self._names.get(artifact.artifact_id) or artifact.name or artifact.artifact_id
             self._check(limits.artifact, total, f"the artifact {name!r}")
             self._check(limits.task, self._bytes + total - before, "the task")
-        super().artifact(update)
         self._artifacts[artifact.artifact_id] = total
         if artifact.name:
             self._names[artifact.artifact_id] = artifact.name
         self._bytes += total - before
         self._wrote(size)
+
+    def _measure_status(self, status: TaskStatus) -> None:
+        if status.message is not None:
+            size = len(encode(status.message))
+            if not status.state.is_terminal:
+                self._count((status.message,), size)
+            self._wrote(size)
+        if self._refusal is not None and not status.state.is_terminal:
+            raise self._refusal
 
     def detach(self) -> None:
         """Drop what keeps the runner alive."""

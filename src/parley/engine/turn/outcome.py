@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from parley.engine.content import checked, to_parts
+from parley.engine.content import checked, to_parts, writable
+from parley.engine.serialization import check_metadata
 from parley.engine.turn.attempt import Attempt, Failed, NotAuthorized, Rejected
 from parley.model.errors import (
     A2AError,
@@ -18,7 +19,7 @@ from parley.model.errors import (
     PermissionDeniedError,
     UnsupportedOperationError,
 )
-from parley.model.incident import log_incident
+from parley.model.incident import INCIDENT_KEY, log_incident
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
@@ -58,7 +59,9 @@ def outcome_of(
 def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
     """Raise ``UnusableValue`` or ``ValueError`` for a value that cannot be sent."""
     if isinstance(value, TaskOutcome):
-        return value
+        message = None if value.message is None else checked(value.message)
+        artifact = None if value.artifact is None else checked(value.artifact)
+        return TaskOutcome(value.state, message, artifact, check_metadata(value.metadata))
     skill = attempt.request.skill
     if skill.result is not None and (data := skill.result.dump(value)) is not None:
         value = Part(data=data)
@@ -67,7 +70,7 @@ def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
         return _direct_reply(attempt, value)
     if isinstance(value, Message):
         return TaskOutcome(TaskState.COMPLETED, message=attempt.message(value))
-    artifact: Artifact | None = None
+    artifact = None
     if isinstance(value, Artifact):
         artifact = checked(value)
     elif value is not None:
@@ -79,7 +82,7 @@ def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
 
 def _direct_reply(attempt: Attempt, value: object) -> Message:
     own = checked(value) if isinstance(value, Message) else None
-    return Message(
+    reply = Message(
         message_id=(own.message_id if own else "") or new_id(),
         context_id=attempt.runner.context_id,
         role=Role.AGENT,
@@ -90,6 +93,7 @@ def _direct_reply(attempt: Attempt, value: object) -> Message:
         extensions=own.extensions if own else (),
         reference_task_ids=own.reference_task_ids if own else (),
     )
+    return reply if type(value) is str and value.isascii() else writable(reply)[0]
 
 
 def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> Outcome:
@@ -99,24 +103,29 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     exception only a reference does, and the server's log has the rest. The error of another agent
     is such an exception: the caller knows nothing of that agent.
     """
-    reason = _reason(failure)
-    is_rejected = isinstance(reason, Rejected)
-    if isinstance(reason, Rejected | Failed) or _is_own(reason):
+    reason, skill, runner = _reason(failure), attempt.request.skill, attempt.runner
+    metadata = reason.metadata if isinstance(reason, Failed) else None
+    is_rejected = isinstance(reason, Rejected | NotAuthorized)
+    if _is_for_caller(reason):
         text = str(reason)
     else:
-        reference = log_incident(log, f"the skill {attempt.request.skill.id!r}", failure)
+        what = f"the skill {skill.id!r}"
+        if has_task or skill.replies != "message":
+            what = f"task {runner.task_id} of context {runner.context_id}: {what}"
+        reference = log_incident(log, what, failure)
+        metadata = {INCIDENT_KEY: {"reference": reference, "skill": skill.id}}
         text = f"The agent failed while it worked on this. Reference: {reference}"
     if not has_task:
         if isinstance(reason, A2AError) and _is_own(reason):
             return reason
         if isinstance(reason, NotAuthorized):
             return PermissionDeniedError(text)
-        if attempt.request.skill.replies == "message":
+        if skill.replies == "message":
             return UnsupportedOperationError(text) if is_rejected else InternalError(text)
     state = TaskState.REJECTED if is_rejected else TaskState.FAILED
     said = attempt.message(text)
-    if isinstance(reason, Failed) and reason.metadata:
-        said = msgspec.structs.replace(said, metadata=reason.metadata)
+    if metadata:
+        said = msgspec.structs.replace(said, metadata=metadata)
     return TaskOutcome(state, message=said)
 
 
@@ -135,9 +144,14 @@ def _reason(failure: BaseException) -> BaseException:
         return failure
     for error in failure.exceptions:
         reason = _reason(error)
-        if isinstance(reason, Rejected | Failed) or _is_own(reason):
+        if _is_for_caller(reason):
             return reason
     return failure
+
+
+def _is_for_caller(error: BaseException) -> bool:
+    """Return whether the caller may see the error's text."""
+    return isinstance(error, Rejected | Failed | NotAuthorized) or _is_own(error)
 
 
 def _is_own(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from parley.engine.answer import Answer
 from parley.engine.authorizations import forget
 from parley.engine.replies.waiters import Waiters, shutting_down
 from parley.engine.shared_timer import SharedTimer
-from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
+from parley.engine.turn.attempt import Attempt, Failed, Rejected, Request, agent_message
 from parley.engine.turn.deadlines import Deadline, earliest, of_chain
 from parley.engine.turn.function_call import FunctionCall
 from parley.engine.turn.measured_writer import MeasuredWriter
@@ -73,7 +73,6 @@ class TaskRunner:
     epoch = 0  # the fencing token of the claim; 0 before it
     successor_epoch = 0
     woken = False
-    open_attempt_counts = True
     cancel_requested = False
     releasing = False
     abandoned = False
@@ -289,9 +288,6 @@ class TaskRunner:
             reason = "The server stopped while it worked on this task."
             await self._end_task(TaskState.FAILED, reason)
             return None
-        if attempts and not self.open_attempt_counts:
-            writer.write(TurnStarted(turn=record.turn, attempt=attempts, released=True))
-            released += 1
         if attempts - released >= options.max_attempts:
             reason = f"The agent did not survive {options.max_attempts} attempts at this task."
             await self._end_task(TaskState.FAILED, reason)
@@ -366,7 +362,7 @@ class TaskRunner:
                 try:
                     async with asyncio.timeout(self.executor.options.cancel_grace):
                         value = await self.executor.invoke(attempt)
-                except Exception:
+                except (Exception, Failed, Rejected):
                     log_incident(log, f"the cancellation of task {self.task_id}")
         await self._end_canceled(value)
 
@@ -386,6 +382,8 @@ class TaskRunner:
         value: object = None
         if not (self.cancel_requested or self.releasing or self.timeout_reason):
             value, failure = await self._call_function(attempt)
+            if attempt.ending is not None:
+                value, failure, attempt.ending = None, attempt.ending, None
         writer = self.writer
         if writer is not None and writer.error is not None and not self.abandoned:
             raise writer.error
@@ -409,7 +407,7 @@ class TaskRunner:
             if self.abort_error is not None:
                 failure, self.abort_error = self.abort_error, None
             if failure is not None and (unavailable := store_failure(failure)) is not None:
-                raise unavailable  # not the function's fault: its turn is run again
+                raise unavailable  # its turn is run again, which counts as an attempt
             await self._finish(attempt, value, failure)
         self.attempt = None
 
@@ -486,7 +484,7 @@ class TaskRunner:
             message = agent_message(message, self)
         try:
             if attempt is not None:
-                attempt.writer()
+                attempt.writer(buffered=True)
                 attempt.finished = True
             message = writer.status(state, message, metadata)
         except A2AError as error:
@@ -733,6 +731,10 @@ class TaskRunner:
         """Cancel the function, and end the turn with an error."""
         self.abort_error = error
         self._function.cancel()
+
+    def stop_soon(self) -> None:
+        """Stop the function unless it ends by itself. Any thread may call it."""
+        self._function.stop_soon(self.executor.options.cancel_grace, self._abandon)
 
     # -- stop the function ---------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from parley.engine.content import writable
 from parley.engine.turn.output_filter import OutputFilter
-from parley.model.encoding import encode
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints
@@ -20,6 +21,10 @@ from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import Append
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore
+
+log = logging.getLogger("parley.engine")
+
+Update = TypeVar("Update", TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
 MAX_IN_FLIGHT = 256
 """How many events may be in flight to the store before ``drain`` waits."""
@@ -44,7 +49,8 @@ class TaskWriter:
 
     The first write of a turn is shown at once: if a stream reads the task in this process, the
     first ``drain`` waits until that is durable and handed to the connection. ``is_first``: nothing
-    was drained in the turn yet. ``is_held``: events wait for ``flush`` or a ``drain`` that waits,
+    was drained in the turn yet. What cannot be written is refused before it is part of the log:
+    ``UnwritableOutput``. ``is_held``: events wait for ``flush`` or a ``drain`` that waits,
     because nobody knows of the task yet.
 
     ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
@@ -87,6 +93,8 @@ class TaskWriter:
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._pending: list[TaskEvent | PrivateEvent] = []
+        self._payloads: list[bytes] = []
+        self._has_warned = False
         self._options: dict[str, Any] = {}
         self._batching = False
         self._in_flight = 0
@@ -97,12 +105,20 @@ class TaskWriter:
         self._last_status = stamp.milliseconds if stamp is not None else since
 
     def write(self, *events: TaskEvent | PrivateEvent) -> None:
-        """Add events to the log. Raises ``IllegalEvent`` for one that must not follow."""
+        """Add events to the log. Raises ``IllegalEvent`` for one that must not follow, and
+        ``UnwritableOutput``.
+        """
+        for event in events:
+            self._write(event, writable(event)[1])
+
+    def _write(self, event: TaskEvent | PrivateEvent, payload: bytes) -> None:
         if self.error is not None:
             raise self.error
-        for event in events:
-            self.fold.apply(event)
-            self._pending.append(event)
+        self.fold.apply(event)
+        self._pending.append(event)
+        self._payloads.append(payload)
+        if type(event) is TaskArtifactUpdateEvent:
+            self._unsaved_bytes += len(payload)
         if not (self._batching or self._is_held):
             self._batching = True
             self._loop.call_soon(self._append_pending)
@@ -125,17 +141,26 @@ class TaskWriter:
             status=TaskStatus(state=state, message=message, timestamp=timestamp(self._last_status)),
             metadata=metadata,
         )
-        if self.output_filter is not None:
-            update = self.output_filter.send(update)
-        self.write(update)
-        return update.status.message
+        return self.say(update).status.message
 
-    def artifact(self, update: TaskArtifactUpdateEvent) -> None:
-        """Write an artifact update. Raises ``A2AError`` for one that must not be sent."""
-        if self.output_filter is not None:
-            update = self.output_filter.send(update)
-        self._unsaved_bytes += _size_of(update.artifact)
-        self.write(update)
+    def say(self, update: Update) -> Update:
+        """Write an update with valid text, and return it as it was sent.
+
+        Raises ``A2AError`` for an update that must not be sent.
+        """
+        valid, payload = writable(update)
+        if valid is not update and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "task %s: text with half of a surrogate pair, which no peer could read, is written "
+                "with U+FFFD in its place",
+                self.task_id,
+            )
+        sent = valid if self.output_filter is None else self.output_filter.send(valid)
+        if sent is not valid:
+            sent, payload = writable(sent)
+        self._write(sent, payload)
+        return sent
 
     def close_turn(self, *, exchange: Sequence[Message] = ()) -> None:
         """End the turn with the batch so far, and save its artifacts."""
@@ -156,6 +181,7 @@ class TaskWriter:
         ``base_url`` is given with a task's first turn only.
         """
         self.is_first = True
+        self._has_warned = False
         self._options["turn_open"] = True
         if base_url:
             self._options["base_url"] = base_url
@@ -249,6 +275,7 @@ class TaskWriter:
 
     def _append_batch(self) -> None:
         events, self._pending = self._pending, []
+        payloads, self._payloads = self._payloads, []
         if self.error is not None:
             return
         options, self._options = self._options, {}
@@ -259,6 +286,7 @@ class TaskWriter:
         append = Append(
             task_id=self.task_id,
             events=events,
+            payloads=payloads,
             expected_seq=self.seq,
             turn=self.turn,
             epoch=self.epoch,
@@ -270,7 +298,7 @@ class TaskWriter:
         self._in_flight += len(events)
         try:
             future = asyncio.ensure_future(self._store.append(append))
-        except (StoreError, TypeError, ValueError) as error:
+        except (StoreError, TypeError, ValueError, RecursionError) as error:
             self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
             return
         count = len(events)
@@ -312,23 +340,3 @@ def timestamp(milliseconds: int) -> Timestamp:
 
 
 _last = (0, Timestamp.from_milliseconds(0))
-
-
-def _size_of(artifact: Artifact) -> int:
-    """Return the approximate size of an update with ``artifact`` in the log."""
-    size = 100 if artifact.metadata is None else 100 + _json_size(artifact.metadata)
-    for part in artifact.parts:
-        size += 20 if part.metadata is None else 20 + _json_size(part.metadata)
-        if part.text is not None:
-            size += len(part.text)
-        elif part.raw is not None:
-            size += len(part.raw) * 4 // 3
-        elif part.url is not None:
-            size += len(part.url)
-        else:
-            size += _json_size(part.data)
-    return size
-
-
-def _json_size(value: Any) -> int:
-    return len(encode(value))

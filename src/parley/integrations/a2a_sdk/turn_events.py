@@ -186,7 +186,7 @@ class TurnEvents:
         update = msgspec.structs.replace(
             update, task_id=attempt.runner.task_id, context_id=attempt.runner.context_id
         )
-        writer.artifact(update)
+        writer.say(update)
 
     def _own_id(self, artifact_id: str) -> str:
         """Return the id under which the log has an artifact."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from parley.model.incident import INCIDENT_KEY
 from parley.model.parts import Message
 from parley.model.service import caller_of
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
@@ -96,6 +97,10 @@ def fact_of(
                 kind = f"task.{outcome}"
             if event.status.message is not None:
                 messages = (event.status.message,)
+                incident = (event.status.message.metadata or {}).get(INCIDENT_KEY)
+                if state is TaskState.FAILED and isinstance(incident, dict):
+                    details |= {"context": event.context_id}
+                    details |= {each: incident.get(each) for each in ("reference", "skill")}
         case StepResult() if event.key.startswith("tool:"):
             call = msgspec.json.decode(event.value, type=_ToolCall)
             kind, outcome = f"tool.{call.state}", "failed" if call.failed else ""

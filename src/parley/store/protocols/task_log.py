@@ -30,7 +30,8 @@ Committed = Callable[[Sequence[LoggedEvent]], None]
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Records for one task's log, added all or none.
 
-    ``expected_seq`` is the head that the writer knows. 0 creates the task and needs ``scope`` and
+    ``payloads`` are the JSON of ``events``, if the writer has it already. ``expected_seq`` is the
+    head that the writer knows. 0 creates the task and needs ``scope`` and
     ``context_id``. ``None`` is for private records from outside a turn: any head will do, and
     ``epoch`` is ignored. ``epoch`` is the fencing token of the writer's claim.
     ``base_url`` is the agent's address as the sender of the task's first message sees it. Only the
@@ -54,6 +55,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     events: Sequence[TaskEvent | PrivateEvent]
+    payloads: Sequence[bytes] = ()
     expected_seq: int | None
     turn: int
     epoch: int = 1
