@@ -113,7 +113,13 @@ class Authenticator:
             ]
             if failures:
                 raise self._refusal(failures, evidence)
-        return caller_proved_by(proofs)
+        try:
+            return caller_proved_by(proofs)
+        except UnauthenticatedError as error:
+            scheme = " & ".join(each.name for each in proofs)
+            self.failures.note(evidence.scope, scheme=scheme, reason="those of different people")
+            challenges = self.challenges(evidence, error="invalid_token")
+            raise UnauthenticatedError(error.message, challenges=challenges) from None
 
     def _refusal(
         self,
