@@ -65,7 +65,7 @@ class Authenticator:
                 return ANONYMOUS
             raise UnauthenticatedError(MISSING, challenges=self.challenges(evidence))
         if self.failures.any_recent:
-            self.failures.check(scope, _claims(presented, evidence))
+            evidence.check_claims(_claims(presented, evidence))
         return self._verified(presented, {}, evidence)
 
     def _verified(
