@@ -73,6 +73,8 @@ BOUNDARIES = {
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "_follow"): BINDING,
+    ("server/http/open_credentials.py", "_judge"): BINDING,
+    ("server/http/open_credentials.py", "_judge_later"): BINDING,
     ("server/websocket/admission.py", "_start"): BINDING,
     ("server/websocket/connection.py", "_run"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,

@@ -16,6 +16,7 @@ from parley.security.credentials.client_address import CONNECTION, client_addres
 from parley.security.failures import LINES_PER_MINUTE, MAX_TRACKED, Failures
 from parley.security.resources import SchemeResources
 from parley.security.schemes.basic import Basic
+from parley.server.http1.proxies import KnownProxies
 
 pytestmark = pytest.mark.anyio
 
@@ -164,6 +165,16 @@ async def test_behind_a_trusted_proxy_the_address_is_the_one_that_it_added(clock
 
 
 @pytest.mark.parametrize(
+    ("header", "client"),
+    [("1.2.3.4", "1.2.3.4"), ("1.2.3.4, unknown", "10.0.0.1"), ("_hidden, 10.0.0.2", "10.0.0.1")],
+)
+def test_what_is_no_address_is_no_client(header: str, client: str) -> None:
+    headers = [(b"x-forwarded-for", header.encode())]
+    proxies = KnownProxies("10.0.0.0/8")
+    assert proxies.sender(headers, ("10.0.0.1", 5), "http")[0][0] == client  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
     ("header", "address"),
     [
         ("1.2.3.4", "1.2.3.4"),
@@ -171,9 +182,9 @@ async def test_behind_a_trusted_proxy_the_address_is_the_one_that_it_added(clock
         ("1.2.3.4:5678", "1.2.3.4"),
         ("[2001:db8::1]:5678", "2001:db8::1"),
         ("2001:db8::1", "2001:db8::1"),
-        ("unknown", ""),
+        ("unknown", "10.0.0.1"),
         ("", "10.0.0.1"),
-        ("1.2.3.4, evil\n", ""),
+        ("1.2.3.4, evil\n", "10.0.0.1"),
         ("10.0.0.1, 1.2.3.4", "1.2.3.4"),  # a caller names the proxy
     ],
 )

@@ -17,6 +17,7 @@ from parley.client.errors import ClientError
 from parley.model.errors import PermissionDeniedError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls
+from parley.security.authentication import Authenticator
 from parley.security.credentials.client_address import CONNECTION
 from parley.security.evidence import Evidence
 from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources
@@ -80,6 +81,21 @@ def test_a_caller_is_who_the_certificate_names(pair, id):
     assert caller.issuer == "CN=Parley test authority"
     assert caller.authenticated
     assert caller.claims["fingerprint"] == pair.fingerprint
+
+
+@pytest.mark.parametrize("certificate_first", [True, False])
+async def test_a_certificate_beside_a_token_is_that_of_the_application_of_a_person(
+    certificate_first,
+):
+    certificate = MutualTls({SHOP: ["pay"]})
+    token = Bearer(lambda _: Caller(id="ada", scopes=frozenset({"read"})))
+    both = certificate & token if certificate_first else token & certificate
+    shown = evidence(shop, headers=[("authorization", "Bearer x")])
+    caller = await Authenticator([both])(shown.scope)
+    assert (caller.id, caller.client, caller.scopes) == ("ada", SHOP, {"read"})
+    assert both.is_met(caller)
+    assert (token & certificate.with_scopes("pay")).is_met(caller)
+    assert not certificate.with_scopes("pay").is_met(caller)
 
 
 def test_nothing_is_presented_without_a_certificate():

@@ -125,7 +125,6 @@ async def test_the_body_of_a_refused_request_is_not_waited_for(local):
         "[::1]:8080",
         "[0:0:0:0:0:0:0:1]",
         "[::ffff:127.0.0.1]",
-        "",
     ],
 )
 async def test_a_server_on_loopback_answers_to_its_own_names_at_any_port(local, host):

@@ -45,7 +45,8 @@ class Caller(msgspec.Struct, frozen=True):
     ``id`` is the user, or the client application where no user is involved. ``client`` is the id of
     the application that sends the request, if it is known (``azp``, ``client_id``), and ``actors``
     are those who act for the user, the current one first (``act``, RFC 8693 §4.1).
-    ``scopes`` are those of all credentials; ``granted`` has them by security scheme.
+    ``scopes`` are those of the credentials that prove the caller; ``granted`` has them by security
+    scheme, with those of its application.
     """
 
     id: str = ""
@@ -56,6 +57,11 @@ class Caller(msgspec.Struct, frozen=True):
     actors: tuple[str, ...] = ()
     scopes: frozenset[str] = frozenset()
     granted: Mapping[Any, frozenset[str]] = {}
+
+    @property
+    def is_application(self) -> bool:
+        """Whether the caller is an application that calls for itself."""
+        return bool(self.client) and self.client == self.id
 
     @property
     def owner(self) -> str:

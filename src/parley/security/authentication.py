@@ -65,7 +65,7 @@ class Authenticator:
                 return ANONYMOUS
             raise UnauthenticatedError(MISSING, challenges=self.challenges(evidence))
         if self.failures.any_recent:
-            self.failures.check(scope, _claims(presented, evidence))
+            evidence.check_claims(_claims(presented, evidence))
         return self._verified(presented, {}, evidence)
 
     def _verified(
@@ -113,7 +113,13 @@ class Authenticator:
             ]
             if failures:
                 raise self._refusal(failures, evidence)
-        return caller_proved_by(proofs)
+        try:
+            return caller_proved_by(proofs)
+        except UnauthenticatedError as error:
+            scheme = " & ".join(each.name for each in proofs)
+            self.failures.note(evidence.scope, scheme=scheme, reason="those of different people")
+            challenges = self.challenges(evidence, error="invalid_token")
+            raise UnauthenticatedError(error.message, challenges=challenges) from None
 
     def _refusal(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
@@ -12,6 +12,11 @@ from parley.security.credentials.client_address import connection_address
 from parley.security.resources import SchemeResources
 
 MAX_COOKIES = 100
+
+JUDGED_AGAIN = "parley.judged_again"
+"""The key in the scope of a request that was let in, and whose credentials are judged again: others
+that failed from its address do not count.
+"""
 
 
 class Evidence:
@@ -35,8 +40,12 @@ class Evidence:
 
         Raises ``TooManyRequestsError``.
         """
-        if self.resources is not None:
-            self.resources.failures.check(self.scope)
+        self.check_claims(())
+
+    def check_claims(self, claims: Iterable[Hashable]) -> None:
+        """Refuse a request with credentials that claim ids, as ``Failures.check`` does."""
+        if self.resources is not None and JUDGED_AGAIN not in self.scope:
+            self.resources.failures.check(self.scope, claims)
 
     def headers(self, name: bytes) -> list[str]:
         """Return all values of a header."""

@@ -116,7 +116,7 @@ class AllowedHosts:
             host = value.decode("latin-1")
             if header == _FORWARDED_HOST:
                 host = outermost(host)
-            if not host:
+            if not host and header == _FORWARDED_HOST:
                 return
             found = split_host(host)
             if found is None:

@@ -40,7 +40,7 @@ from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
-from parley.server.http.paths import has_quoted_slash
+from parley.server.http.paths import after_quoted_slash
 from parley.server.http.restricted import Restricted
 from parley.server.http.streams import Streams
 from parley.server.http.unavailable import Unavailable
@@ -182,15 +182,19 @@ class Routes:
 
         A quoted slash is part of a segment and separates none.
         """
+        whole = len(path)
+        if b"%" in raw_path:
+            whole -= after_quoted_slash(raw_path)
         handler = self._exact.get(path)
-        if handler is not None:
-            if b"%" not in raw_path or not has_quoted_slash(raw_path) or path in self._slash_paths:
-                return handler
-            handler = None
+        if handler is not None and (whole == len(path) or path in self._slash_paths):
+            return handler
+        handler = None
         path = path[: self._longest + 1]  # bounds the cost of a huge path
         while handler is None and path:
             path = path[: path.rfind("/")]
             handler = self._below.get(path)
+        if whole <= len(path) and path not in self._slash_paths:
+            return self._fallback  # a quoted slash is within what leads there
         return handler or self._fallback
 
     def add(self, path: str, handler: ASGIApp) -> None:

@@ -261,6 +261,7 @@ def server_of(
     serving = HttpServing(
         app,
         max_connections=min(settings.max_connections, most_connections(kinds)),
+        address_share=settings.address_share,
         head_timeout=settings.head_timeout,
         body_timeout=settings.body_timeout,
         idle_timeout=_IDLE_CONNECTION,

@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     its last byte. ``file_link_timeout`` is how long a signed address of a file is valid.
     ``caller_share`` is the part of streams, waiting requests or transfers that one known caller may
     have. ``max_connections`` bounds the connections of HTTP, and of gRPC, within what the system
-    lets a process open.
+    lets a process open. Over HTTP one address has ``address_share`` of them, and at least 100.
     ``head_timeout`` runs from the first byte of a request to the end of its headers,
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
     as long. For gRPC they are for the handshake of a connection and for a whole message. After

@@ -211,6 +211,36 @@ async def test_who_waits_for_an_agent_that_leaves_is_told_to_come_back() -> None
         assert code(await post(url, request("stock.count", {}, target=STOCK))) == "TARGET_NOT_FOUND"
 
 
+async def test_an_agent_is_reached_no_longer_than_its_credentials_are_valid() -> None:
+    valid = {digest_of(KEYS["stock"]): Caller(id="stock")}
+    front = searching("front")
+    front.security = ApiKey(keys=lambda digest: valid.get(digest), cache_seconds=0) | anonymous
+    async with listening(parley.asgi({"/front": front})) as site:
+        url = f"{site}/front"
+        async with socket(url, key("stock")) as agent:
+            await agent.ask(register("stock", card("stock")))
+            calling = asyncio.create_task(post(url, request("stock.count", {}, target=STOCK)))
+            await agent.receive("REQUEST")
+            valid.clear()
+            assert code(await calling) == "UNAVAILABLE"
+            await asyncio.wait_for(agent.connection.wait_closed(), 10)
+            assert agent.connection.close_code == 1008
+            left = await post(url, request("stock.count", {}, target=STOCK))
+            assert code(left) == "TARGET_NOT_FOUND"
+
+
+async def test_a_request_over_a_socket_is_refused_once_its_credentials_are() -> None:
+    valid = {digest_of(KEYS["ada"]): Caller(id="ada")}
+    scheme = ApiKey(keys=lambda digest: valid.get(digest), cache_seconds=0)
+    app = parley.asgi({"/front": searching("front", security=scheme)})
+    async with listening(app) as site, socket(f"{site}/front", key("ada")) as ada:
+        assert (await ada.ask(request(source="ada")))["payload"]["status"] == "success"
+        valid.clear()
+        assert code(await ada.ask(request(source="ada"))) == "UNAUTHENTICATED"
+        await asyncio.wait_for(ada.connection.wait_closed(), 10)
+        assert ada.connection.close_code == 1008
+
+
 async def test_an_agent_that_goes_silent_is_taken_out() -> None:
     beats = HeartbeatSettings(interval=0.05, tolerance=3)
     async with server(heartbeats=beats) as url, socket(url, key("stock")) as agent:

@@ -55,6 +55,22 @@ async def test_an_exploration_counts_the_values_of_fields(here):
     assert answer["facets"]["tags"]["otherCount"] == 1
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/operator%2fentries",
+        "/operator%2Fentries",
+        "/operator%252fentries",
+        "/operator/x/../entries",
+        "/agents%2fx",
+        "/operator/import%2fx",
+    ],
+)
+async def test_a_quoted_slash_separates_nothing(here, path):
+    assert (await here.get(path)).status == 404
+    assert (await here.get("/operator/entries")).status != 404
+
+
 async def test_a_list_is_ordered_filtered_and_paged(here):
     answer = (await here.get("/agents?orderBy=displayName%20DESC&pageSize=1")).json
     assert [each["displayName"] for each in answer["items"]] == ["Currency agent"]

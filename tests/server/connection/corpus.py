@@ -110,6 +110,12 @@ STRICTER = {
     "HTTP/0.9": b"GET /\r\n\r\n",
     "HTTP/2 as text": get(b"GET / HTTP/2.0"),
     "no host": get(host=b""),
+    "an empty host": get(host=b"Host:\r\n"),
+    "a host of spaces": get(host=b"Host:   \r\n"),
+    "an empty host of HTTP/1.0": get(b"GET / HTTP/1.0", host=b"Host:\r\n"),
+    "an empty host beside a whole target": get(
+        b"GET http://localhost/ HTTP/1.1", host=b"Host:\r\n"
+    ),
     "two hosts": get(more=HOST),
     "two hosts of HTTP/1.0": get(b"GET / HTTP/1.0", more=HOST),
     "a fragment": get(b"GET /a#b HTTP/1.1"),

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from typing import Any
 
 import pytest
 
 from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
+from parley.security.credentials.client_address import network_of
 from parley.server import run
 from parley.server.app import Settings
+from parley.server.http1.serving import Connections
 from parley.server.run import serving
 from tests.polling import let_time_pass
-from tests.server.raw_http import JSON, WAIT, Connection, ask, call, connection, post
+from tests.server.raw_http import JSON, WAIT, Connection, call, connection, post
 from tests.server.rpc import served
 from tests.server.scripted import Scripted, Standstill, app_of, task
 
@@ -239,30 +242,81 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(more: bytes) -> 
                         await let_time_pass(0.05)
 
 
-async def test_there_are_only_so_many_connections() -> None:
+async def test_there_are_only_so_many_connections_with_requests() -> None:
     async with (
         serving(app_of(settings=Settings(max_connections=2))) as url,
         connection(url) as one,
         connection(url) as two,
     ):
         for http in (one, two):
-            assert (await http.ask("POST", "/", call(), JSON)).status == 200
+            await http.write(HEAD + b"Expect: 100-continue\r\nContent-Length: 10\r\n\r\n")
+            assert (await http.reader.readline()).split()[1] == b"100"
         async with connection(url) as three:
             status, headers = await refusal(three)
             assert (status, headers["retry-after"]) == (503, "1")
-        one.writer.close()
-        async with asyncio.timeout(WAIT):
-            while (await answered(url)) != 200:
-                await let_time_pass(0.01)
-        assert (await two.ask("POST", "/", call(), JSON)).status == 200
 
 
-async def answered(url: str) -> int:
-    """The status of a request; that of a connection which is not taken counts too."""
-    try:
-        return (await ask(url, "GET", "/health/live")).status
-    except (OSError, asyncio.IncompleteReadError):
-        return 0
+async def test_the_longest_idle_connection_goes_first() -> None:
+    async with (
+        serving(app_of(settings=Settings(max_connections=2))) as url,
+        connection(url) as one,
+        connection(url) as two,
+    ):
+        for http in (two, one):
+            assert (await http.ask("POST", "/", call(), JSON)).status == 200
+        async with connection(url) as three:
+            assert (await three.ask("POST", "/", call(), JSON)).status == 200
+            assert (await one.ask("POST", "/", call(), JSON)).status == 200
+            assert await two.reader.read() == b""
+
+
+async def test_one_address_does_not_take_the_connections_of_others() -> None:
+    flood: list[socket.socket] = []
+    async with serving(app_of(settings=Settings(max_connections=300))) as url:
+        port = int(url.rpartition(":")[2])
+        try:
+            for _ in range(400):
+                flood.append(socket.create_connection(("127.0.0.1", port)))
+                await asyncio.sleep(0)
+            open_ones = 0
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=("127.0.0.2", 0)
+            )
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(WAIT):
+                assert (await reader.readline()).split()[1] == b"200"
+            for each in flood:
+                each.setblocking(False)
+                try:
+                    open_ones += each.recv(1) != b""
+                except BlockingIOError:
+                    open_ones += 1
+            assert open_ones == 100
+            writer.close()
+        finally:
+            for each in flood:
+                each.close()
+
+
+def test_a_proxy_that_is_trusted_has_no_share() -> None:
+    class Other:
+        is_idle = False
+
+        def __init__(self, network: str) -> None:
+            self.network = network
+
+    counted: Any = Connections(lambda: None, 1000, 0.1, lambda address: address == "10.0.0.1")
+    for address, room in (("10.0.0.1", 1000), ("2001:db8::%x", 100), ("10.0.0.2", 100)):
+        members: list[Other] = []
+        while counted.make_room(
+            given := address.replace("%x", str(len(members))), network_of(given)
+        ):
+            members.append(Other(network_of(given)))
+            counted.add(members[-1])
+        assert len(members) == room
+        for member in members:
+            counted.discard(member)
+    assert not counted
 
 
 @pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])

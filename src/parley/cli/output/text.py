@@ -18,16 +18,24 @@ from typing import Any
 import msgspec
 
 # Escaped: everything that a terminal obeys, and what makes a text look different from what it is:
-# in another order, on another line, or with an invisible part. Not escaped: joiners, which emoji
-# and Indic scripts need, and line-break hints.
+# in another order, on another line, or with an invisible part. Not escaped: joiners and selectors
+# of variants behind what has some: emoji, and letters of scripts other than the European ones.
 _UNSAFE = re.compile(
     "["
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
     r"\u2028\u2029"  # line and paragraph separator
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, overrides, isolates of direction
-    r"\u206a-\u206f\ufff9-\ufffb\U000e0000-\U000e007f"  # shapes, annotations, tags
+    r"\u200b\ufeff\xad\u034f\u180e\u2060-\u2065"  # spaces without width, hints, operators
+    r"\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # fillers
+    r"\u206a-\u206f\ufff0-\ufffb\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # shapes, tags
     r"\ud800-\udfff"  # halves of characters
     "]"
+    r"|(?<![\u0590-\u1cff\u2190-\u2bff\u2c80-\ua63f\ua800-\ufeff\U00010000-\U0001ffff])"
+    r"[\u200c\u200d]"
+    r"|(?<![#*0-9\xa9\xae\u2030-\u2bff\u3030-\u3299\U0001f000-\U0001ffff])[\ufe0e\ufe0f]"
+    r"|(?<![\u1000-\u109f\u1800-\u18af\u2200-\u2aff\u3400-\ua877\uff01-\uffee])"
+    r"[\ufe00-\ufe0d\u180b-\u180d\u180f]"
+    r"|(?<![\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"
 )
 _LINE_ENDS = re.compile(r"\r\n?")
 
@@ -98,6 +106,7 @@ class TextWriter:
         self._open = ""
         self._at_line_start = True
         self._pending_return = False
+        self._before = ""
 
     @property
     def open_block(self) -> str:
@@ -130,7 +139,7 @@ class TextWriter:
         self.close()
         self._is_dim = dim and self._dims
         self._write(f"{DIM}{label}:{PLAIN}\n" if self._is_dim else f"{label}:\n")
-        self._open, self._at_line_start = key, True
+        self._open, self._at_line_start, self._before = key, True, ""
 
     def more(self, text: str) -> None:
         """Add text to the open block; lines may be incomplete."""
@@ -139,7 +148,8 @@ class TextWriter:
         if text.endswith("\r"):
             text, self._pending_return = text[:-1], True
         pieces: list[str] = []
-        for line in visible(text).splitlines(keepends=True):
+        before, self._before = self._before, (self._before + text)[-1:]  # what joiners join
+        for line in visible(before + text)[len(visible(before)) :].splitlines(keepends=True):
             pieces.append(" \n" if self._at_line_start and line == "\n" else line)
             self._at_line_start = line.endswith("\n")
         if pieces:

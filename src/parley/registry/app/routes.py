@@ -27,6 +27,7 @@ from parley.server.app import App
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.exchange import error_headers
 from parley.server.http.media_types import base as base_type
+from parley.server.http.paths import segments_of
 from parley.server.http.responses import NO_STORE, reply, reply_without_body
 from parley.server.http.vary import caller_headers
 from parley.server.limits.rates import AgentLimits
@@ -156,10 +157,12 @@ class RestRoutes:
     def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
         """Return the operation of a request and the path's parameters. Raises ``RestError``."""
         path, method = route_path(scope), scope["method"]
-        methods = self._exact.get(path)
-        parameters: dict[str, str] = {}
-        if methods is None:
-            segments = path.split("/")[1:]
+        segments: Sequence[str] = path.split("/")[1:]
+        methods, parameters = self._exact.get(path), dict[str, str]()
+        if b"%" in (scope.get("raw_path") or b""):
+            segments = segments_of(scope, scope["path"].removesuffix(path))
+            methods = methods if segments == tuple(path.split("/")[1:]) else None
+        if methods is None and segments:
             for pattern, found in self._patterns.get(segments[0], ()):
                 matched = _matched(pattern, segments)
                 if matched is not None:

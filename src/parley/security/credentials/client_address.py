@@ -23,8 +23,8 @@ def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> st
 
     With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the nearest proxy added:
     callers can write what they like before it. Where the server of this package knows further
-    proxies (``FORWARDED_ALLOW_IPS``), it is the last one that is none of them. It is empty if the
-    proxy wrote no address, and that of the connection without the header.
+    proxies (``FORWARDED_ALLOW_IPS``), it is the last one that is none of them. It is that of the
+    connection without the header, and if the proxy wrote no address.
     """
     client = scope.get("client")
     address: str = client[0] or "" if client else ""
@@ -38,7 +38,7 @@ def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> st
     knows_proxies = address != connected and "*" not in os.environ.get(KNOWN_PROXIES, "")
     if knows_proxies and address in listed:
         return address
-    return listed[-1] if literal_address(listed[-1]) is not None else ""
+    return listed[-1] if literal_address(listed[-1]) is not None else connected
 
 
 def connection_address(scope: Mapping[str, Any]) -> str:

@@ -40,7 +40,8 @@ Location = Literal["header", "query", "cookie"]
 Keys = Mapping[str, Caller] | Callable[[str], Caller | Awaitable[Caller | None] | None]
 """Callers by the SHA-256 of their keys (hexadecimal digits), or a function that finds them."""
 
-CACHE_SECONDS = 5.0
+CACHE_SECONDS = 4.0
+"""With the second in which what is open is judged again, a revoked key counts for five at most."""
 
 MAX_KEY_LENGTH = 4096
 

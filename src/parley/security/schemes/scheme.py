@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from parley.model.errors import UnauthenticatedError
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.schemes import SecurityRequirement, SecurityScheme, StringList
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.evidence import Evidence
 from parley.security.resources import SchemeResources as SchemeResources
+
+DIFFERENT_PEOPLE = "the credentials are those of different people: send those of one"
 
 
 class CredentialsRefused(Exception):
@@ -38,28 +41,48 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Granted(dict["Scheme", frozenset[str]]):
-    """The scopes that were granted, by scheme; ``proofs`` is what each scheme proved."""
+    """The scopes that were granted, by scheme.
 
-    def __init__(self, proofs: Mapping[Scheme, Proof]) -> None:
+    ``proofs`` is what each scheme proved; ``own`` are the schemes that proved the caller, the
+    others its application.
+    """
+
+    def __init__(self, proofs: Mapping[Scheme, Proof], own: Collection[Scheme]) -> None:
         super().__init__({scheme: proof.scopes for scheme, proof in proofs.items()})
         self.proofs = dict(proofs)
+        self.own = own
 
 
 def caller_proved_by(proofs: Mapping[Scheme, Proof]) -> Caller:
     """Return the caller whom schemes prove together; anonymous without any.
 
-    The first scheme says who it is, and the others may add the application.
+    It is the person, and of several applications the first; an application beside a person is the
+    ``client``. Only the scopes of its own credentials are the caller's. Raises
+    ``UnauthenticatedError`` for credentials of different people. One credential may be that of
+    several: then the first scheme says who it is.
     """
-    caller = ANONYMOUS
-    for proof in proofs.values():
-        if caller is ANONYMOUS:
-            caller = proof.caller
-        elif not caller.client:
-            caller = replace(caller, client=proof.caller.client)
     if not proofs:
-        return caller
-    granted = Granted(proofs)
-    return replace(caller, granted=granted, scopes=frozenset().union(*granted.values()))
+        return ANONYMOUS
+    found = [proof.caller for proof in proofs.values()]
+    caller, client, own = found[0], found[0].client, proofs
+    if len(found) > 1:
+        people: dict[str, set[str]] = {}
+        for scheme, proof in proofs.items():
+            if not proof.caller.is_application:
+                people.setdefault(scheme.credential or scheme.name, set()).add(proof.caller.id)
+        same = set.intersection(*people.values()) if people else set()
+        if people and not same:
+            raise UnauthenticatedError(DIFFERENT_PEOPLE)
+        caller = next((one for one in found if not one.is_application and one.id in same), caller)
+        client = caller.client or next((one.client for one in found if one.client), "")
+        who = (caller.id, caller.is_application)
+        own = {
+            scheme: proof
+            for scheme, proof in proofs.items()
+            if (proof.caller.id, proof.caller.is_application) == who
+        }
+    scopes: frozenset[str] = frozenset().union(*[proof.scopes for proof in own.values()])
+    return replace(caller, client=client, granted=Granted(proofs, own), scopes=scopes)
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -124,6 +147,7 @@ class Security:
                 and caller.granted[each.scheme].issuperset(each.scopes)
                 for each in needs
             )
+            and _is_of(caller, needs)
             for needs in self.alternatives
         )
 
@@ -134,8 +158,15 @@ class Security:
         """
         for needs in self.alternatives:
             if all(each.scheme in caller.granted for each in needs):
-                lacking = (set(each.scopes) - caller.granted[each.scheme] for each in needs)
-                return tuple(sorted(set().union(*lacking)))
+                is_own = _is_of(caller, needs)
+                lacking = {
+                    scope
+                    for each in needs
+                    for scope in each.scopes
+                    if not (is_own and scope in caller.granted[each.scheme])
+                }
+                if lacking or is_own:
+                    return tuple(sorted(lacking))
         return None
 
     def declared(self) -> tuple[SecurityRequirement, ...]:
@@ -146,6 +177,18 @@ class Security:
             )
             for needs in self.alternatives
         )
+
+
+def _is_of(caller: Caller, needs: Collection[Requirement]) -> bool:
+    """Return whether one of the schemes proved the caller: what only its application proved says
+    nothing of it.
+    """
+    granted = caller.granted
+    return (
+        not needs
+        or not isinstance(granted, Granted)
+        or any(each.scheme in granted.own for each in needs)
+    )
 
 
 class Scheme(ABC):

@@ -25,6 +25,7 @@ from parley.server.http.exchange import (
     ServedEndpoint,
     direct_requests,
 )
+from parley.server.http.open_credentials import OpenCredentials, open_credentials
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.server.lifecycle import Lifecycle
@@ -167,7 +168,8 @@ class EnvelopeBinding:
             except Exception:
                 await self._refuse(socket, asked, log_unforeseen("the upgrade to a WebSocket"))
                 return
-            await self._converse(socket, context, sender)
+            credentials = open_credentials(self._served.identify, asked, caller)
+            await self._converse(socket, context, sender, credentials)
 
     async def _caller(self, asked: Scope) -> Caller:
         """Return the caller, by the credentials of the upgrade. Raises ``A2AError``."""
@@ -197,7 +199,13 @@ class EnvelopeBinding:
         ]
         await socket.refuse(error.http_status, headers, body)
 
-    async def _converse(self, socket: ServerSocket, context: MessageContext, sender: Any) -> None:
+    async def _converse(
+        self,
+        socket: ServerSocket,
+        context: MessageContext,
+        sender: Any,
+        credentials: OpenCredentials | None,
+    ) -> None:
         from parley.server.envelope.conversation import Conversation
 
         settings = self._served.settings
@@ -217,6 +225,7 @@ class EnvelopeBinding:
             held_open=socket.answering,
             guard=self._endpoint.guard,
             sender=sender,
+            credentials=credentials,
             max_bytes=settings.max_body_bytes,
             max_depth=settings.max_depth,
         )

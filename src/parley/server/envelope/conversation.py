@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
 from typing import Any
@@ -21,7 +20,7 @@ from parley.model.envelope.messages import (
     SubType,
 )
 from parley.model.errors import A2AError, OverloadedError, UnauthenticatedError
-from parley.model.service import CallContext
+from parley.model.service import CallContext, Caller
 from parley.server.endpoint import MessageGuard
 from parley.server.envelope.directory import MessageContext, with_deadline
 from parley.server.envelope.heartbeats import SocketHeartbeats
@@ -32,6 +31,7 @@ from parley.server.envelope.queue import RequestLane, RequestQueue, Slot
 from parley.server.envelope.requests.answering import Answering
 from parley.server.envelope.services import EnvelopeServices
 from parley.server.failures import log_unforeseen
+from parley.server.http.open_credentials import CredentialsExpired, OpenCredentials
 from parley.server.http.streams import Streams, shutting_down
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
@@ -46,10 +46,6 @@ POLICY_VIOLATION = 1008
 _LAST_WORDS_SECONDS = 1.0
 
 Read = Callable[[str], Envelope]
-
-
-class CredentialsExpired(UnauthenticatedError):
-    """The credentials that opened a connection are no longer valid."""
 
 
 class Conversation:
@@ -75,6 +71,7 @@ class Conversation:
         held_open: Callable[[], AbstractContextManager[None]],
         guard: MessageGuard | None = None,
         sender: Any = None,
+        credentials: OpenCredentials | None = None,
         max_bytes: int = 10 * 1024 * 1024,
         max_depth: int = 100,
     ) -> None:
@@ -87,6 +84,8 @@ class Conversation:
         self._held_open = held_open
         self._guard = guard
         self._sender = sender
+        self._credentials = credentials
+        self._refusal: CredentialsExpired | None = None
         self._max_bytes, self._max_depth = max_bytes, max_depth
         self._outbox = Outbox(send)
         self._bad = 0
@@ -108,7 +107,11 @@ class Conversation:
 
     async def run(self, receive: Callable[[], Awaitable[str | None]]) -> None:
         """Take messages until ``receive`` returns ``None``: the connection has ended."""
-        own = [asyncio.create_task(self._heartbeats.run())]
+        own, credentials = [asyncio.create_task(self._heartbeats.run())], self._credentials
+        if credentials is not None:
+            self._streams.watch.add(
+                credentials, lambda error: own.append(asyncio.create_task(self._expire(error)))
+            )
         try:
             while (text := await receive()) is not None:
                 await self.take(text)
@@ -117,6 +120,8 @@ class Conversation:
             await self._leave()
             raise
         finally:
+            if credentials is not None:
+                self._streams.watch.remove(credentials)
             self.peer.close()
             await self._outbox.aclose()
             await self._end(self._waiting)
@@ -174,7 +179,7 @@ class Conversation:
             if not _is_silent(message):
                 self._post_error(message, error)
             if isinstance(error, CredentialsExpired):
-                await self._close_for("the credentials have expired")
+                await self._expire(error)
             elif isinstance(error, UnauthenticatedError):
                 await self._count_bad()
 
@@ -204,17 +209,36 @@ class Conversation:
 
     async def _admitted(self, message: Envelope) -> MessageContext:
         """Return the context of a message. Raises ``A2AError`` for one that is refused."""
-        expires_at = self._context.caller.claims.get("exp")
-        if isinstance(expires_at, int | float) and time.time() >= expires_at:
-            raise CredentialsExpired(
-                "the credentials of this connection have expired: open another with new ones"
-            )
+        if self._refusal is not None:
+            raise self._refusal
+        if self._credentials is not None:
+            found = self._credentials.judge()
+            self._judged(found if isinstance(found, Caller) else await found)
         if self._guard is None:
             return self._context
         caller = await self._guard.admit(message, self._sender)
         return msgspec.structs.replace(
             self._context, caller=caller, is_signed=message.security is not None
         )
+
+    def _judged(self, caller: Caller) -> None:
+        """Take the caller as its credentials prove it now. Raises ``A2AError``."""
+        context = self._context
+        if caller == context.caller:
+            return
+        if caller.owner != context.caller.owner:
+            raise CredentialsExpired("the credentials of this connection are somebody else's now")
+        self._context = msgspec.structs.replace(context, caller=caller)
+        if self._guard is not None:
+            self._sender.caller = self._guard.sender(caller, context.address).caller
+
+    async def _expire(self, error: CredentialsExpired) -> None:
+        """End all that the credentials of the connection have begun here, and close it."""
+        if self._refusal is None:
+            self._refusal = error
+            self.peer.close()
+            await self._end(self._waiting)
+        await self._close_for("the credentials have expired")
 
     def _start(
         self, message: Envelope, context: MessageContext, measured: Measurement, size: int
@@ -290,7 +314,9 @@ class Conversation:
             measured.end("closed", size=size)
         except asyncio.CancelledError:
             measured.end("closed", size=size)
-            if self._is_draining and last is None and not is_silent:
+            if self._refusal is not None and not is_silent:
+                self._post_error(request, self._refusal)
+            elif self._is_draining and last is None and not is_silent:
                 self._post_error(request, shutting_down())
             raise
         except DeadlineExceeded as error:  # while it waited
@@ -391,6 +417,10 @@ class _Stream:
 
     def drain(self) -> None:
         """End it: its reader resumes on another replica."""
+        self._task.cancel()
+
+    def refuse(self, error: A2AError) -> None:
+        """End it: the connection is over (``_expire``)."""
         self._task.cancel()
 
 

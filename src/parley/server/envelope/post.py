@@ -27,6 +27,7 @@ from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.exchange import NotJson, ServedEndpoint, TooLarge
 from parley.server.http.media_types import base
+from parley.server.http.open_credentials import open_credentials
 from parley.server.http.responses import NO_STORE, reply, reply_without_body
 from parley.wire import sse
 from parley.wire.envelope.answers import error_response
@@ -228,6 +229,7 @@ class EnvelopePost:
         failure = await self._served.streams.serve(
             items(),
             CallContext(caller=context.caller, tenant=context.tenant),
+            credentials=open_credentials(self._served.identify, self._scope, self._context.caller),
             frame=lambda item: sse.frame(self._written(cast("Any", item.event)), item.seq),
             failed=lambda error: sse.frame(self._written(self._failed(error))),
             ends=lambda event: False,

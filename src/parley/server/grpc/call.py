@@ -35,6 +35,7 @@ from parley.server.grpc.limits import GrpcLimits
 from parley.server.grpc.restricted import NO_METHOD
 from parley.server.grpc.scope import HttpServer, scope_of
 from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
+from parley.server.http.open_credentials import OpenCredentials, open_credentials
 from parley.server.http.streams import is_input_required, shutting_down
 from parley.server.limits.rates import standings_of
 from parley.server.restrictions import Gate
@@ -131,6 +132,8 @@ class GrpcCall:
         self._echo: list[tuple[str, str]] = [("a2a-version", self._dialect.version)]
         self._task = asyncio.current_task()
         self._drained = False
+        self._credentials: OpenCredentials | None = None
+        self._refusal: A2AError | None = None
 
     async def answer(self) -> bytes:
         """Return the answer to a request, or abort the call with an error's status."""
@@ -173,7 +176,7 @@ class GrpcCall:
         try:
             call = await self._read_call()
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
-            with self._around.streams.registered(self, call.context):
+            with self._around.streams.registered(self, call.context, self._credentials):
                 if call.grant is not None:
                     await call.grant.settle()
                     self._echo += call.grant.fields
@@ -196,8 +199,9 @@ class GrpcCall:
             failure = error
         except asyncio.CancelledError:
             if self._drained and self._task is not None and self._task.uncancel() == 0:
+                failure = self._refusal
                 answers = self._operation.request is SendMessageRequest
-                if not started or (answers and is_input_required(last)):
+                if failure is None and (not started or (answers and is_input_required(last))):
                     failure = shutting_down()
             elif self._task is not None and self._task.cancelling():
                 raise
@@ -209,6 +213,11 @@ class GrpcCall:
             failure = log_unforeseen("a stream")
         if failure is not None:
             await self._abort(failure, started=started)
+
+    def refuse(self, error: A2AError) -> None:
+        """End the stream with an error."""
+        self._refusal = error
+        self.drain()
 
     def drain(self) -> None:
         """End the stream; its reader resumes on another replica."""
@@ -237,6 +246,8 @@ class GrpcCall:
         if identify is not None:
             named = identify(self._scope())
             caller = named if isinstance(named, Caller) else await named
+            if self._operation.streaming:
+                self._credentials = open_credentials(identify, self._scope(), caller)
         self._check_version(metadata.get("a2a-version", ""))
         settings = around.settings
         data = await limits.receive(self._context)

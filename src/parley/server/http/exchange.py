@@ -36,6 +36,7 @@ from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.hsts import AddedFields
 from parley.server.http.media_types import base
+from parley.server.http.open_credentials import open_credentials
 from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
@@ -335,6 +336,7 @@ class Exchange(ABC):
         return self.served.streams.serve(
             items,
             self.context,
+            credentials=open_credentials(self.served.identify, self.scope, self.context.caller),
             frame=lambda item: sse.frame(write_event(item), item[1], before, after),
             failed=lambda error: sse.frame(self.error_response(error)[1]),
             ends=codec.ends_stream,

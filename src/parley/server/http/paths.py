@@ -215,6 +215,13 @@ def _segments_after(segments: list[str], mount: str, prefix: Sequence[str]) -> l
     return segments[end:]
 
 
-def has_quoted_slash(raw_path: bytes) -> bool:
-    """Return whether a raw path has a slash that is part of a segment."""
-    return b"%2f" in raw_path.partition(b"?")[0].lower()
+def after_quoted_slash(raw_path: bytes) -> int:
+    """Return how many characters of the decoded path are of its first segment that has a slash, and
+    behind it; 0 without such a segment.
+    """
+    path = raw_path.partition(b"?")[0]
+    at = path.lower().find(b"%2f")
+    if at < 0:
+        return 0
+    behind = path[path.rfind(b"/", 0, at) + 1 :]
+    return len(unquote_to_bytes(behind).decode("utf-8", "replace"))

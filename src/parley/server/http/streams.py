@@ -19,6 +19,7 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 from parley.server.failures import log_unforeseen
+from parley.server.http.open_credentials import CredentialWatch, OpenCredentials
 from parley.server.http.responses import Headers
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.settings import Settings
@@ -59,7 +60,7 @@ class OpenStream:
     __slots__ = (
         "_answers_message", "_burst", "_comment", "_frames", "_headers", "_is_drained", "_is_gone",
         "_is_interrupted", "_is_waiting", "_keep_alive", "_last",
-        "_last_sent", "_limit", "_loop", "_send", "_task", "_timer",
+        "_last_sent", "_limit", "_loop", "_refusal", "_send", "_task", "_timer",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +83,7 @@ class OpenStream:
         self._burst = 0
         self._is_waiting = self._is_interrupted = False
         self._is_drained = self._is_gone = False
+        self._refusal: A2AError | None = None
         self._comment: asyncio.Task[None] | None = None
         self._last_sent = self._loop.time()
         self._timer = self._loop.call_later(self._keep_alive, self._on_keep_alive)
@@ -90,6 +92,11 @@ class OpenStream:
         """End the stream after what is being sent, cleanly unless that would mislead."""
         self._is_drained = True
         self._interrupt()
+
+    def refuse(self, error: A2AError) -> None:
+        """End the stream with an error after what is being sent."""
+        self._refusal = error
+        self.drain()
 
     def leave(self) -> None:
         """End the stream: its reader has gone."""
@@ -121,10 +128,12 @@ class OpenStream:
             return None
         if self._is_drained:
             misleads = self._answers_message and is_input_required(self._last)
-            error = shutting_down() if misleads else None
+            error = self._refusal or (shutting_down() if misleads else None)
         is_new = self._headers is not None and not self._frames
         if is_new and (error is not None or self._is_drained):
             return error or shutting_down()
+        if self._refusal is not None:
+            self._frames.clear()
         if error is not None:
             self._frames.append(failed(error))
         await self._write(self._taken_frames(), has_more=False)
@@ -312,9 +321,15 @@ class Drainable(Protocol):
         """End it, without an error."""
         ...
 
+    def refuse(self, error: A2AError) -> None:
+        """End it with an error."""
+        ...
+
 
 class Streams:
-    """The open streams of a server: bounded in number, and drained together."""
+    """The open streams of a server: bounded in number, drained together, and each refused when its
+    credentials end (``watch``).
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -322,18 +337,22 @@ class Streams:
             "streams are open", settings.max_streams, settings.caller_share
         )
         self._open: set[Drainable] = set()
+        self.watch = CredentialWatch()
 
     def drain(self) -> None:
         """End all streams, without an error: their readers resume on another replica."""
         for stream in list(self._open):
             stream.drain()
 
-    def registered(self, stream: Drainable, context: CallContext) -> AbstractContextManager[None]:
+    def registered(
+        self, stream: Drainable, context: CallContext, credentials: OpenCredentials | None = None
+    ) -> AbstractContextManager[None]:
         """Register an open stream, of any binding, while the context lasts.
 
-        To enter it raises ``OverloadedError`` when there are too many.
+        ``credentials`` are those that opened it. To enter it raises ``OverloadedError`` when there
+        are too many.
         """
-        return _Registered(self, stream, (context.tenant, context.caller.owner))
+        return _Registered(self, stream, (context.tenant, context.caller.owner), credentials)
 
     def add(self, stream: Drainable, caller: tuple[str, str]) -> None:
         """Add an open stream of a caller. Raises ``OverloadedError``."""
@@ -350,6 +369,7 @@ class Streams:
         items: AsyncIterator[StreamItem],
         context: CallContext,
         *,
+        credentials: OpenCredentials | None = None,
         frame: Callable[[StreamItem], bytes],
         failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
@@ -368,7 +388,7 @@ class Streams:
         """
         stream = OpenStream(self._settings, send, headers, answers_message=answers_message)
         try:
-            with self.registered(stream, context):
+            with self.registered(stream, context, credentials):
                 watching = _watch(receive, stream.leave)
                 try:
                     batches = batches_of(items, self._settings.send_buffer)
@@ -386,15 +406,26 @@ class Streams:
 class _Registered:
     """Keeps a stream among those that are open, as long as the context lasts."""
 
-    __slots__ = ("_caller", "_stream", "_streams")
+    __slots__ = ("_caller", "_credentials", "_stream", "_streams")
 
-    def __init__(self, streams: Streams, stream: Drainable, caller: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        stream: Drainable,
+        caller: tuple[str, str],
+        credentials: OpenCredentials | None,
+    ) -> None:
         self._streams = streams
         self._stream = stream
         self._caller = caller
+        self._credentials = credentials
 
     def __enter__(self) -> None:
         self._streams.add(self._stream, self._caller)
+        if self._credentials is not None:
+            self._streams.watch.add(self._credentials, self._stream.refuse)
 
     def __exit__(self, *error: object) -> None:
+        if self._credentials is not None:
+            self._streams.watch.remove(self._credentials)
         self._streams.remove(self._stream, self._caller)

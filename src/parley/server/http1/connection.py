@@ -16,7 +16,7 @@ from typing import Any
 from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import CONNECTION
+from parley.security.credentials.client_address import CONNECTION, network_of
 from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.chunked import ChunkedBody
@@ -63,7 +63,7 @@ class HttpConnection(asyncio.Protocol):
         "_ignores_input", "_is_ending", "_is_reading_paused", "_is_reserve_scheduled", "_known",
         "_last_data_at", "_last_unsent", "_loop", "_received", "_reserved", "_rest", "_scheme",
         "_server", "_serving", "_started_at", "_transport", "_writers", "client", "is_expecting",
-        "is_write_paused", "keeps_alive", "logs_access",
+        "is_write_paused", "keeps_alive", "logs_access", "network",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -73,6 +73,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = loop
         self.logs_access = serving.logs_access
         self.client: tuple[str, int] | None = None
+        self.network = ""
         self._server: tuple[str, int | None] | None = None
         self._scheme = "http"
         self._extensions: dict[str, Any] | None = None
@@ -118,12 +119,14 @@ class HttpConnection(asyncio.Protocol):
         if serving.proxies is not None and self.client is not None:
             # What proxies say replaces the address in a scope, so it is kept beside it.
             self._extensions = {**(self._extensions or {}), CONNECTION: {"client": self.client}}
+        address = self.client[0] if self.client else ""
+        self.network = network_of(address)
+        has_room = serving.connections.make_room(address, self.network)
         serving.connections.add(self)
-        if len(serving.connections) > serving.max_connections:
-            _log.debug("%s connections are all that this server accepts", serving.max_connections)
+        self._become_idle()
+        if not has_room:
+            _log.debug("%s: no connection is free, and none is idle", self.client)
             self._refuse(_OVERLOADED, _RETRY)
-            return
-        self._deadline.set(self._loop.time() + serving.idle_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the app, and release everything (transport callback)."""
@@ -142,6 +145,13 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """Let the transport close: the client has ended the connection (transport callback)."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection waits for a request, or for the rest of a head."""
+        return self._exchange is None and not (
+            self._is_in_body or self.is_write_paused or self._is_ending
+        )
 
     def shutdown(self) -> None:
         """Close after the answer under way: the server ends."""
@@ -485,6 +495,7 @@ class HttpConnection(asyncio.Protocol):
         self._started_at = 0.0
         self._last_unsent = 0
         self._deadline.set(self._loop.time() + self._serving.idle_timeout)
+        self._serving.connections.rest(self)
 
     def _await_body(self) -> None:
         """Give the client its time for a body, from now."""

@@ -89,6 +89,8 @@ class RequestHead:
 
     def _decide(self, name: bytes, value: bytes) -> None:
         if name == b"host":
+            if not value:
+                raise RequestRefused("an empty Host")
             self._hosts += 1
         elif name == b"content-length":
             if self.length != -1 or not value.isdigit() or len(value) > MAX_LENGTH_DIGITS:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from parley.security.credentials.client_address import KNOWN_PROXIES
+from parley.security.loopback import literal_address
 
 _DEFAULT = "127.0.0.1"
 _SCHEMES = ("http", "https", "ws", "wss")
@@ -50,8 +51,8 @@ class KnownProxies:
     ) -> tuple[Client | None, str]:
         """Return the client and the scheme of a request that came from ``client``.
 
-        The client is the last address in ``X-Forwarded-For`` that is no known proxy, else the
-        first one.
+        The client is the last entry of ``X-Forwarded-For`` that is no known proxy, else the first
+        one; ``client`` itself if that is no address.
         """
         if (client[0] if client else "") not in self:
             return client, scheme
@@ -69,7 +70,7 @@ class KnownProxies:
             first = hosts[0]
             if not self._knows_all:
                 first = next((each for each in reversed(hosts) if each[0] not in self), first)
-            if first[0]:
+            if literal_address(first[0]) is not None:
                 client = first
         return client, scheme
 

@@ -17,6 +17,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from parley.model.errors import OverloadedError
+from parley.security.credentials.client_address import network_of
 from parley.server.access_log import log_request
 from parley.server.websocket.denial import DENIAL, short
 from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
@@ -68,14 +69,17 @@ class SocketConnection(asyncio.Protocol):
         "_accept", "_address", "_backlog", "_connections", "_denial", "_disconnect", "_frames",
         "_is_closed", "_is_connect_received", "_is_heard", "_is_reading_paused", "_is_text",
         "_is_write_paused", "_logged", "_message", "_partial", "_pong", "_received", "_reserved",
-        "_serving", "_subprotocols", "_task", "_transport", "_unread", "_writers",
+        "_serving", "_subprotocols", "_task", "_transport", "_unread", "_writers", "network",
     )  # fmt: skip
+
+    is_idle = False
+    """A WebSocket waits for both sides: it is not closed for another connection."""
 
     def __init__(self, serving: SocketServing, transport: asyncio.Transport) -> None:
         self._serving = serving
         self._transport = transport
         self._accept = b""
-        self._address = ""
+        self._address = self.network = ""
         self._subprotocols: tuple[str, ...] = ()
         self._connections: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -105,10 +109,11 @@ class SocketConnection(asyncio.Protocol):
         transport = self._transport
         transport.set_protocol(self)
         transport.set_write_buffer_limits(_WRITE_BUFFER)
-        self._connections = handed.connections
-        self._connections.add(self)
         client = transport.get_extra_info("peername")
         self._address = client[0] if isinstance(client, tuple) else ""
+        self.network = network_of(self._address)
+        self._connections = handed.connections
+        self._connections.add(self)
         if handed.logs_access:
             self._logged = handed.scope
         try:
