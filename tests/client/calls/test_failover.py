@@ -321,13 +321,16 @@ async def test_a_stream_that_has_begun_is_taken_up_where_it_can_be() -> None:
             await exchange.open_stream()
             await exchange.chunk(exchange.frame({"task": task("WORKING")}))
             exchange.reset()
+        elif exchange.call["method"] == "GetTask":
+            await exchange.result(task("WORKING"))
         else:
             await status(404)(exchange)
 
     async with line(agent, at(ONE, "/a"), at(ONE, "/b"), retries=AT_ONCE) as (remote, server):
         states = [event.status.state async for event in remote.stream("go")]
         assert states == [TaskState.WORKING, TaskState.COMPLETED]
-        assert paths(server) == ["/a", "/a", "/b"]
+        assert server.calls == ["SendStreamingMessage", "GetTask", *["SubscribeToTask"] * 2]
+        assert paths(server) == ["/a", "/a", "/a", "/b"]
 
 
 async def test_a_pinned_interface_has_no_other(dead: str) -> None:
