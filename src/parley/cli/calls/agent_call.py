@@ -18,6 +18,7 @@ from parley.cli.program import invocation
 from parley.cli.settings.table import CommandSettings
 from parley.client import RemoteAgent, connect
 from parley.client.auth.errors import TokenRefused
+from parley.client.auth.selection import describe, is_unreadable
 from parley.client.bindings.binding import canonical
 from parley.client.bindings.http import HttpTransport
 from parley.client.bindings.tls import Tls
@@ -267,6 +268,10 @@ class AgentCall:
         if self.settings.bearer or self.settings.api_key:
             self._warn_without_scheme(agent.card)
             self._warn_if_plaintext(chosen.url)
+        elif not (self.headers or agent.has_credentials) and is_unreadable(agent.card):
+            self.output.warn(
+                f"the agent wants {describe(agent.card)}; it is called without credentials"
+            )
 
     def require_scheme(self, card: AgentCard) -> None:
         """Raise ``UsageFailure`` for a credential without a scheme on the card (§12.4)."""
