@@ -70,7 +70,14 @@ class NoCommonInterface(ClientError):
 
 
 class NoCommonVersion(NoCommonInterface):
-    """The card has a binding that this client supports, but only in other protocol versions."""
+    """The card has a binding that this client supports, but only in other protocol versions.
+
+    ``versions`` are those that could be asked for instead.
+    """
+
+    def __init__(self, message: str, *, versions: tuple[str, ...] = ()) -> None:
+        self.versions = versions
+        super().__init__(message)
 
 
 class OriginNotTrusted(ClientError):

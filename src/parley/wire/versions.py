@@ -64,13 +64,16 @@ def requested(version: str) -> str:
 def supported_for(version: str) -> str | None:
     """Return the supported version that fits a ``protocolVersion`` or a version header, if any.
 
-    A later 1.x is served and called in 1.0, of which it is a superset.
+    A later 1.x is served and called in 1.0, of which it is a superset, and 0.2, whose methods have
+    the same names and members, in 0.3. Those of 0.1 are others.
     """
     match = _VERSION.fullmatch(version.strip())
     if match is None:
         return LATEST if version.strip() == "1" else None
     if match[1] in SUPPORTED_VERSIONS:
         return match[1]
+    if match[1] == "0.2":
+        return "0.3"
     return LATEST if match[1].startswith("1.") else None
 
 

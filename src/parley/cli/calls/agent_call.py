@@ -404,7 +404,7 @@ class AgentCall:
             case NoCommonVersion():
                 # The protocol's own error name, though no server raised it here (§11.4).
                 return CommandFailure(
-                    VersionNotSupportedError.__name__, str(error), hint=self._version_hint()
+                    VersionNotSupportedError.__name__, str(error), hint=_version_hint(error)
                 )
             case NoCommonInterface():
                 return CommandFailure(
@@ -442,12 +442,6 @@ class AgentCall:
                 "running there? Serve one with parley serve agent.py, or name another with -a"
             )
         return "is the agent running, and the address right?"
-
-    def _version_hint(self) -> str:
-        older = [version for version in SUPPORTED_VERSIONS if version != self.version]
-        if self.settings.a2a_version is None:
-            return f"if the agent speaks it, allow an older version: --a2a-version {older[0]}"
-        return f"see what it offers: {self.command('card get', '--verbose')}"
 
     def _protocol_hint(self, error: A2AError) -> str:
         debug_hint = "--debug shows the exchange with the agent"
@@ -516,6 +510,12 @@ class AgentCall:
         if takes_bearer and not takes_key:
             return "set A2ACLI_BEARER to the token, or give --bearer"
         return "set A2ACLI_BEARER or A2ACLI_API_KEY, or give --bearer or --api-key"
+
+
+def _version_hint(error: NoCommonVersion) -> str:
+    if error.versions:
+        return f"call it in a version that it offers: --a2a-version {error.versions[0]}"
+    return f"parley speaks {' and '.join(SUPPORTED_VERSIONS)}; the agent offers neither"
 
 
 def _accepted_credentials(card: AgentCard) -> tuple[bool, bool]:

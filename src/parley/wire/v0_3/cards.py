@@ -197,7 +197,9 @@ def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for each in (main, *(more if isinstance(more, list) else ())):
         if isinstance(each, dict) and isinstance(each.get("url"), str) and each["url"]:
-            url, binding = each["url"], each.get("transport") or _JSONRPC
+            # Some cards name it as 1.0 does.
+            binding = each.get("transport") or each.get("protocolBinding") or _JSONRPC
+            url = each["url"]
             found.setdefault(
                 (str(url), str(binding)),
                 {
