@@ -54,3 +54,132 @@ def test_the_hint_for_a_version_leads_to_one_that_is_offered(parley, agent):
 
 
 OLD_STATUS = {"state": "completed"}
+
+
+# -- card validate ---------------------------------------------------------------------------------
+
+SKILL = {"id": "s", "name": "S", "description": "", "tags": []}
+OLD = {
+    "protocolVersion": "0.3.0",
+    "name": "Old",
+    "description": "",
+    "version": "1",
+    "url": "https://agents.example",
+    "capabilities": {},
+    "defaultInputModes": ["text/plain"],
+    "defaultOutputModes": ["text/plain"],
+    "skills": [SKILL],
+}
+NEW = {
+    **{name: value for name, value in OLD.items() if name not in ("url", "protocolVersion")},
+    "supportedInterfaces": [
+        {"url": "https://a.example", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    ],
+}
+
+
+def faults(parley, folder: Path, members: Any) -> set[str]:
+    """What is said of a card, a line each; none if it is valid."""
+    ran = parley("card", "validate", "-a", written(folder, members), "-o", "json")
+    assert "more)" not in ran.stderr
+    if ran.status == 0:
+        return set()
+    assert ran.error["code"] == "A2ACLI_ERR_CARD_INVALID"
+    first, *lines = ran.error["message"].split("\n")
+    assert first == "the card is not valid:"
+    return set(lines)
+
+
+def missing(*names: str) -> set[str]:
+    return {f"{name}: required, but missing" for name in names}
+
+
+def without_hints(lines: set[str]) -> set[str]:
+    return {line.partition(" (unknown here")[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        OLD,
+        NEW,
+        {**OLD, **NEW},
+        # As in cards of the official samples.
+        {**OLD, "provider": {"organization": "A", "url": "http://www.a-2.example"}},
+        {**OLD, "iconUrl": "http://a.example/icon.png", "url": "https://a.example/?auth=none"},
+        {**NEW, "documentationUrl": "http://a.example/docs"},
+        {**OLD, "securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X"}}},
+    ],
+)
+def test_a_card_with_what_its_version_requires_is_valid(parley, tmp_path, members):
+    assert faults(parley, tmp_path, members) == set()
+
+
+@pytest.mark.parametrize("name", [*OLD])
+def test_a_required_member_of_0_3_is_missed(parley, tmp_path, name):
+    members = {each: value for each, value in OLD.items() if each != name}
+    expected = missing("supportedInterfaces") if name == "url" else missing(name)
+    assert without_hints(faults(parley, tmp_path, members)) == expected
+
+
+@pytest.mark.parametrize("name", [*NEW])
+def test_a_required_member_of_1_0_is_missed(parley, tmp_path, name):
+    members = {each: value for each, value in NEW.items() if each != name}
+    assert without_hints(faults(parley, tmp_path, members)) == missing(name)
+
+
+def test_everything_is_said_at_once_and_as_the_card_names_it(parley, tmp_path):
+    shared = {"description", "capabilities", "skills", "defaultInputModes", "defaultOutputModes"}
+    url = "https://a.example"
+    three = faults(parley, tmp_path, {"name": "A", "url": url, "version": "1"})
+    assert three == missing(*shared, "protocolVersion")
+    of_none = missing(*shared, "name", "version", "supportedInterfaces")
+    assert without_hints(faults(parley, tmp_path, {})) == of_none
+    assert faults(parley, tmp_path, {**OLD, "url": "/x"}) == {"url: '/x' is not absolute"}
+    lines = faults(
+        parley,
+        tmp_path,
+        {
+            **OLD,
+            "url": "http://a.example",
+            "additionalInterfaces": [{"url": "/x", "transport": "JSONRPC"}, {"url": url}],
+            "skills": [SKILL, {"id": "s"}],
+            "securitySchemes": {"k": {"type": "apiKey", "in": "body"}, "h": {"type": "hmac"}},
+            "security": [{"other": []}],
+            "capabilities": {"streaming": "yes"},
+        },
+    )
+    expected = {
+        "url: http://a.example is not encrypted",
+        "additionalInterfaces[0].url: '/x' is not absolute",
+        "additionalInterfaces[1].transport: required, but missing",
+        "skills[1].name: required, but missing",
+        "skills[1].id: 's' is the id of another skill",
+        "securitySchemes.k: name is required, but missing; in: expected one of header",
+        "securitySchemes.h.type: expected one of apiKey",
+        "security[0]: 'other' is not among the securitySchemes",
+        "capabilities.streaming: expected true or false",
+    }
+    for each in expected:
+        assert any(line.startswith(each) for line in lines), each
+
+
+def test_members_of_0_3_in_a_card_of_1_0_are_named(parley, tmp_path):
+    scheme = {"type": "apiKey", "in": "header", "name": "X"}
+    secured = {"securitySchemes": {"k": scheme}, "security": [{"k": []}]}
+    lines = faults(parley, tmp_path, {**NEW, **secured})
+    assert "security: version 1.0 has this as securityRequirements" in lines
+    assert any(line.startswith("securitySchemes.k: a security scheme has") for line in lines)
+    interface = {"url": "https://a.example", "transport": "JSONRPC", "protocolVersion": "1.0"}
+    assert faults(parley, tmp_path, {**NEW, "supportedInterfaces": [interface]}) == {
+        "supportedInterfaces[0].protocolBinding: required, but missing (unknown here: 'transport')"
+    }
+
+
+@pytest.mark.parametrize("members", [OLD, NEW, {"name": "A"}])
+def test_a_card_behind_a_byte_order_mark_is_read(parley, tmp_path, members):
+    path = tmp_path / "bom.json"
+    path.write_text(json.dumps(members), encoding="utf-8-sig")
+    ran = parley("card", "validate", "-a", str(path))
+    assert ran.status == (1 if members == {"name": "A"} else 0)
+    assert "JSON" not in ran.stderr

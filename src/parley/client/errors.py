@@ -45,7 +45,14 @@ class CardNotFound(ClientError):
 
 
 class CardInvalid(ClientError):
-    """The reference leads to something that is not an agent card."""
+    """The reference leads to something that is not an agent card.
+
+    ``raw`` is what was found, if it is JSON.
+    """
+
+    def __init__(self, message: str, *, raw: bytes = b"") -> None:
+        self.raw = raw
+        super().__init__(message)
 
 
 class CardNotTrusted(ClientError):

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from parley.model.cards import AgentCard
 from parley.model.errors import FieldViolation, VersionNotSupportedError
+from parley.model.struct import A2AStruct
 from parley.wire.dialect import Dialect
 from parley.wire.json import protojson
 from parley.wire.json.tolerance import logging_problems
@@ -82,6 +83,13 @@ def write_card(card: AgentCard, version: str = "") -> bytes:
     package = import_module(_PACKAGES[version] if version == LATEST else _PACKAGES["0.3"])
     write = package.write_card if version else package.write_merged_card
     return cast("bytes", write(card))
+
+
+def card_schema(version: str) -> type[A2AStruct]:
+    """Return the type whose members are those of a card of a version."""
+    return (
+        AgentCard if version == LATEST else import_module(f"{_PACKAGES[version]}.card_schema").Card
+    )
 
 
 def read_card(members: dict[str, Any]) -> AgentCard:
