@@ -183,3 +183,26 @@ def test_a_card_behind_a_byte_order_mark_is_read(parley, tmp_path, members):
     ran = parley("card", "validate", "-a", str(path))
     assert ran.status == (1 if members == {"name": "A"} else 0)
     assert "JSON" not in ran.stderr
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send", "hi"),
+        ("task", "get", "t-1"),
+        ("task", "list"),
+        ("card", "get"),
+        ("card", "validate"),
+    ],
+)
+def test_a_transport_that_does_not_exist_is_refused(parley, tmp_path, words):
+    path = written(tmp_path, NEW)
+    for typo in ("jsonrcp", "grpc,jsonrcp"):
+        ran = parley(*words, "-a", path, "--transport", typo)
+        assert ran.status == 2
+        assert "'jsonrcp' is no binding that is known here; there are JSONRPC, HTTP+JSON, GRPC" in (
+            ran.stderr
+        )

@@ -37,6 +37,7 @@ from parley.client.errors import AuthenticationRequired
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.struct import A2AStruct
+from parley.model.words import an
 from parley.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -439,7 +440,7 @@ def credentials_of(auth: Any) -> tuple[Credential, ...] | None:
         if not isinstance(each, Credential):
             raise TypeError(
                 "auth takes credentials of parley.client.auth, such as Bearer(token) or "
-                f"ClientCredentials(...), or a list of them, not a {type(each).__name__}"
+                f"ClientCredentials(...), or a list of them, not {an(type(each).__name__)}"
             )
     return given
 
