@@ -194,7 +194,7 @@ def test_a_preference_is_ordered_and_what_is_not_offered_is_skipped(parley, read
         ready.interface(protocolBinding="HTTP+JSON", url=f"{ready.url}/rest"),
         ready.interface(),
     ]
-    flags = ("--transport", "smoke", "--transport", "jsonrpc", "--transport", "rest")
+    flags = ("--transport", "grpc", "--transport", "jsonrpc", "--transport", "rest")
     assert get(parley, ready, *flags).status == 0
     assert ready.asked[-1].path == "/rpc"
     ready.card["supportedInterfaces"] = [ready.interface()]

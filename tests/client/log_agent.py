@@ -106,7 +106,8 @@ class LogAgent:
                 self.last_event_ids.append(exchange.headers.get("last-event-id"))
                 await self.subscribe(exchange)
             case "GetTask":
-                await exchange.result(plain(fold_of(self.log)))
+                happened = len(self.log) if self.numbered else self.at or len(self.log)
+                await exchange.result(plain(fold_of(self.log[:happened])))
             case other:
                 raise AssertionError(f"nobody was to call {other}")
 
@@ -128,7 +129,9 @@ class LogAgent:
     async def stream(self, exchange: Exchange, events: list[Event], after: int) -> None:
         frames = self.frames(exchange, events, after)
         cut = self.cuts.pop(0) if self.cuts else None
-        if cut is not None:
+        if cut is None:
+            self.at = len(self.log)
+        else:
             whole = sum(sum(len(f) for f in frames[: n + 1]) <= cut for n in range(len(frames)))
             self.at = max(self.at, after + whole)
         body = b"".join(frames)

@@ -16,12 +16,22 @@ from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 
 from .counterpart import agent
-from .environments import GO_2_4, JS_0_3, JS_1_3, PYTHON_0_3, PYTHON_1_3, NotMade, command
+from .environments import (
+    GO_2_4,
+    JS_0_3,
+    JS_1_3,
+    PYTHON_0_3,
+    PYTHON_0_3_LAST,
+    PYTHON_1_3,
+    NotMade,
+    command,
+)
 from .official_caller import Process, official_process
 
 PEERS = {
     "python-1.3": (PYTHON_1_3, "python_1_3.py"),
     "python-0.3": (PYTHON_0_3, "python_0_3.py"),
+    "python-0.3.26": (PYTHON_0_3_LAST, "python_0_3.py"),
     "js-1.3": (JS_1_3, "js_1_3.cjs"),
     "js-0.3": (JS_0_3, "js_0_3.cjs"),
     "go-2.4": (GO_2_4, "go"),

@@ -48,6 +48,7 @@ from parley.model.schemes import (
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
+from parley.model.words import an
 from parley.security.schemes.scheme import Scheme
 from parley.server.endpoint import REDIRECT
 from parley.store.events import StepResult
@@ -111,7 +112,7 @@ def need_of(
             raise TypeError(
                 "oauth is an AuthorizationCode of parley.client.auth, as in "
                 "oauth=AuthorizationCode('my-app', secret, issuer='https://id.example.com'), "
-                f"not a {type(oauth).__qualname__}"
+                f"not {an(type(oauth).__qualname__)}"
             )
         if scheme is not None:
             raise ValueError("give oauth=, whose flow is the scheme, or scheme=, but not both")

@@ -40,6 +40,7 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.schemes import SecurityScheme
 from parley.model.tasks import Task, TaskState
+from parley.model.words import an
 from parley.security.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -457,7 +458,7 @@ class Turn(TurnFacts):
                     result = await self._attempt.runner.in_thread(function, *args, **kwargs)
                     if isinstance(result, Awaitable):
                         result = await result
-                what = f"step {key!r} returned a {type(result).__qualname__}"
+                what = f"step {key!r} returned {an(type(result).__qualname__)}"
                 data = kept(result, kind, what=what, hint=", or declare what the function returns")
                 await self._attempt.keep_result(key, data)
             return read(data, kind)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
-from parley.model.cards import AgentCard
+from msgspec import inspect
+
 from parley.model.errors import A2AError
 from parley.security.exposed_secrets import exposed, plain_urls
 from parley.wire import versions
 from parley.wire.json import protojson
-from parley.wire.json.tolerance import collecting_problems
+from parley.wire.json.problems import MAX_PROBLEMS
+
+Fault = tuple[str, str]
 
 
 def exposures(raw: bytes) -> list[str]:
@@ -29,39 +34,124 @@ def exposures(raw: bytes) -> list[str]:
 
 
 def problems(raw: bytes) -> list[str]:
-    """Return the problems of a card; none if it is valid.
+    """Return all problems of a card, with its members' names; none if it is valid.
 
-    Unknown members are allowed. Everything else that a client only tolerates, such as an unreadable
-    security scheme, is a problem.
+    A card is valid if it has what the specification of its version requires. One with the members
+    of both versions is checked against both. Unknown members are allowed.
     """
     members = json.loads(raw)
+    is_latest = "supportedInterfaces" in members or "supported_interfaces" in members
+    is_old = "url" in members and str(members.get("protocolVersion", "0")).startswith("0")
+    found: dict[Fault, None] = {}
+    if is_latest or not is_old:
+        found |= dict.fromkeys(_of_latest(members))
+    if is_old:
+        found |= dict.fromkeys(_of_0_3(members))
+    found |= dict.fromkeys(_of_both(members))
+    return [f"{path}: {text}" if path else text for path, text in found]
+
+
+def _of_latest(members: dict[str, Any]) -> Iterator[Fault]:
+    yield from _of_schema(members, versions.LATEST)
+    interfaces = members.get("supportedInterfaces", members.get("supported_interfaces"))
+    if interfaces == []:
+        yield "supportedInterfaces", "there is none, so the agent cannot be called"
+    for path, each in _objects(interfaces, "supportedInterfaces"):
+        binding = each.get("protocolBinding", each.get("protocol_binding"))
+        yield from _of_address(f"{path}.url", each.get("url"), binding)
+    if "url" not in members:
+        for path, secured in _secured(members):
+            if "security" in secured:
+                yield f"{path}security", "version 1.0 has this as securityRequirements"
+
+
+def _of_0_3(members: dict[str, Any]) -> Iterator[Fault]:
+    yield from _of_schema(members, "0.3")
+    yield from _of_address("url", members.get("url"), members.get("preferredTransport", "JSONRPC"))
+    for path, each in _objects(members.get("additionalInterfaces"), "additionalInterfaces"):
+        yield from _of_address(f"{path}.url", each.get("url"), each.get("transport"))
+
+
+def _of_both(members: dict[str, Any]) -> Iterator[Fault]:
+    ids: list[Any] = []
+    for path, skill in _objects(members.get("skills"), "skills"):
+        if skill.get("id") and skill["id"] in ids:
+            yield f"{path}.id", f"{skill['id']!r} is the id of another skill"
+        ids.append(skill.get("id"))
+    schemes = members.get("securitySchemes")
+    declared = schemes if isinstance(schemes, dict) else {}
+    for path, secured in _secured(members):
+        for name in ("securityRequirements", "security"):
+            for place, need in _objects(secured.get(name), path + name):
+                named = need.get("schemes") if "schemes" in need else need
+                for each in named if isinstance(named, dict) else ():
+                    if each not in declared:
+                        yield place, f"{each!r} is not among the securitySchemes"
+
+
+def _of_schema(members: dict[str, Any], version: str) -> Iterator[Fault]:
+    """Yield what is wrong with members, and which required ones are missing."""
+    kind = versions.card_schema(version)
+    wrong: list[Fault] = []
     try:
-        if "supportedInterfaces" in members:
-            card = protojson.decode(raw, AgentCard)
-        else:
-            with collecting_problems() as notes:
-                card = versions.read_card(members)
-            if notes:
-                return [f"{path}: {text}" if path else text for path, text in notes]
+        protojson.read(members, kind)
     except A2AError as error:
-        return [f"{wrong.field}: {wrong.description}" for wrong in error.violations] or [
-            error.message
-        ]
-    found: list[str] = []
-    if not card.supported_interfaces:
-        found.append("supportedInterfaces: there is none, so the agent cannot be called")
-    for index, offered in enumerate(card.supported_interfaces):
-        parts = urlsplit(offered.url)
-        binding = offered.protocol_binding.upper()
-        schemes = ("http", "https") if binding in ("JSONRPC", "HTTP+JSON") else (parts.scheme,)
-        is_absolute = bool(parts.scheme and parts.hostname) and parts.scheme in schemes
-        if binding != "GRPC" and not is_absolute:
-            found.append(f"supportedInterfaces[{index}].url: {offered.url!r} is not absolute")
-    for index, skill in enumerate(card.skills):
-        if any(other.id == skill.id for other in card.skills[:index]):
-            found.append(f"skills[{index}].id: {skill.id!r} is the id of another skill")
-    required = {name for need in card.security_requirements for name in need.schemes}
-    unknown = sorted(required - card.security_schemes.keys())
-    return found + [
-        f"securityRequirements: {n!r} is not among the securitySchemes" for n in unknown
-    ]
+        wrong = [(each.field, each.description) for each in error.violations]
+    yield from wrong
+    if len(wrong) >= MAX_PROBLEMS:
+        yield "", f"more values may be wrong than these {MAX_PROBLEMS}: mend them and check again"
+    known = {path for path, _ in wrong}
+    for path in _missing(inspect.type_info(kind), members, ""):
+        if path not in known:
+            yield path, "required, but missing"
+
+
+def _missing(info: inspect.Type, value: Any, path: str) -> Iterator[str]:
+    """Yield the required members that a value lacks, also those that writers of ProtoJSON omit."""
+    match info:
+        case inspect.StructType() if isinstance(value, dict):
+            for field in info.fields:
+                name = field.encode_name if field.encode_name in value else field.name
+                held = value.get(name)
+                where = f"{path}.{field.encode_name}".lstrip(".")
+                if held is not None:
+                    yield from _missing(field.type, held, where)
+                elif field.required:
+                    yield where
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from _missing(each, value, path)
+        case inspect.VarTupleType(item_type=item) if isinstance(value, list):
+            for index, each in enumerate(value):
+                yield from _missing(item, each, f"{path}[{index}]")
+        case inspect.DictType(value_type=item) if isinstance(value, dict):
+            for name, each in value.items():
+                yield from _missing(item, each, f"{path}.{name}")
+
+
+def _of_address(path: str, url: Any, binding: Any) -> Iterator[Fault]:
+    if not isinstance(url, str) or not url:
+        return  # the schema says so
+    try:
+        parts = urlsplit(url)
+        is_absolute = bool(parts.scheme and parts.hostname)
+    except ValueError:
+        parts, is_absolute = urlsplit(""), False
+    binding = str(binding).upper()
+    if binding in ("JSONRPC", "HTTP+JSON"):
+        is_absolute = is_absolute and parts.scheme in ("http", "https")
+    if binding != "GRPC" and not is_absolute:
+        yield path, f"{url!r} is not absolute"
+
+
+def _secured(members: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the card and its skills, which may require credentials, with what their paths begin."""
+    yield "", members
+    for path, skill in _objects(members.get("skills"), "skills"):
+        yield f"{path}.", skill
+
+
+def _objects(items: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield f"{path}[{index}]", item

@@ -31,6 +31,7 @@ from parley.client.origin import Origin
 from parley.extensions.in_task_authorization import AuthRequest, auth_request
 from parley.model.parts import Message
 from parley.model.tasks import Task
+from parley.model.words import an
 from parley.security.loopback import is_loopback
 
 TIMEOUT = 30.0
@@ -147,7 +148,7 @@ async def _content(
     if not isinstance(given, str) or not given:
         raise TypeError(
             "a credential is a token or an API key (text), a user and a password (two texts), a "
-            f"token response (a dict), or one of parley.client.auth, not a {type(given).__name__}"
+            f"token response (a dict), or one of parley.client.auth, not {an(type(given).__name__)}"
         )
     return {"api_key" if kind_of(request) == "api_key" else "access_token": given}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from parley.client.auth.authorizer import Authorizer, certificate_in, credentials_of
 from parley.client.auth.credential import Credential
 from parley.client.auth.credentials import Credentials
-from parley.client.bindings.binding import Binding, binding_class
+from parley.client.bindings.binding import Binding, binding_class, check_binding
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.bindings.tls import Tls
 from parley.client.calls.failover import FailoverBinding
@@ -86,6 +86,8 @@ class Connection:
         )
         self._trusted = tuple(map(Origin.parse, trust_origins))
         self._egress = Egress().adding(allow_private_files, option="allow_private_files")
+        for name in (binding,) * bool(binding) if isinstance(binding, str) else binding:
+            check_binding(name)
         self._binding = binding
         self._version = _supported(version)
         self._timeout = timeout
@@ -309,8 +311,8 @@ def connect(
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``CardNotTrusted``, ``NoCommonInterface``,
     ``OriginNotTrusted``, ``NotEncrypted``, ``AuthenticationRequired``, ``Unreachable``. Raises
-    ``ValueError`` for an unsupported version, a header that the client sets itself, an invalid
-    token or key, and an invalid origin.
+    ``ValueError`` for an unknown binding, an unsupported version, a header that the client sets
+    itself, an invalid token or key, and an invalid origin.
     """
     return Connection(
         reference,

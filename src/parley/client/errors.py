@@ -45,7 +45,14 @@ class CardNotFound(ClientError):
 
 
 class CardInvalid(ClientError):
-    """The reference leads to something that is not an agent card."""
+    """The reference leads to something that is not an agent card.
+
+    ``raw`` is what was found, if it is JSON.
+    """
+
+    def __init__(self, message: str, *, raw: bytes = b"") -> None:
+        self.raw = raw
+        super().__init__(message)
 
 
 class CardNotTrusted(ClientError):
@@ -70,7 +77,14 @@ class NoCommonInterface(ClientError):
 
 
 class NoCommonVersion(NoCommonInterface):
-    """The card has a binding that this client supports, but only in other protocol versions."""
+    """The card has a binding that this client supports, but only in other protocol versions.
+
+    ``versions`` are those that could be asked for instead.
+    """
+
+    def __init__(self, message: str, *, versions: tuple[str, ...] = ()) -> None:
+        self.versions = versions
+        super().__init__(message)
 
 
 class OriginNotTrusted(ClientError):

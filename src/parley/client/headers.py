@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from parley.model.words import an
+
 # Headers that only the client sets, and the option for each.
 _RESERVED = {
     "a2a-version": "say it with version=",
@@ -48,7 +50,7 @@ def split_headers(headers: Mapping[str, str] | None) -> tuple[dict[str, str], li
 def check_secret(what: str, value: str | None) -> None:
     """Raise ``TypeError`` or ``ValueError`` for a secret that no header can carry."""
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{what} is a text, unlike a {type(value).__name__}")
+        raise TypeError(f"{what} is a text, unlike {an(type(value).__name__)}")
     if value and not _is_valid_value(value):
         raise ValueError(
             f"no request can carry {what}: it has a control character, such as a line's end"

@@ -18,6 +18,7 @@ from parley.model.parts import Message, Part, Role
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Task
+from parley.model.words import an
 
 Content = str | bytes | Path | Part | dict[str, Any]
 """The content of one part: text, bytes, a file, a ready part, or data."""
@@ -46,7 +47,7 @@ def to_part(content: object) -> Part:
     if isinstance(content, dict | list):
         return Part(data=content)
     raise TypeError(
-        f"a {type(content).__name__} cannot be sent; use a str, bytes, a Path, a dict or a Part"
+        f"{an(type(content).__name__)} cannot be sent; use a str, bytes, a Path, a dict or a Part"
     )
 
 

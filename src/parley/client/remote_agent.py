@@ -44,7 +44,7 @@ from parley.client.retry import Retry
 from parley.model.backoff import Backoff
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
-from parley.model.errors import UnsupportedOperationError
+from parley.model.errors import A2AError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS, A, ExtensionMethod, Q
 from parley.model.parts import Artifact, Message, Part
 from parley.model.requests import (
@@ -479,7 +479,7 @@ class RemoteAgent:
                         last_message = event.status.message or last_message
                     if stream.is_settled:
                         return True, last_message
-        except (UnsupportedOperationError, ClientError):
+        except (A2AError, ClientError):  # without a stream the task is polled
             return False, last_message
         return False, last_message
 

@@ -21,6 +21,7 @@ from parley.model.parts import Artifact, Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.model.words import an
 
 log = logging.getLogger("parley.extensions")
 
@@ -181,7 +182,7 @@ def _checked(made: Any, before: Any) -> Any:
         return before
     kind = type(before)
     if type(made) is not kind:
-        raise TypeError(f"expected a {kind.__name__}, got a {type(made).__name__}")
+        raise TypeError(f"expected {an(kind.__name__)}, got {an(type(made).__name__)}")
     _check_same(made, before, _UNCHANGEABLE[kind])
     if kind is SendMessageRequest:
         _check_same(made.message, before.message, _UNCHANGEABLE[Message])
@@ -201,7 +202,7 @@ def _checked(made: Any, before: Any) -> Any:
 def _check_same(made: Any, before: Any, fields: Sequence[str]) -> None:
     for field in fields:
         if getattr(made, field) != getattr(before, field):
-            raise ValueError(f"{field} of a {type(before).__name__} cannot be changed")
+            raise ValueError(f"{field} of {an(type(before).__name__)} cannot be changed")
 
 
 def _failed(extension: Extension, hook: str) -> NoReturn:

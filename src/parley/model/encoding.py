@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.model.struct import Timestamp
+from parley.model.words import an
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ def to_wire(value: Any) -> Any:
     """Return the JSON form of a value that msgspec does not know by itself."""
     if isinstance(value, Timestamp):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    raise TypeError(f"{an(type(value).__name__)} cannot be written as JSON")
 
 
 def from_wire(kind: type, value: Any) -> Any:
@@ -27,7 +28,7 @@ def from_wire(kind: type, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError("expected a timestamp such as 2026-01-31T12:00:00.000Z")
         return Timestamp.parse(value)
-    raise TypeError(f"a {kind.__name__} cannot be read from JSON")
+    raise TypeError(f"{an(kind.__name__)} cannot be read from JSON")
 
 
 encode = msgspec.json.Encoder(enc_hook=to_wire).encode

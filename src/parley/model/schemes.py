@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from parley.model.struct import A2AStruct, freeze
 
+LOCATIONS = ("header", "query", "cookie")
+"""Where an API key is sent."""
+
 
 class StringList(A2AStruct, frozen=True, kw_only=True):
     """A list of strings; in a security requirement, the scopes of one scheme."""
@@ -26,6 +29,11 @@ class APIKeySecurityScheme(A2AStruct, frozen=True, kw_only=True):
     description: str = ""
     location: str
     name: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it says where a key goes."""
+        return bool(self.name) and self.location in LOCATIONS
 
 
 class HTTPAuthSecurityScheme(A2AStruct, frozen=True, kw_only=True):

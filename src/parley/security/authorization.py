@@ -16,6 +16,7 @@ import msgspec
 from parley.model.errors import A2AError, InternalError, PermissionDeniedError, UnauthenticatedError
 from parley.model.incident import log_incident
 from parley.model.service import Caller
+from parley.model.words import an
 from parley.security.schemes.scheme import Granted, Security, caller_proved_by
 
 log = logging.getLogger("parley.security")
@@ -200,7 +201,7 @@ async def decision(policy: Policy, access: Access) -> bool:
             allowed = await allowed
         if allowed is True or allowed is False:
             return allowed is True
-        raise TypeError(f"a policy returns True or False, not a {type(allowed).__name__}")
+        raise TypeError(f"a policy returns True or False, not {an(type(allowed).__name__)}")
     except A2AError:
         raise
     except Exception:

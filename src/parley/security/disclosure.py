@@ -13,6 +13,7 @@ from parley.model.cards import AgentInterface
 from parley.model.envelope.messages import BINDING as ENVELOPE
 from parley.model.incident import log_incident
 from parley.model.service import Caller
+from parley.model.words import an
 
 log = logging.getLogger("parley.security")
 
@@ -50,7 +51,7 @@ class Listing(msgspec.Struct, frozen=True):
             allowed: object = self.allows(caller)
             if allowed is True or allowed is False:
                 return allowed is True
-            raise TypeError(f"listed= returns True or False, not a {type(allowed).__name__}")
+            raise TypeError(f"listed= returns True or False, not {an(type(allowed).__name__)}")
         except Exception:
             log_incident(log, "a function of listed=, which hides what it was asked about")
             return False

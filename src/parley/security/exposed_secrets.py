@@ -16,7 +16,10 @@ _KINDS = (
     ("a password in a URL", r"\w://[^\s/?#@:]{0,500}:[^\s/?#@]{1,500}@"),
     (
         "a credential in the query of a URL",
-        r"[?&](?:access_token|api[_-]?key|auth|client_secret|key|password|secret|sig|token)=[^&\s#]",
+        r"[?&](?:access_token|api[_-]?key|auth|client_secret|key|password|secret|sig|token)="
+        # What says whether, or how, a caller proves itself is none.
+        r"(?!(?:none|null|no|off|false|true|yes|on|required|optional|basic|bearer|oauth2?)(?:[&\s#]|$))"
+        r"[^&\s#]",
     ),
     ("an AWS access key", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     ("a GitHub token", r"\b(?:gh[opsur]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
@@ -51,6 +54,9 @@ _MAX_DEPTH = 100
 _FREE_TEXT = frozenset(("description", "examples", "params"))
 """Members of a card that authors fill with anything: what looks random there may be a secret."""
 
+_FOR_PEOPLE = frozenset(("params", "provider", "documentationUrl", "iconUrl"))
+"""Members of a card with URLs that no client calls."""
+
 _PUBLIC = frozenset(("signatures",))
 """Members of a card that look random and are for everyone."""
 
@@ -64,10 +70,10 @@ def exposed(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def plain_urls(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield where a card names a URL of plain http that is not this machine's, and the URL.
+    """Yield where a card sends credentials to plain http that is not this machine's, and the URL.
 
     URLs are the members ``url`` and those that end with ``Url``; a URI that only names something is
-    none.
+    none. Those of the provider, the documentation and the icon are for people.
     """
     yield from _urls(value, "", 0)
 
@@ -109,10 +115,10 @@ def _urls(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
             where = f"{path}.{key}" if path else str(key)
-            is_url = key == "url" or key.endswith("Url")
+            is_url = key == "url" or (key.endswith("Url") and key not in _FOR_PEOPLE)
             if is_url and isinstance(item, str) and is_plain_public(item):
                 yield where, item
-            elif key != "params":
+            elif key not in _FOR_PEOPLE:
                 yield from _urls(item, where, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):

@@ -41,6 +41,7 @@ from parley.model.service import (
 )
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
+from parley.model.words import an
 from parley.security.authorization import Authorization, access_of
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces
@@ -330,7 +331,7 @@ class MethodCall(ServiceCall, frozen=True, kw_only=True):
     async def _answer(self) -> Any:
         answer = await self.handle(self.endpoint.service, self.request, self.context)
         if not isinstance(answer, self.operation.response):
-            raise TypeError(f"{self.operation.name} answered with a {type(answer).__name__}")
+            raise TypeError(f"{self.operation.name} answered with {an(type(answer).__name__)}")
         return answer
 
 

@@ -15,6 +15,7 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from parley.model.words import an
 from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, IllegalEvent
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
 
@@ -32,7 +33,7 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
     """
     if state is None:
         if type(event) is not Task:
-            raise IllegalEvent(f"a log begins with its Task, not with a {type(event).__name__}")
+            raise IllegalEvent(f"a log begins with its Task, not with {an(type(event).__name__)}")
         if event.status.state is TaskState.UNSPECIFIED:
             raise IllegalEvent("a task begins in a state such as TASK_STATE_SUBMITTED, not without")
         if len({artifact.artifact_id for artifact in event.artifacts}) < len(event.artifacts):

@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.model.words import an
 from parley.testing.webhooks import event_of
 
 ANY: Any = msgspec.UNSET
@@ -50,7 +51,7 @@ class Matcher:
         """Return in what a value differs from the description; nothing if it fits."""
         found = facts_of(event_of(value))
         if found is None:
-            return [f"is a {type(value).__name__}, no event"]
+            return [f"is {an(type(value).__name__)}, no event"]
         kind, facts = found
         if self.kind not in ("anything", kind):
             return [f"is {describe(value)}"]

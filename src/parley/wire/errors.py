@@ -32,6 +32,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
+from parley.model.words import an
 
 _TYPES = "type.googleapis.com/google.rpc."
 ERROR_INFO = _TYPES + "ErrorInfo"
@@ -131,7 +132,7 @@ def invalid_answer(what: str, kind: str, error: Exception) -> InvalidAgentRespon
     """Return the complaint that ``what`` an agent sent is not a ``kind``."""
     words = error.message if isinstance(error, A2AError) else str(error)
     violations = error.violations if isinstance(error, A2AError) else ()
-    return InvalidAgentResponseError(f"{what} is not a {kind}: {words}", violations=violations)
+    return InvalidAgentResponseError(f"{what} is not {an(kind)}: {words}", violations=violations)
 
 
 def _short_name(detail: dict[Any, Any]) -> str:

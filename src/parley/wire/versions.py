@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from parley.model.cards import AgentCard
 from parley.model.errors import FieldViolation, VersionNotSupportedError
+from parley.model.struct import A2AStruct
 from parley.wire.dialect import Dialect
 from parley.wire.json import protojson
 from parley.wire.json.tolerance import logging_problems
@@ -64,13 +65,16 @@ def requested(version: str) -> str:
 def supported_for(version: str) -> str | None:
     """Return the supported version that fits a ``protocolVersion`` or a version header, if any.
 
-    A later 1.x is served and called in 1.0, of which it is a superset.
+    A later 1.x is served and called in 1.0, of which it is a superset, and 0.2, whose methods have
+    the same names and members, in 0.3. Those of 0.1 are others.
     """
     match = _VERSION.fullmatch(version.strip())
     if match is None:
         return LATEST if version.strip() == "1" else None
     if match[1] in SUPPORTED_VERSIONS:
         return match[1]
+    if match[1] == "0.2":
+        return "0.3"
     return LATEST if match[1].startswith("1.") else None
 
 
@@ -79,6 +83,13 @@ def write_card(card: AgentCard, version: str = "") -> bytes:
     package = import_module(_PACKAGES[version] if version == LATEST else _PACKAGES["0.3"])
     write = package.write_card if version else package.write_merged_card
     return cast("bytes", write(card))
+
+
+def card_schema(version: str) -> type[A2AStruct]:
+    """Return the type whose members are those of a card of a version."""
+    return (
+        AgentCard if version == LATEST else import_module(f"{_PACKAGES[version]}.card_schema").Card
+    )
 
 
 def read_card(members: dict[str, Any]) -> AgentCard:

@@ -139,10 +139,11 @@ def test_what_is_not_spoken_is_passed_over_and_later_1_x_is_called_as_1_0() -> N
         at({**ONE, "protocolVersion": "1.7", "protocolBinding": "jsonrpc"}, "http://h/late"),
         at({**ONE, "protocolVersion": "0.3.0"}, "http://h/old"),
         at({**ONE, "protocolVersion": "0.2.6"}, "http://h/older"),
+        at({**ONE, "protocolVersion": "0.1.0"}, "http://h/oldest"),
     )
-    assert order(*offers) == ["late", "old"]
+    assert order(*offers) == ["late", "old", "older"]
     found = choose(read_card(_json(card_of(*offers)), "the card")).candidates
-    assert [candidate.version for candidate in found] == ["1.0", "0.3"]
+    assert [candidate.version for candidate in found] == ["1.0", "0.3", "0.3"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,11 @@ def test_a_card_with_nothing_in_common_is_refused_with_what_it_offers(
     assert type(caught.value) is kind
 
 
+def test_a_binding_under_its_name_of_0_3_is_named() -> None:
+    with pytest.raises(CardInvalid, match=r"no protocolBinding for http://h/one: .*'transport'"):
+        order({"url": "http://h/one", "transport": "JSONRPC", "protocolVersion": "1.0"})
+
+
 def test_a_minimal_card_of_0_3_has_an_interface() -> None:
     old = {"name": "Old", "description": "", "version": "1", "url": "http://old.example/a2a"}
     minimal = {
@@ -181,8 +187,8 @@ def test_a_minimal_card_of_0_3_has_an_interface() -> None:
 
 
 async def test_a_version_that_nobody_speaks_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match=r"'0\.2' .* 1\.0, 0\.3"):
-        connect("http://agent.example", version="0.2")
+    with pytest.raises(ValueError, match=r"'0\.1' .* 1\.0, 0\.3"):
+        connect("http://agent.example", version="0.1")
 
 
 def test_addresses_that_are_none_are_passed_over_if_others_are_right(with_grpc: None) -> None:
@@ -321,13 +327,16 @@ async def test_a_stream_that_has_begun_is_taken_up_where_it_can_be() -> None:
             await exchange.open_stream()
             await exchange.chunk(exchange.frame({"task": task("WORKING")}))
             exchange.reset()
+        elif exchange.call["method"] == "GetTask":
+            await exchange.result(task("WORKING"))
         else:
             await status(404)(exchange)
 
     async with line(agent, at(ONE, "/a"), at(ONE, "/b"), retries=AT_ONCE) as (remote, server):
         states = [event.status.state async for event in remote.stream("go")]
         assert states == [TaskState.WORKING, TaskState.COMPLETED]
-        assert paths(server) == ["/a", "/a", "/b"]
+        assert server.calls == ["SendStreamingMessage", "GetTask", *["SubscribeToTask"] * 2]
+        assert paths(server) == ["/a", "/a", "/a", "/b"]
 
 
 async def test_a_pinned_interface_has_no_other(dead: str) -> None:

@@ -124,15 +124,7 @@ def test_a_card_as_agents_of_0_3_publish_it_is_read():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"capabilities": 5},
-        {"skills": 5},
-        {"skills": [5]},
-        {"security": [5]},
-        {"securitySchemes": 5},
-    ],
-    ids=str,
+    "wrong", [{"capabilities": 5}, {"skills": 5}, {"skills": [5]}, {"securitySchemes": 5}], ids=str
 )
 def test_a_card_is_read_without_what_is_wrong_in_it(wrong, caplog):
     assert versions.read_card({**MINIMAL, **wrong}) == versions.read_card(MINIMAL)

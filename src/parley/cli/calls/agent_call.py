@@ -18,6 +18,7 @@ from parley.cli.program import invocation
 from parley.cli.settings.table import CommandSettings
 from parley.client import RemoteAgent, connect
 from parley.client.auth.errors import TokenRefused
+from parley.client.auth.selection import describe, is_unreadable
 from parley.client.bindings.binding import canonical
 from parley.client.bindings.http import HttpTransport
 from parley.client.bindings.tls import Tls
@@ -267,6 +268,10 @@ class AgentCall:
         if self.settings.bearer or self.settings.api_key:
             self._warn_without_scheme(agent.card)
             self._warn_if_plaintext(chosen.url)
+        elif not (self.headers or agent.has_credentials) and is_unreadable(agent.card):
+            self.output.warn(
+                f"the agent wants {describe(agent.card)}; it is called without credentials"
+            )
 
     def require_scheme(self, card: AgentCard) -> None:
         """Raise ``UsageFailure`` for a credential without a scheme on the card (§12.4)."""
@@ -399,7 +404,7 @@ class AgentCall:
             case NoCommonVersion():
                 # The protocol's own error name, though no server raised it here (§11.4).
                 return CommandFailure(
-                    VersionNotSupportedError.__name__, str(error), hint=self._version_hint()
+                    VersionNotSupportedError.__name__, str(error), hint=_version_hint(error)
                 )
             case NoCommonInterface():
                 return CommandFailure(
@@ -437,12 +442,6 @@ class AgentCall:
                 "running there? Serve one with parley serve agent.py, or name another with -a"
             )
         return "is the agent running, and the address right?"
-
-    def _version_hint(self) -> str:
-        older = [version for version in SUPPORTED_VERSIONS if version != self.version]
-        if self.settings.a2a_version is None:
-            return f"if the agent speaks it, allow an older version: --a2a-version {older[0]}"
-        return f"see what it offers: {self.command('card get', '--verbose')}"
 
     def _protocol_hint(self, error: A2AError) -> str:
         debug_hint = "--debug shows the exchange with the agent"
@@ -511,6 +510,12 @@ class AgentCall:
         if takes_bearer and not takes_key:
             return "set A2ACLI_BEARER to the token, or give --bearer"
         return "set A2ACLI_BEARER or A2ACLI_API_KEY, or give --bearer or --api-key"
+
+
+def _version_hint(error: NoCommonVersion) -> str:
+    if error.versions:
+        return f"call it in a version that it offers: --a2a-version {error.versions[0]}"
+    return f"parley speaks {' and '.join(SUPPORTED_VERSIONS)}; the agent offers neither"
 
 
 def _accepted_credentials(card: AgentCard) -> tuple[bool, bool]:

@@ -201,7 +201,12 @@ async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = Fa
         trust = call.trust()
     except ValueError as error:
         raise UsageFailure(str(error)) from None
-    resolved, credentials, http = await fetch_card(call, trust)
+    try:
+        resolved, credentials, http = await fetch_card(call, trust)
+    except CardInvalid as error:
+        if error.raw and (only_check or validate):
+            _check(call, error.raw)
+        raise
     if only_check:
         _check(call, resolved.raw)
         return

@@ -259,6 +259,11 @@ def _read_list(setting: Setting, raw: Sequence[str]) -> tuple[str, ...]:
         for item in values:
             _check_parameter(item)
         _check_together(values)
+    if setting.name == "transport" and values:
+        from parley.client.bindings.binding import check_binding
+
+        for item in values:
+            check_binding(item)
     if setting.name in ("trust-origin", "card-key-origin") and values:
         from parley.client.origin import Origin
 

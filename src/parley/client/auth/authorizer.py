@@ -22,7 +22,14 @@ from parley.client.auth.grant import Grant
 from parley.client.auth.issuer_http import IssuerHttp
 from parley.client.auth.issuers import Issuers, names_issuer
 from parley.client.auth.logins import Logins, credential_of
-from parley.client.auth.selection import Chosen, choose_credentials, describe, remedies, skill_of
+from parley.client.auth.selection import (
+    Chosen,
+    choose_credentials,
+    describe,
+    is_unreadable,
+    remedies,
+    skill_of,
+)
 from parley.client.auth.storage import StorageUnusable
 from parley.client.bindings.http import HttpTransport
 from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, RequestParameters
@@ -30,6 +37,7 @@ from parley.client.errors import AuthenticationRequired
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.struct import A2AStruct
+from parley.model.words import an
 from parley.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -114,8 +122,14 @@ class Authorizer:
         card = self._card() if self._card is not None else None
         if card is None or not card.security_requirements:
             return
-        if not self._given:
-            await self._look_up()
+        if not self._given and not await self._look_up():
+            if not self.credentials and is_unreadable(card):
+                logger.warning(
+                    "%.100r is called without credentials, but wants %s: give what it wants, "
+                    "as in connect(..., headers={name: value})",
+                    card.name,
+                    describe(card),
+                )
         elif self._choose("") is None:
             raise AuthenticationRequired(
                 f"{card.name[:100]!r} wants {describe(card)}, and {_named(self._given)} "
@@ -426,7 +440,7 @@ def credentials_of(auth: Any) -> tuple[Credential, ...] | None:
         if not isinstance(each, Credential):
             raise TypeError(
                 "auth takes credentials of parley.client.auth, such as Bearer(token) or "
-                f"ClientCredentials(...), or a list of them, not a {type(each).__name__}"
+                f"ClientCredentials(...), or a list of them, not {an(type(each).__name__)}"
             )
     return given
 

@@ -80,8 +80,9 @@ class ApiKeyCredential(Credential):
         return "ApiKey(...)"
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme asks for an API key."""
-        return scheme.api_key_security_scheme is not None
+        """Return whether a scheme asks for an API key, and says where it goes."""
+        place = scheme.api_key_security_scheme
+        return place is not None and place.is_known
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
         """Return whether it can be sent as ``X-API-Key``: not where a token is asked for."""

@@ -263,6 +263,7 @@ def _api_key_scheme(card: AgentCard | None) -> APIKeySecurityScheme:
     required = [name for need in card.security_requirements for name in need.schemes]
     for name in (*required, *card.security_schemes):
         scheme = card.security_schemes.get(name)
-        if scheme is not None and scheme.api_key_security_scheme is not None:
-            return scheme.api_key_security_scheme
+        place = None if scheme is None else scheme.api_key_security_scheme
+        if place is not None and place.is_known:
+            return place
     return DEFAULT_API_KEY

@@ -108,7 +108,7 @@ def describe(card: AgentCard, skill: str = "") -> str:
     """Return what a card requires, in words."""
     each = [
         " and ".join(
-            _kind(card.security_schemes.get(name))
+            _kind(name, card.security_schemes.get(name))
             + (f" with the scopes {' '.join(scopes)}" if scopes else "")
             for name, scopes in alternative.items()
         )
@@ -128,12 +128,28 @@ def remedies(card: AgentCard, skill: str = "") -> list[str]:
     return list(dict.fromkeys(_argument(scheme) for scheme in schemes if scheme is not None))
 
 
-def _kind(scheme: SecurityScheme | None) -> str:
+def is_unreadable(card: AgentCard, skill: str = "") -> bool:
+    """Return whether a card requires credentials, and only such as it does not describe."""
+    needs = alternatives(card, skill)
+    return bool(needs) and not any(
+        all(_is_known(card.security_schemes.get(name)) for name in need) for need in needs
+    )
+
+
+def _is_known(scheme: SecurityScheme | None) -> bool:
+    place = None if scheme is None else scheme.api_key_security_scheme
+    return scheme is not None and (place is None or place.is_known)
+
+
+def _kind(name: str, scheme: SecurityScheme | None) -> str:
     if scheme is None:
-        return "a scheme that the card does not define"
+        return f"the scheme {name!r}, which the card does not define in a form that is known here"
     if scheme.api_key_security_scheme is not None:
         place = scheme.api_key_security_scheme
-        return f"an API key ({place.location} {place.name})"
+        where = (
+            f"{place.location} {place.name}" if place.is_known else "the card does not say where"
+        )
+        return f"an API key ({where})"
     if scheme.http_auth_security_scheme is not None:
         return f"HTTP {scheme.http_auth_security_scheme.scheme}"
     if scheme.open_id_connect_security_scheme is not None:

@@ -65,6 +65,15 @@ def canonical(name: str) -> str:
     return _ALIASES.get(upper, upper)
 
 
+def check_binding(name: str) -> str:
+    """Return the name of a binding as cards spell it. Raises ``ValueError`` for an unknown one."""
+    known = canonical(name)
+    if known not in BINDINGS:
+        names = ", ".join("envelope" if each == ENVELOPE else each for each in BINDINGS)
+        raise ValueError(f"{name!r} is no binding that is known here; there are {names}")
+    return known
+
+
 def is_last_choice(name: str) -> bool:
     """Return whether a binding is used only if it is asked for, or an agent has no other."""
     return name == ENVELOPE

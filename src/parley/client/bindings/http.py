@@ -525,6 +525,8 @@ class HttpTransport:
                 return Disconnected(f"the answer of {where} is not HTTP: {error.message}")
             case aiohttp.ClientPayloadError():
                 return Disconnected(f"the answer of {where} broke off")
+            case aiohttp.ServerDisconnectedError():
+                return Disconnected(f"{where} closed the connection before its answer")
             case aiohttp.ClientConnectionError() | OSError():
                 return Disconnected(f"the connection to {where} broke: {_reason(error)}")
             case aiohttp.InvalidURL():

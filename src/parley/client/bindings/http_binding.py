@@ -36,6 +36,8 @@ EVENT_STREAM = "text/event-stream"
 
 # Every HTTP+JSON server accepts it; some accept nothing else.
 _PLAIN_JSON = "application/json"
+# How the streams of models end, and those of some agents.
+_DONE = b"[DONE]"
 
 
 MOST_KNOWN_HEADERS = 100
@@ -189,6 +191,8 @@ class HttpClientBinding(ABC):
             for id, _, data in parser.feed(chunk):
                 if not data:
                     continue
+                if data == _DONE:
+                    return
                 if is_logged:
                     logger.debug("< %s", _BodyPreview(data))
                 event = self.read_event(data, sent)

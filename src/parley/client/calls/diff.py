@@ -36,6 +36,8 @@ def diff(
     ids: dict[str, Any] = {"task_id": now.id, "context_id": now.context_id}
     events: list[Event] = []
     known = _message_ids(before) | known_ids
+    if now.status.message is not None:  # some agents have it in the history too
+        known |= {now.status.message.message_id}
     for message in _messages_after(now.history, after):
         if message.role is Role.AGENT and message.message_id not in known:
             earlier = TaskStatus(state=TaskState.WORKING, message=message)

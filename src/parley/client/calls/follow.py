@@ -53,13 +53,29 @@ async def follow(
 
     Raises ``StreamCut`` when ``retry`` is used up, and ``A2AError`` when the agent refuses.
     """
-    resumed = reached = polling = False
+    resumed = reached = polling = fruitless = False
     failures = quiet = 0
     clock = asyncio.get_running_loop().time
+    cut: Exception | None = None
     while True:
         began = clock()
-        cut: Exception | None = None
+        closed, cut = cut is None, None
+        subscribing = resumed and not polling
+        came = False
         try:
+            if subscribing and reader.seq is None:
+                # Only the task shows what was missed. Some servers answer the subscription to an
+                # ended task with a stream that breaks off.
+                subscribing = False
+                task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
+                if task.state.is_terminal and not reader.has_begun:
+                    raise _ended(reader)
+                # A server that ends a stream in a state of its own sends nothing more.
+                if closed and reader.state is task.state is TaskState.UNSPECIFIED:
+                    return
+                waits = is_settled(task.state) and not reader.shows_prior_question(task)
+                polling = fruitless or waits
+                subscribing = not polling
             if polling:
                 async with aclosing(poll(service, context, reader, retry)) as polled:
                     async for event in polled:
@@ -91,50 +107,37 @@ async def follow(
                         )
                     for event in events:
                         failures = quiet = 0
+                        came = True
                         yield reader.deliver(event)
                     opening = False
-        except (UnsupportedOperationError, TaskNotFoundError) as error:
-            # An ended task is not streamed (§3.1.6), some agents stream no task twice, and the
-            # missed events may be gone. The task itself shows its state, or is gone.
-            # As the first answer to a message this error refuses the message: others came first,
-            # and ended the task.
-            if polling or (ends_with_turn and not resumed):
+        except (ClientError, A2AError) as error:
+            if _is_over(reader, ends_with_turn, closed=False):
+                return  # what follows the end is not the task's
+            if isinstance(error, ConnectionClosed):
                 raise
-            if not reader.has_begun:
-                if not isinstance(error, TaskNotFoundError):
-                    raise
-                # The official Go SDK streams only tasks at work, and finds no other.
+            if is_worth_repeating(error, safe=True):
+                cut = error
+            elif polling or (ends_with_turn and not resumed):
+                # The task itself is refused, or the message: others came first, and ended its task.
+                raise
+            elif reader.has_begun:
+                # An ended task is not streamed (§3.1.6), some agents stream no task twice, and the
+                # missed events may be gone. The task itself shows its state, or is gone.
+                polling = True
+            elif isinstance(error, UnsupportedOperationError):
+                raise
+            else:
                 task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
                 if task.state.is_terminal:
                     raise _ended(reader) from error
-            polling = True
-        except (ClientError, A2AError) as error:
-            if isinstance(error, ConnectionClosed) or not is_worth_repeating(error, safe=True):
-                raise
-            cut = error
+                # The official Go SDK streams only tasks at work, and finds no other.
+                if not isinstance(error, TaskNotFoundError):
+                    raise
+                polling = True
         if polling and cut is None:
             continue
         if _is_over(reader, ends_with_turn, closed=cut is None):
             return
-        if cut is None and reader.task_id and reader.seq is None:
-            # Some agents answer with an empty stream when the task has ended.
-            try:
-                task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
-            except ClientError as error:
-                cut = error
-            else:
-                if task.state.is_terminal and not reader.has_begun:
-                    raise _ended(reader)
-                # A server that ends a stream in a state of its own sends nothing more.
-                if reader.state is task.state is TaskState.UNSPECIFIED:
-                    return
-                if task.state.is_terminal:
-                    for event in reader.apply_snapshot(task):
-                        yield reader.deliver(event)
-                    return
-                if is_settled(task.state):
-                    polling = True
-                    continue
         reached = reached or not isinstance(cut, Unreachable)
         may_repeat = repeatable or isinstance(cut, Unreachable)
         if not (reader.task_id or may_repeat) and await _is_received(service, context, reader):
@@ -150,13 +153,17 @@ async def follow(
                 "whether the agent has the message is not known"
             ) from cut
         was_stable = isinstance(cut, Disconnected | None) and clock() - began > STABLE_AFTER
+        # An agent that has the task, but no stream of it, is polled.
+        fruitless = subscribing and not (came or was_stable)
         failures = 1 if was_stable else failures + 1
-        if failures > (retry.streams if reached else retry.calls):
+        may_look = cut is None and reader.task_id and reader.seq is None
+        if failures > (retry.streams if reached else retry.calls) and not may_look:
             if isinstance(cut, Unreachable) and not (reached and reader.task_id):
                 raise cut
+            reason = cut or "it ends without an event"
             raise StreamCut(
                 f"the stream of task {reader.task_id or '(not yet known)'} broke off and could "
-                f"not be taken up again: {cut or 'it ends without an event'}",
+                f"not be taken up again in {failures - 1} attempts: {reason}",
                 task_id=reader.task_id,
                 seq=reader.seq,
             ) from cut

@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from msgspec.structs import replace
+
 from parley.client.calls.prior_question import is_settled
 from parley.client.calls.stream_reader import StreamReader
 from parley.client.retry import Retry
@@ -16,7 +18,7 @@ from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 
 logger = logging.getLogger(__name__)
 
-MAX_UNCHANGED_POLLS = 30
+MAX_UNCHANGED_POLLS = 12
 
 
 class StallDetector:
@@ -31,15 +33,20 @@ class StallDetector:
 
     def is_stalled(self, task: Task) -> bool:
         """Return whether an unknown state came without any change, poll after poll."""
+        # Some agents give each answer the time at which they wrote it.
+        task = replace(task, status=replace(task.status, timestamp=None))
         self._unchanged = self._unchanged + 1 if task == self._before else 0
         self._before = task
-        stalled = task.state is TaskState.UNSPECIFIED and self._unchanged >= MAX_UNCHANGED_POLLS
-        if stalled:
+        if task.state is not TaskState.UNSPECIFIED:
+            return False
+        if not self._unchanged:
             logger.warning(
-                "task %.100r stays in a state that is unknown here; it is taken as it stands",
+                "task %.100r is in a state that is unknown here; after %d polls without a change "
+                "it is taken as it stands",
                 task.id,
+                MAX_UNCHANGED_POLLS,
             )
-        return stalled
+        return self._unchanged >= MAX_UNCHANGED_POLLS
 
 
 async def poll(

@@ -13,7 +13,7 @@ import msgspec
 from parley.client.auth.credentials import Credentials
 from parley.client.bindings.binding import BINDINGS, canonical, is_last_choice, is_supported
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
+from parley.client.errors import CardInvalid, ClientError, NoCommonInterface, NoCommonVersion
 from parley.client.origin import Origin, http_address
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
@@ -68,8 +68,9 @@ def choose(
     not get to read the next. Interfaces at origins that may not have the ``credentials`` are
     skipped. ``http`` is the transport of the calls.
 
-    Raises ``NoCommonInterface`` if no interface is usable, ``CardInvalid`` if none of the usable
-    ones has a valid address, and ``OriginNotTrusted`` if none may have the credentials.
+    Raises ``NoCommonInterface`` if no interface is usable, ``CardInvalid`` if none has a binding or
+    none of the usable ones a valid address, and ``OriginNotTrusted`` if none may have the
+    credentials.
     """
     only = canonical(binding) if isinstance(binding, str) and binding else ""
     preferred = [] if isinstance(binding, str) else [canonical(name) for name in binding]
@@ -164,7 +165,7 @@ def _is_plain(candidate: Candidate) -> bool:
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
-def _no_common_interface(card: AgentCard, only: str, version: str) -> NoCommonInterface:
+def _no_common_interface(card: AgentCard, only: str, version: str) -> ClientError:
     offers = ", ".join(
         f"{i.protocol_binding} {i.protocol_version}".strip() for i in card.supported_interfaces
     )
@@ -176,12 +177,28 @@ def _no_common_interface(card: AgentCard, only: str, version: str) -> NoCommonIn
         f"{' and '.join(versions.SUPPORTED_VERSIONS)}"
     )
     text = f"{card.name!r} offers {offers or 'no interface'}; {speaks}"
+    nameless = [i.url for i in card.supported_interfaces if not i.protocol_binding]
+    if nameless:
+        text = (
+            f"{card.name!r} names no protocolBinding for {', '.join(map(redacted, nameless))}: "
+            "expected JSONRPC, HTTP+JSON or GRPC ('transport' is its name in cards of 0.3)"
+        )
+        if len(nameless) == len(card.supported_interfaces):
+            return CardInvalid(text)
     offered = {canonical(i.protocol_binding) for i in card.supported_interfaces}
     missing = offered.intersection(BINDINGS).intersection([only] if only else BINDINGS)
     if missing and not any(is_supported(name) for name in missing):
         text += f" (gRPC has to be installed: {install_command('grpc')})"
-    other_version = any(is_supported(name) for name in missing)
-    return NoCommonVersion(text) if other_version else NoCommonInterface(text)
+    if not any(is_supported(name) for name in missing):
+        return NoCommonInterface(text)
+    found = {
+        versions.supported_for(i.protocol_version)
+        for i in card.supported_interfaces
+        if canonical(i.protocol_binding) in missing
+    }
+    return NoCommonVersion(
+        text, versions=tuple(each for each in versions.SUPPORTED_VERSIONS if each in found)
+    )
 
 
 def declares(card: AgentCard, uri: str) -> bool:

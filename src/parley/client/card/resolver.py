@@ -46,6 +46,7 @@ from parley.model.errors import A2AError
 from parley.model.retry_after import seconds_of
 from parley.security.loopback import is_loopback
 from parley.wire import versions
+from parley.wire.json.syntax import without_bom
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,9 @@ class ResolvedCard(msgspec.Struct, frozen=True):
     given_origin: Origin | None = None
     check: CardCheck = NOT_VERIFIED
     is_foreign: bool = False
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "raw", without_bom(self.raw))
 
     def bind(self, credentials: Credentials) -> Credentials:
         """Return the credentials, limited to the origins that the caller gave them for.
@@ -181,7 +185,7 @@ class CardResolver:
             return ResolvedCard(read_card(reference, "the given JSON"), reference)
         if isinstance(reference, os.PathLike):
             return await self._from_file(Path(reference))
-        text = reference.strip()
+        text = reference.removeprefix("\ufeff").strip()
         if "\0" in text or not _is_text(text):
             raise CardNotFound(f"{text[:100]!r} is neither an address nor a card file")
         if text.startswith("{"):
@@ -495,7 +499,7 @@ def read_card(raw: bytes, where: str) -> AgentCard:
     Raises ``CardInvalid`` with the reason.
     """
     try:
-        members = msgspec.json.decode(raw)
+        members = msgspec.json.decode(without_bom(raw))
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise CardInvalid(f"{where} is not JSON") from None
     except RecursionError:
@@ -505,6 +509,8 @@ def read_card(raw: bytes, where: str) -> AgentCard:
     try:
         return versions.read_card(members)
     except A2AError as error:
-        raise CardInvalid(f"{where} is not an agent card: {error.message}") from error
+        faults = [f"{each.field}: {each.description}" for each in error.violations]
+        why = "; ".join(faults) or error.message
+        raise CardInvalid(f"{where} is not an agent card: {why}", raw=raw) from error
     except RecursionError:
         raise CardInvalid(f"{where} is nested too deeply to be an agent card") from None

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from parley.model.words import an
+
 PIECE = 4 * 1024 * 1024
 """The bytes that are held in memory, and sent again after a broken connection."""
 
@@ -62,7 +64,7 @@ async def content_of(given: Uploadable, *, filename: str = "", media_type: str =
         pieces = _regrouped(_in_thread(iter(given)))
     else:
         raise TypeError(
-            f"a {type(given).__name__} cannot be uploaded; use a path, bytes, a file that is open "
+            f"{an(type(given).__name__)} cannot be uploaded; use a path, bytes, a file open "
             "for reading in binary, or an iterator of bytes"
         )
     return Content(pieces, filename, media_type or guess_type(filename), size, digest)

@@ -17,6 +17,7 @@ from parley.compose.outcome import Outcome, PartFailed, PartFailure
 from parley.compose.parts import CompositionPart, PartLike, part, parts_of
 from parley.model.parts import Message, Part, Role
 from parley.model.uuid7 import new_id
+from parley.model.words import an
 
 MOST_ITEMS = 1000
 """Into how many items a message may be split, unless the composition says otherwise."""
@@ -100,7 +101,9 @@ def _items(said: Outcome, splitting: CompositionPart, most: int) -> list[Part]:
     if len(parts) == 1 and parts[0].data is not UNSET:
         data = parts[0].data
         if not isinstance(data, list):
-            raise _unsplit(splitting, f"it answered with a {type(data).__name__}, not with a list")
+            raise _unsplit(
+                splitting, f"it answered with {an(type(data).__name__)}, not with a list"
+            )
         items = [Part(text=item) if isinstance(item, str) else Part(data=item) for item in data]
     else:
         items = [part for part in parts if part.text != ""]

@@ -22,6 +22,7 @@ from parley.engine.turn.task_writer import TaskWriter
 from parley.model.errors import A2AError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
+from parley.model.words import an
 from parley.store.events import StepResult
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.scope import Scope
@@ -283,7 +284,7 @@ def seconds_of(duration: float | timedelta, what: str) -> float:
         seconds = float(duration)
     else:
         kind = type(duration).__qualname__
-        raise TypeError(f"{what} is a timedelta or a number of seconds, not a {kind}")
+        raise TypeError(f"{what} is a timedelta or a number of seconds, not {an(kind)}")
     if not 0 <= seconds <= timedelta.max.total_seconds():
         raise ValueError(f"{what} is 0 seconds or more, and not for ever: not {duration!r}")
     return seconds

@@ -21,6 +21,7 @@ from parley.engine.typed.annotations import (
 from parley.engine.typed.mismatch import Mismatch, UnsupportedType
 from parley.engine.typed.value_type import ValueType
 from parley.model.parts import Artifact, Message, Part
+from parley.model.words import an
 
 _CONTENT = (str, bytes, bytearray, memoryview, Part, Artifact, Message, PurePath, Handoff)
 _STREAMS = (collections.abc.AsyncIterable, collections.abc.Iterator)
@@ -57,7 +58,7 @@ class ResultType:
             return self._value.dump(value)
         except Mismatch as mismatch:
             raise BadResult(
-                f"the function returned a {type(value).__qualname__} that does not fit its "
+                f"the function returned {an(type(value).__qualname__)} that does not fit its "
                 f"annotation {self._value.name}: {mismatch}"
             ) from mismatch
 

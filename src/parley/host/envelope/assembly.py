@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from parley.model.words import an
 from parley.server.envelope.heartbeats import HeartbeatSettings
 from parley.server.envelope.plugins import TIMEOUT, EnvelopeHandler, EnvelopeHandlers
 
@@ -223,7 +224,7 @@ def _check_kinds(options: EnvelopeOptions) -> None:
         given = getattr(options, name)
         if given is not None and not isinstance(given, kind):
             raise TypeError(
-                f"{name} of envelope_options is a {kind.__name__}(...), not {given!r:.200}"
+                f"{name} of envelope_options is {an(kind.__name__)}(...), not {given!r:.200}"
             )
     timeout: object = options.handler_timeout
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:

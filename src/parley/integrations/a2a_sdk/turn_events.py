@@ -22,6 +22,7 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
+from parley.model.words import an
 from parley.store.events import StepResult
 
 log = logging.getLogger("parley.integrations.a2a_sdk")
@@ -109,7 +110,7 @@ class TurnEvents:
         own = self._attempt.runner.task_id
         if task_id != own and not isinstance(event, Message):
             raise ValueError(
-                f"the executor works on the task {own}, and enqueued a {type(event).__name__} of "
+                f"the executor works on the task {own}, and enqueued {an(type(event).__name__)} of "
                 f"{task_id}; use the ids of the context: context.task_id, context.context_id"
             )
 

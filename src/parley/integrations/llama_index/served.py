@@ -25,6 +25,7 @@ from parley.integrations.llama_index.workflow_run import WorkflowRun
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
+from parley.model.words import an
 
 
 def agent(
@@ -82,7 +83,7 @@ def agent(
             f"makes a chat engine, not {type(thing).__name__}"
         )
     if not (name := name or named):
-        raise ValueError(f"the card needs a name=, which a {type(thing).__name__} does not have")
+        raise ValueError(f"the card needs a name=, which {an(type(thing).__name__)} does not have")
     return framework_agent(
         run,
         name=name,

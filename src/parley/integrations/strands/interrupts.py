@@ -12,6 +12,7 @@ from parley.integrations.answers import said_in
 from parley.integrations.strands.copies import agents_in
 from parley.llm.remote_skills import RemoteSkill
 from parley.model.parts import Part
+from parley.model.words import an
 
 REMOTE = "parley:remote-call"
 """The name of an interrupt that is a call of a remote skill, which the turn makes."""
@@ -73,7 +74,7 @@ def unanswered(interrupts: Any) -> list[dict[str, Any]]:
             json.dumps(each.reason)
         except (TypeError, ValueError):
             raise TypeError(
-                f"the reason of the interrupt {each.name!r} is a {type(each.reason).__name__}, "
+                f"the reason of the interrupt {each.name!r} is {an(type(each.reason).__name__)}, "
                 "which is no JSON; it is sent to the caller"
             ) from None
         found.append({"id": each.id, "name": each.name, "reason": each.reason})

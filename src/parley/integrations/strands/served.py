@@ -17,6 +17,7 @@ from parley.integrations.strands.copies import check_copied, copy_of, silenced
 from parley.integrations.strands.graph_run import GraphRun
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
+from parley.model.words import an
 
 Made: TypeAlias = "strands.Agent | MultiAgentBase"
 
@@ -45,7 +46,7 @@ def agent(
     if isinstance(thing, MultiAgentBase):
         kind = type(thing).__name__
         raise TypeError(
-            f"a {kind} holds the state of one run; give a function that makes one: "
+            f"{an(kind)} holds the state of one run; give a function that makes one: "
             f"strands.agent(lambda thread: ..., name=...)"
         )
     if isinstance(thing, strands.Agent):
@@ -75,7 +76,7 @@ def agent(
         elif isinstance(made, MultiAgentBase):
             await GraphRun(made, turn, output, state).run()
         else:
-            raise TypeError(f"the function made a {type(made).__name__}, not an agent or a graph")
+            raise TypeError(f"the function made {an(type(made).__name__)}, not an agent or a graph")
 
     schema = None
     if isinstance(thing, strands.Agent) and thing._default_structured_output_model is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
+from parley.wire.json.syntax import without_bom
 
 
 class PushNotification:
@@ -139,6 +140,7 @@ def read_event(body: bytes) -> tuple[Event, str]:
     from parley.model.errors import A2AError
     from parley.wire import versions
 
+    body = without_bom(body)
     try:
         version = msgspec.json.decode(body, type=_Body).version
         return versions.dialect(version).jsonrpc.read_event(body), version

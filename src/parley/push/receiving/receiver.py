@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from parley.model.tasks import Task
+from parley.model.words import an
 from parley.push.receiving.body import BodyReads
 from parley.push.receiving.challenge import CHALLENGE_BYTES, CHALLENGE_HEADER, answer_challenge
 from parley.push.receiving.handling import FAILED_SECONDS, FULL_SECONDS, NotificationHandling
@@ -168,7 +169,7 @@ class Receiver:
 
     async def _receive(self, request: Request) -> int:
         if request.method != "POST":
-            raise NotificationRefused(405, f"a {request.method}: notifications are posted")
+            raise NotificationRefused(405, f"{an(request.method)}: notifications are posted")
         if self._is_closed:
             raise NotificationRefused(503, "the receiver stops", retry_after=FULL_SECONDS)
         try:

@@ -14,6 +14,7 @@ import msgspec
 
 from parley.model.service import ANONYMOUS, Caller
 from parley.registry.index.protocol import Viewer
+from parley.wire.json.syntax import without_bom
 
 MAX_BODY = 64 * 1024
 
@@ -91,7 +92,7 @@ class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
         Raises ``RestError`` (400).
         """
         try:
-            return msgspec.json.decode(self.body, type=type)
+            return msgspec.json.decode(without_bom(self.body), type=type)
         except msgspec.ValidationError as error:
             raise RestError(400, f"{what} is not as it should be: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

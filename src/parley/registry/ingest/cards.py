@@ -17,6 +17,7 @@ from parley.model.catalog.entries import CatalogEntry
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.fetching import PageUnavailable, WebAnswer, WebFetcher
 from parley.registry.ingest.limits import freshness
+from parley.wire.json.syntax import without_bom
 
 _CARD_TYPES = "application/a2a-agent-card+json, application/json, */*;q=0.1"
 _ELSEWHERE = frozenset({200, 404, 405, 406, 410})
@@ -122,6 +123,7 @@ class CardReader:
         return self._read(msgspec.json.encode(data), "")
 
     def _read(self, raw: bytes, url: str) -> CardFinding:
+        raw = without_bom(raw)
         limit = self._fetcher.limits.card_bytes
         if len(raw) > limit:
             return CardFinding(problem=f"its card is larger than {limit:,} bytes", url=url)

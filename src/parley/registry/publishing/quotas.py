@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from parley.model.words import an
 from parley.registry.publishing.refusals import TooMuch
 from parley.security.rates.window import Grid, Window
 
@@ -90,6 +91,6 @@ class CallerRates:
         window.give_back(given)
         span = "minute" if period == MINUTE_MS else "hour"
         raise TooMuch(
-            f"that is more than {amount:,} times '{act}' in a {span} for one caller; wait a little",
+            f"that is more than {amount:,} times '{act}' in {an(span)} for one caller; wait",
             retry_after=max(1.0, window.wait(grid, now) / 1000),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TypeVar
 
+from parley.model.words import an
+
 E = TypeVar("E", bound=BaseException)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -72,8 +74,8 @@ class ForbiddenAddress(OSError):
             self.where = f"on port {port}, which other protocols than HTTP use"
             super().__init__(f"{shown} is {self.where}")
         else:
-            self.where = f"at a {kind} address"
-            super().__init__(f"{shown} is a {kind} address")
+            self.where = f"at {an(kind)} address"
+            super().__init__(f"{shown} is {an(kind)} address")
 
 
 def find_forbidden(error: BaseException) -> ForbiddenAddress | None:

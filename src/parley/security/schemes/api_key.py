@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from parley.model.errors import OverloadedError
 from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import Caller
+from parley.model.words import an
 from parley.security.api_keys import (
     STORE_SECRET,
     ApiKeyRecord,
@@ -98,7 +99,7 @@ class ApiKey(Scheme):
         if self._function is not None and not callable(self._function):
             raise TypeError(
                 "keys is a mapping from SHA-256 hashes of keys to callers, or a function of such "
-                f"a hash, not a {type(keys).__name__}"
+                f"a hash, not {an(type(keys).__name__)}"
             )
         self._verdicts: VerdictCache[Proof] = VerdictCache(self._seconds)
         self._slots = Slots(MAX_CALLS)
@@ -312,6 +313,6 @@ def _proofs(keys: Mapping[str, Caller], name: str) -> dict[str, Proof]:
 
 def _proof(caller: Caller, name: str) -> Proof:
     if not isinstance(caller, Caller):
-        raise TypeError(f"a key belongs to a Caller, not to a {type(caller).__name__}")
+        raise TypeError(f"a key belongs to a Caller, not to {an(type(caller).__name__)}")
     caller = replace(caller, authenticated=True, issuer=caller.issuer or name)
     return Proof(caller, caller.scopes)

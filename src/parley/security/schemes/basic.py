@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from parley.model.ids import may_be_name
 from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
+from parley.model.words import an
 from parley.security.credentials.passwords import MAX_PASSWORD, PasswordHash, hash_password, normal
 from parley.security.credentials.slots import Slots
 from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
@@ -64,7 +65,7 @@ class Basic(Scheme):
         if self._function is not None and not callable(self._function):
             raise TypeError(
                 "users is a mapping of users to password hashes, or a function of a user and a "
-                f"password, not a {type(users).__name__}"
+                f"password, not {an(type(users).__name__)}"
             )
         self._verdicts: VerdictCache[Proof] = VerdictCache(checked_seconds(cache_seconds))
         self._key = os.urandom(32)
@@ -140,7 +141,7 @@ class Basic(Scheme):
         if caller is None:
             return None
         if not isinstance(caller, Caller):
-            raise TypeError(f"users returns a Caller or None, not a {type(caller).__name__}")
+            raise TypeError(f"users returns a Caller or None, not {an(type(caller).__name__)}")
         caller = replace(caller, authenticated=True, issuer=caller.issuer or self.name)
         return Proof(caller, caller.scopes)
 

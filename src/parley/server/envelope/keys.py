@@ -18,6 +18,7 @@ from typing import Any, Self, Union
 
 from parley.model.envelope.declared import KEYS_VARIABLE
 from parley.model.errors import OverloadedError
+from parley.model.words import an
 from parley.security.egress import Egress
 from parley.security.issuers.fetch import Fetcher, checked_url
 from parley.security.issuers.jwks import KeysUnavailable, PublishedKeys
@@ -96,7 +97,7 @@ class EnvelopeKeys:
         if isinstance(given, Mapping) or not isinstance(given, Iterable):
             raise EnvelopeKeysInvalid(
                 "envelope_keys is the path of a key file, or a list of EnvelopeKey or of JWKs with "
-                f"an owner, not a {type(given).__name__}"
+                f"an owner, not {an(type(given).__name__)}"
             )
         return cls(given)
 

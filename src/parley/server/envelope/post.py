@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from parley.model.envelope.messages import Envelope, MessageType, RequestPayload, Status, SubType
 from parley.model.errors import A2AError, InvalidRequestError, OverloadedError
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
+from parley.model.words import an
 from parley.security.credentials.client_address import network_of
 from parley.server.dispatch import ServiceCall
 from parley.server.endpoint import MessageGuard
@@ -106,8 +107,8 @@ class EnvelopePost:
                 MessageType.EVENT,
             ) and not self._answering.has_handler(message):
                 raise InvalidRequestError(
-                    f"a {kind} answers a REQUEST over the socket that it came by: nobody waits for "
-                    "one by POST"
+                    f"{an(kind)} answers a REQUEST over the socket that it came by: nobody waits "
+                    "for one by POST"
                 )
             else:
                 answer = await self._answering.of_unknown_type(message, context)

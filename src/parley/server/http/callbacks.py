@@ -32,6 +32,7 @@ from parley.server.settings import Settings
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted, event_value
 from parley.wire.json import protojson
+from parley.wire.json.syntax import without_bom
 
 FORM = b"application/x-www-form-urlencoded"
 
@@ -172,7 +173,7 @@ def read_content(media_type: bytes, body: bytes, *, max_depth: int) -> object:
         )
     try:
         protojson.check_limits(body, max_depth, max_parts=len(body))
-        return msgspec.json.decode(body)
+        return msgspec.json.decode(without_bom(body))
     except A2AError as error:
         raise CallbackRefused(400, error.message) from None
     except (ValueError, RecursionError) as error:

@@ -47,6 +47,7 @@ from parley.server.trace_headers import read_trace
 from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec
+from parley.wire.json.syntax import without_bom
 
 Identify = Callable[[Scope], Caller | Awaitable[Caller]]
 """Returns the caller of a request: an id, its issuer, and whether it was checked (``Caller``)."""
@@ -283,7 +284,7 @@ class Exchange(ABC):
 
         Raises ``A2AError``.
         """
-        call = self.parse(body, caller)
+        call = self.parse(without_bom(body), caller)
         self.doing = call.operation.name
         del self.fields
         if call.context.extensions:

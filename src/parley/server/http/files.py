@@ -52,6 +52,7 @@ from parley.server.http.responses import (
 )
 from parley.server.ids import check_caller
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.wire.json.syntax import without_bom
 
 MAX_ANNOUNCEMENT = 16 * 1024
 """The most bytes of what begins an upload."""
@@ -277,7 +278,7 @@ class FileExchange:
         )
         at = self._base_url()
         try:
-            announced = _ANNOUNCEMENT.decode(body or b"{}")
+            announced = _ANNOUNCEMENT.decode(without_bom(body) or b"{}")
             record = await service.store.begin(
                 service.scope(self._tenant, caller),
                 filename=announced.filename,

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.client.bindings.binding import canonical, is_supported
+from parley.model.words import an
 from parley.security.exposed_secrets import exposed, plain_urls
 from parley.testing.conformance.server_check import ALL_BINDINGS, Checks
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
@@ -70,7 +71,7 @@ async def _(probe: CardProbe) -> None:
             raise ConformanceViolation(f"{name} is missing")
         if not isinstance(probe.members[name], kind):
             was = type(probe.members[name]).__name__
-            raise ConformanceViolation(f"{name} is a {was}, not a {kind.__name__}")
+            raise ConformanceViolation(f"{name} is {an(was)}, not {an(kind.__name__)}")
 
 
 @check("CARD-4", "MUST", "4.4.6", "Every interface has a URL, a binding and a version")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from parley.model.errors import TaskNotFoundError
+from parley.model.words import an
 from parley.testing.conformance.client_forms import (
     NOT_FOUND,
     STREAM_HEADERS,
@@ -142,7 +143,7 @@ def as_json_rpc(visit: Visit) -> None:
     for each in visit.sent:
         call = each.json
         if each.method != "POST":
-            raise ConformanceViolation(f"the call is a {each.method}, not a POST")
+            raise ConformanceViolation(f"the call is {an(each.method)}, not a POST")
         kind = each.headers.get("content-type", "").partition(";")[0]
         if kind not in ("application/json", "application/a2a+json"):
             raise ConformanceViolation(f"its Content-Type is {kind!r}, not application/json")

@@ -14,6 +14,7 @@ from parley.model.errors import (
 )
 from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState
+from parley.model.words import an
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import OVER_HTTP, Checks
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
@@ -28,7 +29,7 @@ OLD = ("0.3",)
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
     if not isinstance(value, Task | Message):
-        raise ConformanceViolation(f"the answer is a {type(value).__name__}")
+        raise ConformanceViolation(f"the answer is {an(type(value).__name__)}")
 
 
 @check("MSG-2", "MUST", "4.1.1", "A task has an id, a context and a state")

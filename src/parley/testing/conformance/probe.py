@@ -27,6 +27,7 @@ from parley.model.requests import (
 from parley.model.service import CallContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
+from parley.model.words import an
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.testing.conformance.wire_log import LoggedTransport, WireExchange
 from parley.wire import versions
@@ -72,7 +73,7 @@ class Said(NamedTuple):
         if self.error is None:
             kind = type(self.value).__name__
             raise ConformanceViolation(
-                f"{self.operation} {why} was answered with a {kind}, not with {wanted}"
+                f"{self.operation} {why} was answered with {an(kind)}, not with {wanted}"
             )
         if not isinstance(self.error, kinds):
             raise ConformanceViolation(
@@ -93,7 +94,7 @@ class Said(NamedTuple):
         if self.error is None:
             kind = type(self.value).__name__
             raise ConformanceViolation(
-                f"{self.operation} {why} was answered with a {kind}, not with an error"
+                f"{self.operation} {why} was answered with {an(kind)}, not with an error"
             )
         if isinstance(self.error, Disconnected):
             raise ConformanceViolation(f"{self.operation} {why} was not answered: {self.error}")

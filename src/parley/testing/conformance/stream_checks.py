@@ -9,6 +9,7 @@ from parley.model.errors import TaskNotFoundError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.model.words import an
 from parley.testing.conformance.probe import MISSING_TASK, Probe, Streamed, last_state
 from parley.testing.conformance.server_check import OVER_HTTP, Checks
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
@@ -33,7 +34,7 @@ async def _(probe: Probe) -> None:
         if len(events) > 1:
             raise ConformanceViolation(f"{len(events) - 1} events follow the message")
     elif not isinstance(events[0], Task):
-        raise ConformanceViolation(f"the first event is a {type(events[0]).__name__}")
+        raise ConformanceViolation(f"the first event is {an(type(events[0]).__name__)}")
 
 
 @check("STREAM-2", "MUST", "3.1.2", "A stream ends when its task has ended")
@@ -110,7 +111,7 @@ async def _(probe: Probe) -> None:
     ended = False
     for event in (await _streamed(probe)).events:
         if ended:
-            raise ConformanceViolation(f"a {type(event).__name__} follows the end of the task")
+            raise ConformanceViolation(f"{an(type(event).__name__)} follows the end of the task")
         ended = isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
 
@@ -160,7 +161,7 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("the task ended first; --slow names a text for longer work")
     first = streamed.given()[0]
     if not isinstance(first, Task) or first.id != task.id:
-        raise ConformanceViolation(f"the first event is a {type(first).__name__}")
+        raise ConformanceViolation(f"the first event is {an(type(first).__name__)}")
 
 
 @check(

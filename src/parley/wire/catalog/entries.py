@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from parley.model.catalog.entries import AICatalog, CatalogEntry, CatalogHost, CatalogStruct
+from parley.model.words import an
 
 MAX_TEXT = 4_096
 """The length limit of a text of an entry; longer ones are cut."""
@@ -88,7 +89,7 @@ def read_entry(given: Any) -> CatalogEntry:
     fields.setdefault("type", given.get("mediaType", ""))
     for name in ("identifier", "displayName", "type"):
         if not isinstance(fields.get(name), str) or not fields[name].strip():
-            raise InvalidEntry(f"an entry has a {name}, a text")
+            raise InvalidEntry(f"an entry has {an(name)}, a text")
         if len(fields[name]) > MAX_TEXT:
             raise InvalidEntry(f"the {name} of an entry is at most {MAX_TEXT} characters long")
     has_data = fields.get("data") is not None

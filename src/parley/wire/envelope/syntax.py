@@ -9,6 +9,7 @@ from typing import Any
 from parley.model.errors import FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.wire.json import protojson
 from parley.wire.json.limits import check_limits
+from parley.wire.json.syntax import without_bom
 
 MAX_BYTES = 10 * 1024 * 1024
 """The size of a message, and of its parameters when they are decompressed."""
@@ -33,6 +34,7 @@ def parse(
         raise InvalidRequestError(f"{what} has {len(data):,} bytes; at most {max_bytes:,} are read")
     try:
         check_limits(data, max_depth, max_parts=len(data))
+        data = without_bom(data)
         value = protojson.parse(data)
     except InvalidParamsError as error:
         message = error.message.replace("the body", what)

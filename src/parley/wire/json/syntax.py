@@ -9,6 +9,14 @@ from parley.model.errors import JSONParseError
 Bytes = bytes | memoryview | msgspec.Raw
 
 
+_BOM = b"\xef\xbb\xbf"
+
+
+def without_bom(data: bytes) -> bytes:
+    """Return JSON without the byte order mark that some writers put before it (RFC 8259 §8.1)."""
+    return data.removeprefix(_BOM)
+
+
 def is_null(data: Bytes) -> bool:
     """Return whether JSON is null or missing, which some peers send for an empty list."""
     return len(data) <= 64 and bytes(data).strip() in (b"null", b"")

@@ -92,14 +92,7 @@ def read_card(members: Mapping[str, Any]) -> AgentCard:
     if "supportedInterfaces" in card:
         return latest.read_card(_with_capability(card))
     card["supportedInterfaces"] = _read_interfaces(card)
-    card = _with_capability(card)
-    schemes = card.get("securitySchemes")
-    if isinstance(schemes, dict):
-        card["securitySchemes"] = {name: _read_scheme(each) for name, each in schemes.items()}
-    skills = card.get("skills")
-    if isinstance(skills, list):
-        card["skills"] = [_read_security(skill) for skill in skills]
-    return latest.read_card(_read_security(card))
+    return latest.read_card(_with_capability(card))
 
 
 def _with_capability(card: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +197,9 @@ def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for each in (main, *(more if isinstance(more, list) else ())):
         if isinstance(each, dict) and isinstance(each.get("url"), str) and each["url"]:
-            url, binding = each["url"], each.get("transport") or _JSONRPC
+            # Some cards name it as 1.0 does.
+            binding = each.get("transport") or each.get("protocolBinding") or _JSONRPC
+            url = each["url"]
             found.setdefault(
                 (str(url), str(binding)),
                 {
@@ -214,33 +209,3 @@ def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
                 },
             )
     return list(found.values())
-
-
-def _read_security(secured: Any) -> Any:
-    """Return a card or a skill with its ``security`` in the form of 1.0."""
-    needs = secured.get("security") if isinstance(secured, dict) else None
-    if not isinstance(needs, list):
-        return secured
-    return {**secured, "securityRequirements": [_read_requirement(need) for need in needs]}
-
-
-def _read_requirement(need: Any) -> Any:
-    if not isinstance(need, dict) or isinstance(need.get("schemes"), dict):
-        return need
-    return {"schemes": {name: {"list": scopes} for name, scopes in need.items()}}
-
-
-def _read_scheme(scheme: Any) -> Any:
-    if not isinstance(scheme, dict) or not _TYPE_OF.keys().isdisjoint(scheme):
-        return scheme
-    member = _TYPES.get(str(scheme.get("type")))
-    if member is None:
-        return scheme
-    held = {name: value for name, value in scheme.items() if name != "type"}
-    if member == "apiKeySecurityScheme" and "in" in held:
-        held["location"] = held.pop("in")
-    flows = held.get("flows")
-    if member == "oauth2SecurityScheme" and isinstance(flows, dict):
-        first = [name for name in _FLOWS if isinstance(flows.get(name), dict)][:1]
-        held["flows"] = {name: flows[name] for name in first}
-    return {member: held}

@@ -16,6 +16,7 @@ from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
+from parley.model.words import an
 from parley.wire.json import protojson
 from parley.wire.json.problems import InvalidValue
 from parley.wire.json.syntax import Bytes
@@ -114,5 +115,5 @@ class Grpc:
         except InvalidRequestError as error:
             violations, words = (), error.message
         raise InvalidAgentResponseError(
-            f"the answer to {asked} is not a {kind.__name__}: {words}", violations=violations
+            f"the answer to {asked} is not {an(kind.__name__)}: {words}", violations=violations
         )
