@@ -29,7 +29,6 @@ from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.push.caps import DestinationCap
 from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
-from parley.security.authentication import authenticator_of
 from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
 from parley.security.egress.policy import LOOPBACK
@@ -432,7 +431,7 @@ def _card_with_files(
 def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
     """Return an endpoint that verifies the schemes of its own agent and tenants only."""
     agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
-    authenticator = authenticator_of((each.authorization for each in agents), host.scheme_resources)
+    authenticator = host.authenticator_of(each.authorization for each in agents)
     if authenticator is None:
         return endpoint
     return msgspec.structs.replace(endpoint, identify=authenticator)

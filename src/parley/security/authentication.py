@@ -143,7 +143,9 @@ class Authenticator:
 
 
 def authenticator_of(
-    authorizations: Iterable[Authorization | None], resources: SchemeResources | None = None
+    authorizations: Iterable[Authorization | None],
+    resources: SchemeResources | None = None,
+    kind: type[Authenticator] = Authenticator,
 ) -> Authenticator | None:
     """Return what verifies the schemes of some agents, ``None`` if they have none.
 
@@ -155,7 +157,7 @@ def authenticator_of(
             securities.append(anonymous)
         if each is not None:
             securities += each.securities
-    made = Authenticator(securities, resources)
+    made = kind(securities, resources)
     return made if made.schemes else None
 
 
