@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.model.cards import AgentCard
 from parley.model.parts import Message, Part, Role
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.skills import SKILL_KEY, named_skill, unknown_skill
 from parley.model.tasks import Task
 
 Content = str | bytes | Path | Part | dict[str, Any]
@@ -128,6 +130,8 @@ async def compose(
     *,
     files: Sequence[str | Path | bytes | Part] = (),
     message_metadata: dict[str, Any] | None = None,
+    skill: str | None = None,
+    card: AgentCard | None = None,
     metadata: dict[str, Any] | None = None,
     accepted_output_modes: Sequence[str] = (),
     history_length: int | None = None,
@@ -135,12 +139,22 @@ async def compose(
     push: Push | None = None,
     **about: Any,
 ) -> SendMessageRequest:
-    """Return the request that sends ``content``, as built by ``to_message``.
+    """Return the request that sends ``content``, as built by ``to_message``, to a skill of a card.
 
-    Leaves out a default configuration. Reads files in a thread, off the event loop.
+    Leaves out a default configuration. Reads files in a thread, off the event loop. Raises
+    ``InvalidParamsError`` for a skill that the card does not have, unless an extended card may.
     """
+    if skill is not None:
+        known = [] if card is None else [each.id for each in card.skills]
+        if skill not in known and card is not None and not card.capabilities.extended_agent_card:
+            refused = unknown_skill(skill, known)
+            refused.is_remote = True  # the agent would answer with it
+            raise refused
+        metadata = {SKILL_KEY: skill, **(metadata or {})}
     build = partial(to_message, content, files=files, metadata=message_metadata, **about)
     message = await asyncio.to_thread(build) if _names_files(content, files) else build()
+    if skill is not None and named_skill(message, metadata) != skill:
+        raise ValueError(f"the metadata names another skill than {skill!r}; give one of them")
     if metadata is not None:
         _check_numbers([metadata])
     configuration = None

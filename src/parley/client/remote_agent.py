@@ -182,6 +182,7 @@ class RemoteAgent:
         task: Task | None = None,
         files: Sequence[str | Path | bytes | Part] = (),
         data: Any | UnsetType = UNSET,
+        skill: str | None = None,
         metadata: dict[str, Any] | None = None,
         message_metadata: dict[str, Any] | None = None,
         references: Sequence[str | Task] = (),
@@ -201,6 +202,11 @@ class RemoteAgent:
         it exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as
         the task.
 
+        ``skill`` is the id of the skill that the message is for, among those on the card; it goes
+        into the request's metadata under ``skill``, where Parley's agents read it. A message that
+        continues a task stays with the skill of the task. Raises ``InvalidParamsError`` with the
+        ids on the card for one that is not there.
+
         Paths and bytes that are too large for a message are uploaded first, if the agent declares
         file transfer; ready parts are sent as they are.
 
@@ -218,6 +224,7 @@ class RemoteAgent:
                     task=task,
                     files=files,
                     data=data,
+                    skill=skill,
                     metadata=metadata,
                     message_metadata=message_metadata,
                     references=references,
@@ -254,6 +261,7 @@ class RemoteAgent:
         task: Task | None = None,
         files: Sequence[str | Path | bytes | Part] = (),
         data: Any | UnsetType = UNSET,
+        skill: str | None = None,
         metadata: dict[str, Any] | None = None,
         message_metadata: dict[str, Any] | None = None,
         references: Sequence[str | Task] = (),
@@ -278,6 +286,7 @@ class RemoteAgent:
             task=task,
             files=files,
             data=data,
+            skill=skill,
             metadata=metadata,
             message_metadata=message_metadata,
             references=references,
@@ -311,7 +320,7 @@ class RemoteAgent:
         """Return the request for a message, with large files uploaded."""
         if files or not (message is None or isinstance(message, str | Message | Part | dict)):
             message, files = await self._files.by_reference(message, files)
-        return await compose(message, files=files, **options)
+        return await compose(message, files=files, card=self.card, **options)
 
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
         """Return the current task, with the last ``history_length`` messages (all of them)."""

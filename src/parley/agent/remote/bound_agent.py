@@ -43,6 +43,7 @@ class MessageOptions(TypedDict, total=False):
     task: Task | None
     files: Sequence[str | Path | bytes | Part]
     data: Any | UnsetType
+    skill: str | None
     metadata: dict[str, Any] | None
     message_metadata: dict[str, Any] | None
     references: Sequence[str | Task]

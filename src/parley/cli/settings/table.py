@@ -208,11 +208,18 @@ SETTINGS: tuple[Setting, ...] = (
         help="Continue this task, for example to answer its question.",
     ),
     Setting(
+        name="skill",
+        metavar="ID",
+        default_text="the agent chooses",
+        panel="Interaction",
+        help="The skill that the message is for, by its id on the card (parley card get).",
+    ),
+    Setting(
         name="metadata",
         kind="object",
         metavar="JSON",
         panel="Interaction",
-        help='Metadata of the request, a JSON object such as \'{"skill":"current_time"}\'.',
+        help='Metadata of the request, a JSON object such as \'{"priority":"low"}\'.',
     ),
     Setting(
         name="history",
@@ -357,6 +364,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None
     context_id: str | None
     task_id: str | None
+    skill: str | None
     metadata: dict[str, Any] | None
     history: int | None
     async_: bool

@@ -29,6 +29,7 @@ from parley.model.operations import BY_NAME, Operation
 from parley.model.parts import Message, Part, Role
 from parley.model.requests import SendMessageRequest
 from parley.model.service import NO_TRACE, TraceContext
+from parley.model.skills import SKILL_KEY
 from parley.model.struct import Timestamp
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Endpoint, Interfaces
@@ -39,9 +40,6 @@ from parley.server.trace_headers import read_trace
 from parley.wire import versions
 from parley.wire.envelope.errors import DeadlineExceeded, MessageIdReused, UnknownAction
 from parley.wire.envelope.operations import operation_of, read_operation
-
-SKILL_KEY = "skill"
-"""The member of a message's metadata that names its skill."""
 
 _SEND = BY_NAME["SendMessage"]
 _STREAM = BY_NAME["SendStreamingMessage"]
