@@ -33,9 +33,9 @@ from parley.cli.commands import (
 from parley.cli.conformance import command as conformance
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
-from parley.cli.program import NAME
 from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
+from parley.host.program import NAME
 
 GROUPS = (
     "agents", "auth", "card", "catalog", "config", "conformance", "envelope", "keys", "mcp",

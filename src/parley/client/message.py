@@ -17,8 +17,13 @@ from msgspec import UNSET, UnsetType
 from parley.model.cards import AgentCard
 from parley.model.parts import Message, Part, Role
 from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
-from parley.model.skills import SKILL_KEY, named_skill, unknown_skill
+from parley.model.requests import (
+    SKILL_KEY,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    named_skill,
+    unknown_skill,
+)
 from parley.model.tasks import Task
 
 Content = str | bytes | Path | Part | dict[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,8 +16,8 @@ from parley.engine.skill import Skill, form_of
 from parley.engine.typed.message_data import data_of
 from parley.engine.typed.mismatch import Mismatch
 from parley.model.parts import Message
+from parley.model.requests import named_skill, unknown_skill
 from parley.model.service import ANONYMOUS, Caller
-from parley.model.skills import named_skill, unknown_skill
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
@@ -75,19 +75,22 @@ def _fitting(
     """Return the skills that a message fits; typed ones alone, if data fits any of them."""
     skills = agent.skills.values()
     seen = [each for each in skills if hidden is None or hidden.may_use(each, caller)]
-    fitting = [skill for skill in seen if _fits(agent, message, skill)]
+    fitting = [skill for skill in seen if fits(message, skill, agent.input_modes)]
     typed = [skill for skill in fitting if skill.inputs is not None and skill.inputs.fields]
     return typed if typed and data_of(message) is not UNSET else fitting
 
 
-def _fits(agent: AgentDescription, message: Message, skill: Skill) -> bool:
-    """Return whether a skill takes the parts of a message, and they have its inputs."""
+def fits(message: Message, skill: Skill, modes: Sequence[str]) -> bool:
+    """Return whether a skill takes the parts of a message, and they have its inputs.
+
+    ``modes`` are those of its agent, for a skill without any.
+    """
     try:
         if skill.inputs is not None:
             skill.inputs.read(message)
     except Mismatch:
         return False
-    return not not_taken(skill.input_modes or agent.input_modes, message.parts)
+    return not not_taken(skill.input_modes or modes, message.parts)
 
 
 def skill_elsewhere(

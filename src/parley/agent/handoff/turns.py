@@ -37,7 +37,7 @@ from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part, Role
-from parley.model.skills import SKILL_KEY
+from parley.model.requests import SKILL_KEY
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.events import StepResult

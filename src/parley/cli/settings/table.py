@@ -8,6 +8,7 @@ import msgspec
 
 from parley.cli.output.text import shell_words
 from parley.cli.settings.dotenv import PREFIX
+from parley.host.program import DEFAULT_ADDRESS
 
 Kind = Literal["text", "choice", "flag", "list", "duration", "limit", "number", "object"]
 
@@ -56,7 +57,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="agent-card",
         flags=("-a", "--agent-card"),
-        default="http://127.0.0.1:9999",
+        default=DEFAULT_ADDRESS,
         metavar="REF",
         panel="Agent",
         help="The agent: a host, an address, the URL of a card, or a card file.",

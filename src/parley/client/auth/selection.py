@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from parley.client.auth.credential import Credential
 from parley.model.cards import AgentCard
-from parley.model.requests import SendMessageRequest
+from parley.model.requests import SendMessageRequest, named_skill
 from parley.model.schemes import SecurityRequirement, SecurityScheme
-from parley.model.skills import named_skill
 from parley.model.struct import A2AStruct
 
 MAX_ALTERNATIVES = 64

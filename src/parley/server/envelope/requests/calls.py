@@ -27,9 +27,8 @@ from parley.model.errors import (
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.operations import BY_NAME, Operation
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageRequest
+from parley.model.requests import SKILL_KEY, SendMessageRequest
 from parley.model.service import NO_TRACE, TraceContext
-from parley.model.skills import SKILL_KEY
 from parley.model.struct import Timestamp
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Endpoint, Interfaces
