@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from parley.cli.commands import (
     card,
     catalog,
     complete,
+    completion,
     config,
     demo,
     envelope,
@@ -65,6 +67,7 @@ COMMANDS: dict[str, Any] = {
     "audit": audit,
     "conformance": conformance,
     "config": config,
+    "completion": completion,
 }
 """The modules that register the commands, by their names, as help lists them."""
 
@@ -165,6 +168,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_and_run(arguments: list[str]) -> int:
     command = typer.main.get_command(build(arguments))
+    if completion.VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         status = command.main(arguments, prog_name=NAME, standalone_mode=False)
     except _ParserError as error:
