@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
+from parley.cli import completion
 from parley.cli.boundary import exit_status_of, leave_stdout
 from parley.cli.commands import (
     agents,
@@ -18,7 +19,6 @@ from parley.cli.commands import (
     card,
     catalog,
     complete,
-    completion,
     config,
     demo,
     envelope,
