@@ -29,6 +29,7 @@ from parley.client.calls.prior_question import is_settled, shows_prior_question,
 from parley.client.calls.service import RemoteService
 from parley.client.calls.stream_reader import StreamReader
 from parley.client.calls.turn_events import turn_events
+from parley.client.calls.unopened import awaited
 from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
 from parley.client.card.trust import CardCheck
@@ -173,6 +174,7 @@ class RemoteAgent:
             if self._http is not None:
                 await self._http.close()
 
+    @awaited
     async def send(
         self,
         message: Sendable | None = None,
@@ -322,11 +324,13 @@ class RemoteAgent:
             message, files = await self._files.by_reference(message, files)
         return await compose(message, files=files, card=self.card, **options)
 
+    @awaited
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
         """Return the current task, with the last ``history_length`` messages (all of them)."""
         request = GetTaskRequest(id=task_id, history_length=history_length)
         return await self.service.get_task(request, self.context)
 
+    @awaited
     async def list(
         self,
         *,
@@ -379,6 +383,7 @@ class RemoteAgent:
                 return
             token = page.next_page_token
 
+    @awaited
     async def cancel(self, task_id: str, *, metadata: dict[str, Any] | None = None) -> Task:
         """Cancel a task and return it."""
         request = CancelTaskRequest(id=task_id, metadata=metadata)
@@ -415,6 +420,7 @@ class RemoteAgent:
         )
         return EventStream(events, reader)
 
+    @awaited
     async def wait(
         self,
         task_id: str,

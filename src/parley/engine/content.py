@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import mimetypes
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,9 +28,9 @@ class UnusableValue(TypeError):
     """A value that cannot be a part."""
 
     def __init__(self, value: object) -> None:
-        super().__init__(
-            f"{type(value).__module__}.{type(value).__qualname__} cannot be sent; use {USABLE}"
-        )
+        forgotten = "; it was not awaited" if inspect.iscoroutine(value) else ""
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        super().__init__(f"{kind} cannot be sent{forgotten}; use {USABLE}")
 
 
 def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:

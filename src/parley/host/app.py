@@ -37,7 +37,7 @@ from parley.security.egress.policy import LOOPBACK
 from parley.security.failures import Failures
 from parley.security.loopback import is_loopback
 from parley.security.rates.limit import parse_limits
-from parley.security.schemes.scheme import Scheme, Security
+from parley.security.schemes.scheme import Scheme, Security, security_of
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.publication import Publication
@@ -199,7 +199,7 @@ def asgi(
         tenants=tenants,
         drain=drain,
         authenticates=caller is not None,
-        auth=auth if auth is None or auth is False else auth.security,
+        auth=auth if auth is None or auth is False else security_of(auth, "auth"),
         policy=None if policy is None else checked_policy(policy),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.agent.agent import Agent
 from parley.client.bindings.http import HttpTransport
+from parley.client.calls.unopened import Unopened
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
@@ -179,7 +180,7 @@ _OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": 
 """The options that only the agent under test has, as remote agents have them."""
 
 
-class Client:
+class Client(Unopened):
     """An agent under test. Start it with ``async with``, or ``await`` it and close it."""
 
     def __init__(
