@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from sysconfig import get_path
 from typing import Any, NamedTuple
 
 import pytest
@@ -49,6 +51,8 @@ def parley(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(agent_call, "RETRY", Retry(calls=1, streams=2, first=0.01, limit=0.01))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("PATH", os.pathsep.join([get_path("scripts"), os.environ["PATH"]]))
+    monkeypatch.delenv("UV", raising=False)
     keys = ("PARLEY_SIGNING_KEYS", "PARLEY_SIGNING_KEYS_FILE")
     own = ("PARLEY_PUBLISHER", "PARLEY_NAMESPACE", "PARLEY_ENVELOPE_KEYS")
     for name in ("PARLEY_STORE", "PARLEY_BUS", "PARLEY_FILES", "PARLEY_AUDIT", *keys, *own):

@@ -81,3 +81,38 @@ def test_a_nested_card_is_no_card(parley, tmp_path):
     file.write_text('{"a":' * 100_000)
     ran = parley("card", "get", "-a", str(file), "-o", "json")
     assert (ran.status, ran.error["code"]) == (1, "A2ACLI_ERR_CARD_INVALID")
+
+
+def test_a_card_shows_what_typed_skills_take_and_give(parley, agent):
+    person = {"type": "object", "properties": {"name": {"type": "string"}}}
+    given = {
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number"},
+            "currency": {"enum": ["EUR", "USD"]},
+            "day": {"type": "string", "format": "date"},
+            "who": {"$ref": "#/$defs/Person"},
+            "notes": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+            "odd": True,
+        },
+        "required": ["amount", "currency"],
+        "$defs": {"Person": person},
+    }
+    schemas = {"pay": {"input": given, "output": {"type": "integer"}}}
+    extension = {"uri": "urn:parley:skill-schemas:v1", "params": {"skills": schemas}}
+    agent.card["capabilities"] = {"extensions": [extension]}
+    agent.card["skills"] = [{"id": "pay", "name": "Pay", "description": "Pays", "tags": ["money"]}]
+    ran = parley("card", "get", "-a", agent.url)
+    assert ran.status == 0
+    assert (
+        "Input:\n"
+        "amount: number\n"
+        'currency: "EUR" or "USD"\n'
+        "day: string (date), optional\n"
+        "who: Person, optional\n"
+        "notes: array of string or null, optional\n"
+        "odd: any value, optional\n"
+    ) in ran.stdout
+    assert ran.field("Output") == "integer"
+    assert '"$defs"' not in ran.stdout
+    assert '"$defs"' in parley("card", "get", "-a", agent.url, "--verbose").stdout

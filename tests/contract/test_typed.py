@@ -137,6 +137,35 @@ async def test_prose_is_answered_by_a_question_that_data_answers(typed: RemoteAg
     assert reply.text == "2.0 EUR"
 
 
+async def test_a_skill_is_named_by_its_id(typed: RemoteAgent) -> None:
+    assert (await typed.send("7", skill="square")).parts[0].data == 49
+    reply = await typed.send(data={"amount": 2, "currency": "EUR"}, skill="convert")
+    assert reply.text == "2.0 EUR"
+    events = [event async for event in typed.stream("?", skill="book")]
+    assert events[-1].status.state is TaskState.INPUT_REQUIRED
+
+
+async def test_an_unknown_skill_is_refused_with_those_that_there_are(typed: RemoteAgent) -> None:
+    names = "it has plan, order, square, convert, book"
+    with pytest.raises(InvalidParamsError, match=f"no skill 'cube'; {names}") as caught:
+        await typed.send("7", skill="cube")
+    assert caught.value.violations[0].field == "message.metadata.skill"
+    with pytest.raises(InvalidParamsError, match=f"no skill 'cube'; {names}"):
+        await sent(typed, "cube", "7")
+    with pytest.raises(ValueError, match="another skill than 'square'"):
+        await typed.send("7", skill="square", message_metadata={"skill": "plan"})
+
+
+async def test_data_goes_to_the_only_skill_that_it_fits(typed: RemoteAgent) -> None:
+    assert (await typed.send(data={"item": "pen"})).parts[0].data == {"item": "pen", "count": 1}
+    assert (await typed.send(data={"amount": 2, "currency": "EUR"})).text == "2.0 EUR"
+    assert (await typed.send('{"n": 3}')).parts[0].data == 9
+    task = await typed.send(data={"stops": [{"city": "Rome"}]})
+    assert task.artifacts[0].parts[0].data["stops"] == [{"city": "Rome", "nights": 1}]
+    task = await typed.send(data={"fits": "no type"})
+    assert task.state is TaskState.INPUT_REQUIRED
+
+
 async def test_a_typed_answer_is_asked_for_until_it_fits(typed: RemoteAgent) -> None:
     task = await sent(typed, "book", "Book")
     asked = question(task)

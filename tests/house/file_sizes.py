@@ -13,6 +13,7 @@ AIM, LONG, LIMIT = 400, 600, 800
 
 ONE_THING = {
     "src/parley/agent/turn.py": "one class: all that an author's function can do in a turn",
+    "src/parley/client/remote_agent.py": "one class: every call of an agent, with what it promises",
     "src/parley/engine/turn/task_runner.py": "one class: the life of a task's turns, in order",
     "src/parley/server/http1/connection.py": "one class: input, deadlines and budgets of a request",
 }

@@ -107,7 +107,7 @@ async def test_the_function_that_identifies_callers_can_be_tested() -> None:
 
     async with client(agent, identify=identify, bearer="carol") as remote:
         assert (await remote.send("?")).text == "carol"
-    with pytest.raises(ValueError, match="leave caller out"):
+    with pytest.raises(ValueError, match="leave caller and scopes out"):
         client(agent, identify=identify, caller="carol")
 
 

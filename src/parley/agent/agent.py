@@ -52,7 +52,7 @@ from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy
 from parley.security.disclosure import InterfaceListings, Listed, Listing, listing_of
 from parley.security.owner import Owner, owner_policy
 from parley.security.rates.limit import Limit, SizeLimit, parse_limits
-from parley.security.schemes.scheme import Scheme, Security, card_schemes
+from parley.security.schemes.scheme import Scheme, Security, card_schemes, security_of
 from parley.wire.versions import LATEST, SUPPORTED_VERSIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -182,7 +182,7 @@ class Agent(UsableAgent):
         self.streaming = streaming
         self.push_notifications = push_notifications
         self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
-        self.security = None if security is None else security.security
+        self.security = None if security is None else security_of(security, "security")
         self.operation_security = self._operations(operation_security or {})
         self.policy = None if policy is None else checked_policy(policy)
         self.owner = owner_policy(owner)
@@ -293,7 +293,7 @@ class Agent(UsableAgent):
                 replies=replies,
                 invalid_input=invalid_input,
                 default=default,
-                security=None if security is None else security.security,
+                security=None if security is None else security_of(security, "security"),
                 listing=listing_of(listed, "listed"),
                 limits=parse_limits(limits, skill=id or str(getattr(target, "__name__", ""))),
             )
@@ -521,7 +521,9 @@ class Agent(UsableAgent):
                 f"operation_security names {', '.join(map(repr, unknown))}, which this agent does "
                 f"not have; its operations are {', '.join(known)}"
             )
-        found = {name: each.security for name, each in given.items()}
+        found = {
+            name: security_of(each, f"operation_security of {name}") for name, each in given.items()
+        }
         if "SendMessage" in found:
             found.setdefault("SendStreamingMessage", found["SendMessage"])
         return found

@@ -50,19 +50,24 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     elif skill.inputs is not None:
         function = await _filled(skill.inputs, services, attempt)
     value: Any
-    if form is Form.COROUTINE:
-        value = await function(*arguments)
-        if type(value) is str:
-            return value
-    elif form is Form.PLAIN:
-        value = await attempt.runner.in_thread(function, *arguments)
-        if inspect.isawaitable(value):
-            value = await value
-    else:
-        value = function(*arguments)
-    if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
-        await _stream(services, attempt, value)
-        return None
+    try:
+        if form is Form.COROUTINE:
+            value = await function(*arguments)
+            if type(value) is str:
+                return value
+        elif form is Form.PLAIN:
+            value = await attempt.runner.in_thread(function, *arguments)
+            if inspect.isawaitable(value):
+                value = await value
+        else:
+            value = function(*arguments)
+        if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
+            await _stream(services, attempt, value)
+            return None
+    except AttributeError as error:
+        if inspect.iscoroutine(error.obj):
+            error.add_note(f"the call was not awaited: write (await ...).{error.name}")
+        raise
     if inspect.isgenerator(value):
         await _stream_from_thread(services, attempt, value)
         return None

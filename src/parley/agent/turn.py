@@ -447,6 +447,13 @@ class Turn(TurnFacts):
         Raises ``ValueError`` for a key that this turn has used, and ``TypeError`` that says where a
         result would not read back as it is; nothing is logged then.
         """
+        if not callable(function):
+            if inspect.iscoroutine(function):
+                function.close()
+            raise TypeError(
+                f"step calls the function itself: turn.step({key!r}, function, arguments...), not "
+                f"turn.step({key!r}, function(...)), which gives it a {type(function).__name__}"
+            )
         kind = _returned(function)
         recalled = self._attempt.step_result(key)
         if recalled is None:

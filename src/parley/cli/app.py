@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
+from parley.cli import completion
 from parley.cli.boundary import exit_status_of, leave_stdout
 from parley.cli.commands import (
     agents,
@@ -33,9 +35,9 @@ from parley.cli.commands import (
 from parley.cli.conformance import command as conformance
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
-from parley.cli.program import NAME
 from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
+from parley.host.program import NAME
 
 GROUPS = (
     "agents", "auth", "card", "catalog", "config", "conformance", "envelope", "keys", "mcp",
@@ -65,6 +67,7 @@ COMMANDS: dict[str, Any] = {
     "audit": audit,
     "conformance": conformance,
     "config": config,
+    "completion": completion,
 }
 """The modules that register the commands, by their names, as help lists them."""
 
@@ -165,6 +168,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse_and_run(arguments: list[str]) -> int:
     command = typer.main.get_command(build(arguments))
+    if completion.VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         status = command.main(arguments, prog_name=NAME, standalone_mode=False)
     except _ParserError as error:

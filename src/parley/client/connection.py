@@ -12,6 +12,7 @@ from parley.client.bindings.binding import Binding, binding_class, check_binding
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.bindings.tls import Tls
 from parley.client.calls.failover import FailoverBinding
+from parley.client.calls.unopened import Unopened
 from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard, first_origin
 from parley.client.card.trust import CardTrust, trust_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import ssl
 
 
-class Connection:
+class Connection(Unopened):
     """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
 
     agent_type: type[RemoteAgent] = RemoteAgent

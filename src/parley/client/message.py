@@ -14,9 +14,16 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.model.cards import AgentCard
 from parley.model.parts import Message, Part, Role
 from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.requests import (
+    SKILL_KEY,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    named_skill,
+    unknown_skill,
+)
 from parley.model.tasks import Task
 from parley.model.words import an
 
@@ -80,7 +87,8 @@ def to_message(
     refers to it from a new task in the same context. The other arguments override the members of a
     ready message.
 
-    Raises ``ValueError`` for a message without parts, and for numbers that JSON does not have.
+    Raises ``ValueError`` for a message without parts, for numbers that JSON does not have, and for
+    half characters (lone surrogates).
     """
     refers_to = [item.id if isinstance(item, Task) else item for item in references]
     if task is not None:
@@ -96,7 +104,8 @@ def to_message(
         parts += (Part(data=data),)
     if not parts:
         raise ValueError("there is nothing to send: give a text, a file or data")
-    _check_numbers([metadata, *[part.data for part in parts]])
+    in_parts = [(part.text, part.data, part.filename, part.metadata) for part in parts]
+    _check_values([metadata, context_id, task_id, *in_parts])
     given: dict[str, Any] = {"parts": parts}
     if context_id:
         given["context_id"] = context_id
@@ -111,17 +120,34 @@ def to_message(
     return Message(message_id=str(uuid.uuid4()), role=Role.USER, **given)
 
 
-def _check_numbers(values: list[Any]) -> None:
-    """Raise ``ValueError`` for numbers that JSON cannot express and would turn into null."""
+def _check_values(values: list[Any]) -> None:
+    """Raise ``ValueError`` for numbers that JSON cannot express and would turn into null, and for
+    texts that UTF-8 cannot.
+    """
     pending = list(values)
     while pending:
         value = pending.pop()
+        if isinstance(value, str) and not value.isascii():
+            _check_text(value)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"JSON has no {value}; send a string or null instead")
         if isinstance(value, dict):
+            pending.extend(value)
             pending.extend(value.values())
         elif isinstance(value, list | tuple):
             pending.extend(value)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(text[error.start])
+        raise ValueError(
+            f"the text has half of a character (U+{half:04X}, a lone surrogate) at position "
+            f"{error.start}, which cannot be sent: cut texts between characters, or send "
+            "text.encode('utf-8', 'replace').decode()"
+        ) from None
 
 
 async def compose(
@@ -129,6 +155,8 @@ async def compose(
     *,
     files: Sequence[str | Path | bytes | Part] = (),
     message_metadata: dict[str, Any] | None = None,
+    skill: str | None = None,
+    card: AgentCard | None = None,
     metadata: dict[str, Any] | None = None,
     accepted_output_modes: Sequence[str] = (),
     history_length: int | None = None,
@@ -136,14 +164,24 @@ async def compose(
     push: Push | None = None,
     **about: Any,
 ) -> SendMessageRequest:
-    """Return the request that sends ``content``, as built by ``to_message``.
+    """Return the request that sends ``content``, as built by ``to_message``, to a skill of a card.
 
-    Leaves out a default configuration. Reads files in a thread, off the event loop.
+    Leaves out a default configuration. Reads files in a thread, off the event loop. Raises
+    ``InvalidParamsError`` for a skill that the card does not have, unless an extended card may.
     """
+    if skill is not None:
+        known = [] if card is None else [each.id for each in card.skills]
+        if skill not in known and card is not None and not card.capabilities.extended_agent_card:
+            refused = unknown_skill(skill, known)
+            refused.is_remote = True  # the agent would answer with it
+            raise refused
+        metadata = {SKILL_KEY: skill, **(metadata or {})}
     build = partial(to_message, content, files=files, metadata=message_metadata, **about)
     message = await asyncio.to_thread(build) if _names_files(content, files) else build()
+    if skill is not None and named_skill(message, metadata) != skill:
+        raise ValueError(f"the metadata names another skill than {skill!r}; give one of them")
     if metadata is not None:
-        _check_numbers([metadata])
+        _check_values([metadata])
     configuration = None
     if (
         accepted_output_modes

@@ -29,6 +29,7 @@ from parley.client.calls.prior_question import is_settled, shows_prior_question,
 from parley.client.calls.service import RemoteService
 from parley.client.calls.stream_reader import StreamReader
 from parley.client.calls.turn_events import turn_events
+from parley.client.calls.unopened import awaited
 from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
 from parley.client.card.trust import CardCheck
@@ -173,6 +174,7 @@ class RemoteAgent:
             if self._http is not None:
                 await self._http.close()
 
+    @awaited
     async def send(
         self,
         message: Sendable | None = None,
@@ -182,6 +184,7 @@ class RemoteAgent:
         task: Task | None = None,
         files: Sequence[str | Path | bytes | Part] = (),
         data: Any | UnsetType = UNSET,
+        skill: str | None = None,
         metadata: dict[str, Any] | None = None,
         message_metadata: dict[str, Any] | None = None,
         references: Sequence[str | Task] = (),
@@ -201,6 +204,11 @@ class RemoteAgent:
         it exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as
         the task.
 
+        ``skill`` is the id of the skill that the message is for, among those on the card; it goes
+        into the request's metadata under ``skill``, where Parley's agents read it. A message that
+        continues a task stays with the skill of the task. Raises ``InvalidParamsError`` with the
+        ids on the card for one that is not there.
+
         Paths and bytes that are too large for a message are uploaded first, if the agent declares
         file transfer; ready parts are sent as they are.
 
@@ -218,6 +226,7 @@ class RemoteAgent:
                     task=task,
                     files=files,
                     data=data,
+                    skill=skill,
                     metadata=metadata,
                     message_metadata=message_metadata,
                     references=references,
@@ -254,6 +263,7 @@ class RemoteAgent:
         task: Task | None = None,
         files: Sequence[str | Path | bytes | Part] = (),
         data: Any | UnsetType = UNSET,
+        skill: str | None = None,
         metadata: dict[str, Any] | None = None,
         message_metadata: dict[str, Any] | None = None,
         references: Sequence[str | Task] = (),
@@ -278,6 +288,7 @@ class RemoteAgent:
             task=task,
             files=files,
             data=data,
+            skill=skill,
             metadata=metadata,
             message_metadata=message_metadata,
             references=references,
@@ -311,13 +322,15 @@ class RemoteAgent:
         """Return the request for a message, with large files uploaded."""
         if files or not (message is None or isinstance(message, str | Message | Part | dict)):
             message, files = await self._files.by_reference(message, files)
-        return await compose(message, files=files, **options)
+        return await compose(message, files=files, card=self.card, **options)
 
+    @awaited
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
         """Return the current task, with the last ``history_length`` messages (all of them)."""
         request = GetTaskRequest(id=task_id, history_length=history_length)
         return await self.service.get_task(request, self.context)
 
+    @awaited
     async def list(
         self,
         *,
@@ -370,6 +383,7 @@ class RemoteAgent:
                 return
             token = page.next_page_token
 
+    @awaited
     async def cancel(self, task_id: str, *, metadata: dict[str, Any] | None = None) -> Task:
         """Cancel a task and return it."""
         request = CancelTaskRequest(id=task_id, metadata=metadata)
@@ -406,6 +420,7 @@ class RemoteAgent:
         )
         return EventStream(events, reader)
 
+    @awaited
     async def wait(
         self,
         task_id: str,

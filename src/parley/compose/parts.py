@@ -140,9 +140,8 @@ def _of_function(function: Any, name: str) -> CompositionPart:
     if plain == "<lambda>":
         plain = "function"
     title = name.strip() or plain.replace("_", " ").strip().capitalize()
-    takes, inputs = parameters_of(function, (Turn, BlockingTurn))
-    if _is_of_text(function):
-        takes, inputs = "text", None
+    is_of_text = _is_of_text(function)
+    takes, inputs = ("text", None) if is_of_text else parameters_of(function, (Turn, BlockingTurn))
     if takes in ("text", "nothing") and inputs is None and not form_of(function).streams:
         if takes == "nothing":
             raise TypeError(

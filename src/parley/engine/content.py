@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import mimetypes
 from collections.abc import Iterable, Sequence
@@ -32,9 +33,9 @@ class UnusableValue(TypeError):
     """A value that cannot be a part."""
 
     def __init__(self, value: object) -> None:
-        super().__init__(
-            f"{type(value).__module__}.{type(value).__qualname__} cannot be sent; use {USABLE}"
-        )
+        forgotten = "; it was not awaited" if inspect.iscoroutine(value) else ""
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        super().__init__(f"{kind} cannot be sent{forgotten}; use {USABLE}")
 
 
 class UnwritableOutput(A2AError):
@@ -180,6 +181,13 @@ def takes(modes: Iterable[str], part: Part) -> bool:
         if name != "file":
             others.append(mode)
     return accepts(others, media_type_of(part))
+
+
+def not_taken(modes: Sequence[str], parts: Sequence[Part]) -> list[int]:
+    """Return the indexes of the parts that input modes do not take; without modes all are taken."""
+    # mediaType is optional (§4.1.6): a file of an unknown type may be of any.
+    typed = [i for i, part in enumerate(parts) if modes and (part.media_type or not part.is_file)]
+    return [index for index in typed if not takes(modes, parts[index])]
 
 
 def accepts(modes: Iterable[str], media_type: str) -> bool:

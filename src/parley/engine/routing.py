@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
+from parley.engine.content import not_taken
 from parley.engine.description import AgentDescription
 from parley.engine.disclosure import HiddenSkills
 from parley.engine.skill import Skill, form_of
-from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.engine.typed.message_data import data_of
+from parley.engine.typed.mismatch import Mismatch
 from parley.model.parts import Message
+from parley.model.requests import named_skill, unknown_skill
 from parley.model.service import ANONYMOUS, Caller
-
-SKILL_KEY = "skill"
-"""The metadata key by which a message names its skill, by the skill's id."""
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
@@ -38,31 +39,58 @@ def skill_of(
     metadata: Mapping[str, Any] | None,
     hidden: HiddenSkills | None = None,
     caller: Caller = ANONYMOUS,
+    unclear: Callable[[], None] | None = None,
 ) -> Skill | None:
     """Return the skill that a message names, else the default; ``None`` if the router chooses.
 
-    A skill that is ``hidden`` from the caller is unknown. Raises ``InvalidParamsError`` for an
-    unknown skill.
+    If no skill was declared the default, it is the only skill that the message fits; ``unclear`` is
+    called if there is no such skill. A skill that is ``hidden`` from the caller is unknown. Raises
+    ``InvalidParamsError`` for an unknown skill.
     """
-    named = (message.metadata or {}).get(SKILL_KEY)
-    if named is None and metadata:
-        named = metadata.get(SKILL_KEY)
+    named = named_skill(message, metadata)
     if named is None:
         if agent.router is not None:
             return None
+        default = agent.default_skill
+        if len(agent.skills) > 1 and not default.default:
+            fitting = _fitting(agent, message, hidden, caller)
+            if len(fitting) == 1:
+                return fitting[0]
+            if unclear is not None:
+                unclear()
         if hidden is not None:
-            hidden.check(agent.default_skill, caller)
-        return agent.default_skill
+            hidden.check(default, caller)
+        return default
     skill = agent.skills.get(named) if isinstance(named, str) else None
     if skill is not None and hidden is not None and not hidden.may_use(skill, caller):
         skill = None
     if skill is None:
-        known = ", ".join(agent.skills if hidden is None else hidden.known_to(caller)) or "none"
-        raise InvalidParamsError(
-            f"this agent has no skill {str(named)[:100]!r}; it has {known}",
-            violations=(FieldViolation(f"message.metadata.{SKILL_KEY}", f"one of {known}"),),
-        )
+        raise unknown_skill(named, agent.skills if hidden is None else hidden.known_to(caller))
     return skill
+
+
+def _fitting(
+    agent: AgentDescription, message: Message, hidden: HiddenSkills | None, caller: Caller
+) -> list[Skill]:
+    """Return the skills that a message fits; typed ones alone, if data fits any of them."""
+    skills = agent.skills.values()
+    seen = [each for each in skills if hidden is None or hidden.may_use(each, caller)]
+    fitting = [skill for skill in seen if fits(message, skill, agent.input_modes)]
+    typed = [skill for skill in fitting if skill.inputs is not None and skill.inputs.fields]
+    return typed if typed and data_of(message) is not UNSET else fitting
+
+
+def fits(message: Message, skill: Skill, modes: Sequence[str]) -> bool:
+    """Return whether a skill takes the parts of a message, and they have its inputs.
+
+    ``modes`` are those of its agent, for a skill without any.
+    """
+    try:
+        if skill.inputs is not None:
+            skill.inputs.read(message)
+    except Mismatch:
+        return False
+    return not not_taken(skill.input_modes or modes, message.parts)
 
 
 def skill_elsewhere(
@@ -76,7 +104,7 @@ def skill_elsewhere(
 
     A skill that this agent does not have is the other agent's, and no router is asked.
     """
-    named = (message.metadata or {}).get(SKILL_KEY) or (metadata or {}).get(SKILL_KEY)
+    named = named_skill(message, metadata)
     skill = agent.skills.get(named) if isinstance(named, str) else None
     if skill is None:
         skill = agent.default_skill

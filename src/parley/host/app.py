@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from parley.engine.service.service import AgentService
 from parley.files.errors import FilesUnavailable
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits
+from parley.host.banner import banner
 from parley.host.egress import egress_options, is_of_this_machine
 from parley.host.envelope.assembly import EnvelopeOptions, EnvelopeParts, HostEnvelope, read_parts
 from parley.host.envelope.guards import EnvelopeGuards, read_keys
@@ -25,18 +27,17 @@ from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.limits import redis_for_limits
 from parley.host.publishing import log_publication, read_publication
 from parley.host.registration import RegistryRegistration, read_registration
-from parley.host.store_urls import open_bus, open_store
+from parley.host.store_urls import open_bus, open_store, shown
 from parley.model.cards import AgentCard
 from parley.push.caps import DestinationCap
 from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
-from parley.security.authentication import authenticator_of
 from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
 from parley.security.egress.policy import LOOPBACK
 from parley.security.failures import Failures
 from parley.security.loopback import is_loopback
 from parley.security.rates.limit import parse_limits
-from parley.security.schemes.scheme import Scheme, Security
+from parley.security.schemes.scheme import Scheme, Security, security_of
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.publication import Publication
@@ -198,7 +199,7 @@ def asgi(
         tenants=tenants,
         drain=drain,
         authenticates=caller is not None,
-        auth=auth if auth is None or auth is False else auth.security,
+        auth=auth if auth is None or auth is False else security_of(auth, "auth"),
         policy=None if policy is None else checked_policy(policy),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
@@ -432,7 +433,7 @@ def _card_with_files(
 def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
     """Return an endpoint that verifies the schemes of its own agent and tenants only."""
     agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
-    authenticator = authenticator_of((each.authorization for each in agents), host.scheme_resources)
+    authenticator = host.authenticator_of(each.authorization for each in agents)
     if authenticator is None:
         return endpoint
     return msgspec.structs.replace(endpoint, identify=authenticator)
@@ -459,8 +460,9 @@ def serve(
 ) -> None:
     """Serve agents until SIGINT or SIGTERM. Takes the options of ``asgi`` too.
 
-    By default the server listens on this machine only, and tasks are durable. ``on_listening`` is
-    called with the address once the server accepts requests.
+    By default the server listens on this machine only, and tasks are durable. Once it accepts
+    requests, it prints the addresses of its agents and a command to try; ``on_listening`` is called
+    with the address in place of that.
 
     ``tls_cert`` and ``tls_key`` (PEM files) make it HTTPS: the certificate with its chain, and its
     private key, whose passphrase is in the environment variable ``PARLEY_TLS_KEY_PASSWORD`` if it
@@ -488,6 +490,22 @@ def serve(
     if options.get("allow_private_agents") is None and grpc_host and not is_loopback(grpc_host):
         options["allow_private_agents"] = False
     app = asgi(agents, store=store, drain=drain, **options)
+    url, tenants = options.get("url"), options.get("tenants") or {}
+    served = placed(agents, tenants)
+
+    def started(address: str) -> None:
+        text = banner(
+            served,
+            url or address,
+            shown(store) if isinstance(store, str) else type(store).__name__,
+            tenants,
+            grpc=app.grpc.beside(url or address) if grpc is not None else "",
+            role=options.get("role", "both"),
+            publishes=app.publishes,
+        )
+        with suppress(OSError, ValueError):  # stdout is closed, or cannot write a name
+            print(text, flush=True)
+
     if grpc is not None and not app.agents:
         raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")
     grace = math.ceil(drain) + 1  # answers of released turns need another second
@@ -500,7 +518,7 @@ def serve(
             grpc=grpc,
             tls=tls,
             allow_anonymous=allow_anonymous,
-            on_listening=on_listening,
+            on_listening=on_listening or started,
         )
     except (ListenError, StoreError, FilesUnavailable) as error:
         raise SystemExit(str(error)) from error

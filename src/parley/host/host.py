@@ -52,7 +52,7 @@ from parley.push.http_sender import WebhookTransport
 from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
 from parley.push.proofs.proofs import Proofs
 from parley.push.scheduler import DeliveryLimits
-from parley.security.authentication import authenticator_of
+from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.egress import Egress
 from parley.security.failures import Failures
@@ -154,7 +154,7 @@ class Host:
     the store keeps them. The attribute ``audit`` records acts.
 
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
-    in place of HTTP. Both are for tests.
+    in place of HTTP; ``authenticator`` verifies credentials. They are for tests.
     """
 
     def __init__(
@@ -174,6 +174,7 @@ class Host:
         poll_interval: float = 1.0,
         connect: Callable[..., Connection] = connect,
         webhooks: WebhookTransport | None = None,
+        authenticator: type[Authenticator] = Authenticator,
         url: str | None = None,
         files: ObjectStore | None = None,
         file_limits: FileLimits | None = None,
@@ -259,9 +260,11 @@ class Host:
             store, self.scheme_resources.failures, destinations=audit, retention=audit_retention
         )
         self._role = role
-        self.authenticator = authenticator_of(
-            (agent.authorization for agent in self._agents if agent.key in served),
-            self.scheme_resources,
+        self.authenticator_of = partial(
+            authenticator_of, resources=self.scheme_resources, kind=authenticator
+        )
+        self.authenticator = self.authenticator_of(
+            agent.authorization for agent in self._agents if agent.key in served
         )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}

@@ -149,7 +149,9 @@ class Authenticator:
 
 
 def authenticator_of(
-    authorizations: Iterable[Authorization | None], resources: SchemeResources | None = None
+    authorizations: Iterable[Authorization | None],
+    resources: SchemeResources | None = None,
+    kind: type[Authenticator] = Authenticator,
 ) -> Authenticator | None:
     """Return what verifies the schemes of some agents, ``None`` if they have none.
 
@@ -161,7 +163,7 @@ def authenticator_of(
             securities.append(anonymous)
         if each is not None:
             securities += each.securities
-    made = Authenticator(securities, resources)
+    made = kind(securities, resources)
     return made if made.schemes else None
 
 

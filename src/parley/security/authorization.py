@@ -99,6 +99,12 @@ class Authorization:
         skills = (each for id, each in self.skills.items() if id not in self.hidden)
         return (*own, *self.operations.values(), *skills)
 
+    @property
+    def all_scopes(self) -> frozenset[str]:
+        """The scopes that any of the rules asks for."""
+        needs = [each for own in self.securities for way in own.alternatives for each in way]
+        return self.permissions.union(*[each.scopes for each in needs])
+
     def with_policy(self, policy: Policy | None) -> Authorization:
         """Return the same rules with another policy."""
         return Authorization(

@@ -183,6 +183,7 @@ class App:
         if is_closed and identify is not None:
             self.identify = authenticated_only(identify)
         self.agents = self._routes.agents
+        self.publishes = publication is not None
         self.grpc = self._routes.grpc
         self.gate = self._routes.gate
         self.envelope = self._routes.envelope

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.agent.agent import Agent
@@ -19,7 +20,11 @@ from parley.host.in_process import Site
 from parley.host.store_urls import sqlite_path
 from parley.model.service import ANONYMOUS, Caller
 from parley.push.delivery import RetryPolicy
+from parley.security.authentication import Authenticator
+from parley.security.authorization import Authorization
 from parley.security.egress import Egress
+from parley.security.evidence import Evidence
+from parley.security.schemes.scheme import Proof
 from parley.server.middleware import AnyMiddleware
 from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
@@ -33,6 +38,9 @@ from parley.testing.webhooks import Deliveries
 
 CALLER = "parley.testing.caller"
 """Where the scope of a request has its caller."""
+
+DEFAULT_CALLER = "parley.testing.default_caller"
+"""Where it has the caller of a request that has no credentials of its own."""
 
 DRAIN_SECONDS = 0.0
 """How long turns have to end at the end of a test: none waits for those that the test left."""
@@ -102,6 +110,11 @@ class Deployment(Site):
     def state(self) -> Mapping[str, Any]:  # type: ignore[override]
         """What the lifespan left: nothing, the app needs none."""
         return {}
+
+    @property
+    def authorization(self) -> Authorization | None:
+        """The rules of what callers of the agent may do, ``None`` without any."""
+        return self.host.services[""].agent.authorization
 
     def context(self) -> Context:
         """Return a context of the process that lives now."""
@@ -181,6 +194,7 @@ class Deployment(Site):
             authenticates=self._authenticates,
             webhook_egress=Egress.allowing(self._private_webhooks),
             agent_egress=Egress.allowing(True),
+            authenticator=TestAuthenticator,
             retry_policy=self._retry_policy,
             url=self.address,
             connect=self._connect,
@@ -190,11 +204,16 @@ class Deployment(Site):
         )
 
     def _make_app(self) -> ASGIApp:
+        if self._identify is not None and self.host.authenticator is not None:
+            raise ValueError(
+                "identify would never be asked: the agent declares what callers must prove "
+                "(security=), and that finds the caller; leave identify out, or give caller="
+            )
         app = app_of(
             self.host,
             settings=self._settings,
             url=self.address,
-            caller=self._identify or _caller_of,
+            caller=self._identify or (_caller_of if self.host.authenticator is None else None),
             middleware=self._middleware,
         )
         self._lifecycle = app.lifecycle
@@ -206,5 +225,25 @@ class Deployment(Site):
 
 
 async def _caller_of(scope: Scope) -> Caller:
-    found: Caller = scope.get(CALLER, ANONYMOUS)
+    found: Caller = scope.get(CALLER) or scope.get(DEFAULT_CALLER) or ANONYMOUS
     return found
+
+
+class TestAuthenticator(Authenticator):
+    """Takes the caller that a test names for one who proved itself by every scheme of the agent.
+
+    It has the scopes of the caller by each of them. Other requests are verified as in production.
+    """
+
+    __test__ = False  # no test class, for pytest
+
+    def __call__(self, scope: Mapping[str, Any]) -> Caller | Awaitable[Caller]:
+        """Return the caller of a request."""
+        caller: Caller | None = scope.get(CALLER)
+        evidence = Evidence(scope, self.resources)
+        if caller is None and not any(each.is_presented(evidence) for each in self.schemes):
+            caller = scope.get(DEFAULT_CALLER)
+        if caller is None or not caller.authenticated:
+            return super().__call__(scope)
+        caller = replace(caller, issuer=caller.issuer or self.schemes[0].name)
+        return self._judged(dict.fromkeys(self.schemes, Proof(caller, caller.scopes)), evidence)

@@ -8,8 +8,11 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from parley.agent.agent import Agent
 from parley.client.bindings.http import HttpTransport
+from parley.client.calls.unopened import Unopened
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
@@ -23,12 +26,17 @@ from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
+from parley.security.authorization import Authorization
 from parley.server.middleware import AnyMiddleware
 from parley.server.settings import Settings
 from parley.store.task_store import TaskStore
+from parley.testing.deployment import CALLER, DEFAULT_CALLER
 from parley.testing.moved_time import TestTime
 from parley.testing.webhooks import WEBHOOK, Deliveries
 from parley.testing.world import World, WorldTransport
+
+TESTER = "tester"
+"""The caller of an agent that asks for credentials, if the test names none."""
 
 RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
 """How often the client of a test tries again: quickly, as its pauses are real."""
@@ -105,9 +113,14 @@ class TestedAgent(RemoteAgent):
         await self.settle()
         return completed
 
-    def as_caller(self, caller: str | Caller) -> TestedAgent:
-        """Return a client of the same agent for another caller. It is closed with this one."""
-        return self._connection.for_caller(caller)
+    def as_caller(
+        self, caller: str | Caller | None, *, scopes: Iterable[str] | None = None
+    ) -> TestedAgent:
+        """Return a client of the same agent for another caller. It is closed with this one.
+
+        ``caller`` and ``scopes`` are those of ``parley.testing.client``.
+        """
+        return self._connection.for_caller(caller, scopes)
 
     async def aclose(self) -> None:
         """Close the client; the one that began the test stops the agents too. Idempotent."""
@@ -130,19 +143,26 @@ class _Connection(Connection):
     agent_type = TestedAgent
 
     def __init__(
-        self, world: World, address: str, caller: Caller | None, options: dict[str, Any]
+        self,
+        world: World,
+        address: str,
+        caller: str | Caller | UnsetType | None,
+        scopes: Iterable[str] | None,
+        options: dict[str, Any],
     ) -> None:
         self._world = world
         self._address = address
         self._options = options
         self._resolved: ResolvedCard | None = None
-        self.http = WorldTransport(world.sites, caller=caller, is_closed_with=True)
+        found = _caller_in(caller, scopes, world.sites[address].authorization)
+        self.http = WorldTransport(world.sites, caller=found, is_closed_with=True)
         super().__init__(address, **{**_DEFAULTS, **options, "http": self.http})
 
-    def for_caller(self, caller: str | Caller) -> TestedAgent:
+    def for_caller(self, caller: str | Caller | None, scopes: Iterable[str] | None) -> TestedAgent:
         """Return a client of the same agent for another caller."""
         assert self._resolved is not None
-        other = _Connection(self._world, self._address, caller_of(caller), self._options)
+        _check_caller(caller, scopes)
+        other = _Connection(self._world, self._address, caller, scopes, self._options)
         made = other._make_agent(self._resolved, other._resolver())
         assert isinstance(made, TestedAgent)
         return made
@@ -160,7 +180,7 @@ _OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": 
 """The options that only the agent under test has, as remote agents have them."""
 
 
-class Client:
+class Client(Unopened):
     """An agent under test. Start it with ``async with``, or ``await`` it and close it."""
 
     def __init__(
@@ -169,7 +189,8 @@ class Client:
         *,
         remotes: Mapping[str, Agent],
         store: str,
-        caller: Caller | None,
+        caller: str | Caller | UnsetType | None,
+        scopes: Iterable[str] | None,
         start: datetime | None,
         connection: dict[str, Any],
         deployment: dict[str, Any],
@@ -178,6 +199,7 @@ class Client:
         self._remotes = {_address(address): remote for address, remote in remotes.items()}
         self._store = store
         self._caller = caller
+        self._scopes = scopes
         self._start = start
         self._connection = connection
         self._deployment = deployment
@@ -195,7 +217,7 @@ class Client:
             for address, remote in self._remotes.items():
                 await world.deploy(remote, address, store="memory:", **shared)
             await world.deploy(self._agent, ADDRESS, store=self._store, **self._deployment)
-            opened = await _Connection(world, ADDRESS, self._caller, self._connection)
+            opened = await _Connection(world, ADDRESS, self._caller, self._scopes, self._connection)
         except BaseException:
             await world.close()
             raise
@@ -216,7 +238,8 @@ def client(
     *,
     remotes: Mapping[str, Agent] | None = None,
     store: str = "memory:",
-    caller: str | Caller | None = None,
+    caller: str | Caller | UnsetType | None = UNSET,
+    scopes: Iterable[str] | None = None,
     identify: Identify | None = None,
     start: datetime | None = None,
     settings: Settings | None = None,
@@ -244,8 +267,13 @@ def client(
     ``memory:``, which survives a crash of the agent, or ``sqlite:///path/to/tasks.db``.
 
     ``caller`` is who calls: an id, which counts as authenticated, or a ``Caller``; there is
-    ``remote.as_caller("bob")`` too. ``identify`` is a function that finds the caller, as
-    ``parley.asgi(caller=...)`` takes it, for tests of that function with ``headers`` or ``bearer``.
+    ``remote.as_caller("bob")`` too. It has all the credentials that the agent declares
+    (``security=``) with these ``scopes``, by default all that the agent asks for. ``None`` is an
+    anonymous caller. Without ``caller``, ``"tester"`` calls an agent that asks for credentials, and
+    an anonymous caller any other; credentials in ``headers`` or ``bearer`` are verified instead.
+    ``identify`` is a function that finds the caller, as ``parley.asgi(caller=...)`` takes it, for
+    tests of that function with ``headers`` or ``bearer``.
+
     ``start`` is the time at which the test begins, by default now. ``retry_policy`` is that of
     webhooks. ``settings``, ``allow_private_webhooks``, ``files`` and ``middleware`` are those of
     ``parley.asgi``; the other options are those of ``parley.connect``.
@@ -254,8 +282,9 @@ def client(
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"client tests an Agent, not {agent!r}; parley.connect(app) calls an app")
-    if caller is not None and identify is not None:
-        raise ValueError("identify finds the caller of a request; leave caller out")
+    if identify is not None and (caller is not UNSET or scopes is not None):
+        raise ValueError("identify finds the caller of a request; leave caller and scopes out")
+    _check_caller(caller, scopes)
     if start is not None and start.tzinfo is None:
         raise ValueError("start has a time zone: datetime(2026, 1, 1, tzinfo=UTC)")
     refuse_for_local({"binding": binding})
@@ -263,7 +292,8 @@ def client(
         agent,
         remotes=remotes or {},
         store=store,
-        caller=None if caller is None else caller_of(caller),
+        caller=caller,
+        scopes=None if scopes is None else frozenset(scopes),
         start=start,
         connection={
             "headers": headers,
@@ -278,7 +308,8 @@ def client(
         deployment={
             "settings": settings,
             "identify": identify,
-            "authenticates": caller is not None,
+            "authenticates": isinstance(caller, str | Caller)
+            or (agent.envelope is not None and agent.envelope.needs_identity),
             "retry_policy": retry_policy,
             "private_webhooks": allow_private_webhooks,
             "files": files,
@@ -287,13 +318,37 @@ def client(
     )
 
 
-def caller_of(caller: str | Caller) -> Caller:
-    """Return a caller: a name stands for one that is authenticated. Raises ``ValueError``."""
+def _check_caller(caller: str | Caller | UnsetType | None, scopes: Iterable[str] | None) -> None:
+    """Raise ``ValueError`` for a caller without a name, and for scopes that nobody has."""
+    if caller == "":
+        raise ValueError("a caller has a name; caller=None is an anonymous one")
+    if scopes is None:
+        return
+    if isinstance(scopes, str):
+        raise ValueError(f"scopes is a list of strings, such as [{scopes!r}]")
+    if caller is None:
+        raise ValueError("an anonymous caller has no scopes; name the caller")
     if isinstance(caller, Caller):
-        return caller
-    if not caller:
-        raise ValueError("a caller has a name; without one it is anonymous, which is the default")
-    return Caller(caller, authenticated=True)
+        raise ValueError("a Caller has its own scopes: Caller(..., scopes=frozenset([...]))")
+
+
+def _caller_in(
+    caller: str | Caller | UnsetType | None,
+    scopes: Iterable[str] | None,
+    rules: Authorization | None,
+) -> dict[str, Caller]:
+    """Return a caller as the scope of requests has it, with what an agent with ``rules`` needs."""
+    if caller is None:
+        return {}
+    if isinstance(caller, Caller):
+        return {CALLER: caller}
+    if scopes is None:
+        scopes = () if rules is None else rules.all_scopes
+    if isinstance(caller, str):
+        return {CALLER: Caller(caller, authenticated=True, scopes=frozenset(scopes))}
+    if rules is None or not (rules.securities or rules.needs_identity):
+        return {}
+    return {DEFAULT_CALLER: Caller(TESTER, authenticated=True, scopes=frozenset(scopes))}
 
 
 def _address(address: str) -> str:

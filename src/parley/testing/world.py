@@ -15,7 +15,7 @@ from parley.client.errors import ClientError, Disconnected
 from parley.client.remote_agent import RemoteAgent
 from parley.host.in_process import InProcessExchange, InProcessTransport, Site
 from parley.model.service import Caller
-from parley.testing.deployment import CALLER, Deployment
+from parley.testing.deployment import Deployment
 from parley.testing.loop import SimulatedLoop
 from parley.testing.moved_time import TestTime
 from parley.testing.processes import PROCESS
@@ -29,9 +29,9 @@ class WorldTransport(InProcessTransport):
     """The connections of one client: cut when the process at either end dies."""
 
     def __init__(
-        self, sites: Mapping[str, Site], *, caller: Caller | None = None, is_closed_with: bool
+        self, sites: Mapping[str, Site], *, caller: Mapping[str, Caller] = {}, is_closed_with: bool
     ) -> None:
-        super().__init__(sites, scope={} if caller is None else {CALLER: caller})
+        super().__init__(sites, scope=caller)
         self.closes_with_agent = is_closed_with
 
     def on_open(self, site: Site, exchange: InProcessExchange | InProcessSocket) -> None:

@@ -265,6 +265,26 @@ def test_metadata_travels_in_the_payload_and_parameters_beside_it(parley, agent)
     assert agent.asked[-1].headers["x-trace-id"] == "abc"
 
 
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("flags", [(), ("--async",), ("--stream",)])
+def test_a_skill_is_named_by_its_id(parley, agent, streams, flags):
+    agent.card["capabilities"] = {"streaming": streams}
+    agent.card["skills"] = [{"id": "fare", "name": "Fare", "description": "Fares", "tags": ["t"]}]
+    agent.says("SendStreamingMessage", Answer(events=[{"message": message()}]))
+    agent.says("SendMessage", Answer(result={"message": message()}))
+    ran = parley("send", "-a", agent.url, "go", "--skill", "fare", *flags)
+    assert ran.status == 0, ran.stderr
+    assert agent.asked[-1].params["metadata"] == {"skill": "fare"}
+    asked = len(agent.asked)
+    ran = parley("send", "-a", agent.url, "go", "--skill", "fair", *flags)
+    assert ran.status != 0
+    assert "no skill 'fair'; it has fare" in ran.stderr
+    ran = parley("send", "-a", agent.url, "go", "--skill", "fare", "--metadata", '{"skill":"x"}')
+    assert ran.status == 2
+    assert "name different skills" in ran.stderr
+    assert len(agent.asked) == asked
+
+
 MOOD, NEEDED = "https://example.com/ext/mood/v1", "urn:example:needed:v1"
 
 

@@ -1,5 +1,7 @@
 """``parley task``: one look, waiting, following, canceling, listing."""
 
+import base64
+
 import pytest
 
 from tests.cli.scripted import (
@@ -225,3 +227,79 @@ def test_an_answer_without_a_task_is_no_task(parley, agent):
     ran = parley("task", "get", TASK_ID, "-a", agent.url, "-o", "json")
     assert ran.status == 1
     assert ran.error["code"] == "InvalidAgentResponseError"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+SAVED = [
+    {
+        "artifactId": "a-1",
+        "name": "report",
+        "parts": [{"text": "One "}, {"text": "two"}, {"data": {"n": 1}}],
+    },
+    {
+        "artifactId": "../../a-2",
+        "parts": [
+            {"raw": _base64(b"boat"), "filename": "../../boat.png", "mediaType": "image/png"},
+            {"raw": _base64(b"other"), "filename": "/etc/boat.png", "mediaType": "image/png"},
+            {"text": "<p>", "mediaType": "text/html"},
+            {"text": "", "filename": ".hidden"},
+        ],
+    },
+]
+FILES = {
+    "report.txt": b"One two",
+    "report.json": b'{"n":1}',
+    "boat.png": b"boat",
+    "boat (2).png": b"other",
+    "a-2.html": b"<p>",
+    "hidden.txt": b"",
+}
+
+
+def _in(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_artifacts_of_a_task_are_saved_under_safe_names(parley, agent, tmp_path):
+    agent.says("GetTask", Answer(result=task(artifacts=SAVED)))
+    ran = parley("task", "download", TASK_ID, "new/out", "-a", agent.url)
+    assert ran.status == 0, ran.stderr
+    out = tmp_path / "new" / "out"
+    assert _in(out) == FILES
+    lines = ran.stdout.replace("\\", "/").splitlines()
+    assert lines == [f"File: new/out/{name}" for name in FILES]
+    ran = parley("task", "download", TASK_ID, "new/out", "-a", agent.url, "-o", "json")
+    assert len(ran.document["files"]) == len(FILES)
+    assert len(_in(out)) == 2 * len(FILES)
+    assert {name: _in(out)[name] for name in FILES} == FILES
+
+
+def test_files_are_replaced_only_if_that_is_asked_for(parley, agent, tmp_path):
+    agent.says("GetTask", Answer(result=task(artifacts=SAVED)))
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"mine")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "boat.png").symlink_to(secret)
+    (out / "report.txt").write_bytes(b"old")
+    assert parley("task", "download", TASK_ID, "out", "-a", agent.url).status == 0
+    assert (out / "report.txt").read_bytes() == b"old"
+    ran = parley("task", "download", TASK_ID, "out", "--overwrite", "-a", agent.url)
+    assert ran.status == 0
+    assert {name: _in(out)[name] for name in FILES} == FILES
+    assert secret.read_bytes() == b"mine"
+
+
+def test_a_task_without_artifacts_saves_nothing(parley, agent, tmp_path):
+    agent.says("GetTask", Answer(result=task(text="Done.")))
+    ran = parley("task", "download", TASK_ID, "-a", agent.url)
+    assert (ran.status, ran.stdout) == (0, "")
+    assert "no artifact" in ran.stderr
+    (tmp_path / "taken").write_text("")
+    agent.says("GetTask", Answer(result=task(artifacts=SAVED)))
+    ran = parley("task", "download", TASK_ID, "taken/x", "-a", agent.url)
+    assert ran.status == 1
+    assert "cannot be written" in ran.stderr

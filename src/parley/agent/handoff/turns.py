@@ -33,11 +33,11 @@ from parley.engine.handoff.value import (
     Handoff,
     back_in,
 )
-from parley.engine.routing import SKILL_KEY
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part, Role
+from parley.model.requests import SKILL_KEY
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.events import StepResult

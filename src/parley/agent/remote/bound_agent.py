@@ -20,6 +20,7 @@ from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.remote.uses import UsableAgent
 from parley.client.calls.event_stream import EventStream
 from parley.client.calls.service import RemoteService
+from parley.client.calls.unopened import awaited
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.errors import Timeout
@@ -43,6 +44,7 @@ class MessageOptions(TypedDict, total=False):
     task: Task | None
     files: Sequence[str | Path | bytes | Part]
     data: Any | UnsetType
+    skill: str | None
     metadata: dict[str, Any] | None
     message_metadata: dict[str, Any] | None
     references: Sequence[str | Task]
@@ -122,6 +124,7 @@ class BoundAgent(RemoteAgent):
 
     # -- calls ---------------------------------------------------------------------------------
 
+    @awaited
     async def send(
         self,
         message: Sendable | None = None,

@@ -15,6 +15,7 @@ from parley.agent.remote.local import not_used
 from parley.agent.remote.terms import NO_TERMS, CallTerms
 from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.remote.uses import Callee, UsableAgent
+from parley.client.calls.unopened import Unopened
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Sendable
 from parley.model.errors import A2AError, TaskNotCancelableError
@@ -24,7 +25,7 @@ from parley.model.tasks import Task, TaskState
 log = logging.getLogger("parley.agent")
 
 
-class TurnConnection:
+class TurnConnection(Unopened):
     """A connection to be opened: ``async with`` it, or ``await`` it.
 
     It is closed with the turn, if not before.

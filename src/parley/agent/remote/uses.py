@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from parley.client.card.resolver import Reference
 from parley.client.registry.found import FoundAgent
@@ -11,12 +13,57 @@ LOCAL = "agent:"
 """Begins the address of an agent of this process in a task's log. Its key follows."""
 
 
+_OF_SERVERS = frozenset(
+    [
+        "host",
+        "port",
+        "url",
+        "store",
+        "bus",
+        "files",
+        "tenants",
+        "auth",
+        "caller",
+        "settings",
+        "tls_cert",
+        "tls_key",
+        "grpc_port",
+    ]
+)
+_SERVES = ": parley.serve(agent) serves an agent, parley.asgi(agent) makes it an ASGI app"
+_CALLS = ": async with parley.connect(agent) as remote: await remote.send(...)"
+_WAYS = {
+    **dict.fromkeys(("run", "serve", "start", "listen", "app", "asgi"), _SERVES),
+    **dict.fromkeys(("send", "stream", "call"), _CALLS),
+}
+"""What is right for names that are looked for in an agent."""
+
+
 class UsableAgent:
     """An agent that others of its process may call: its name, its key, and whom it calls itself."""
 
     name: str
     key: str
     uses: tuple[UsableAgent, ...] = ()
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """Refuse the options of a server."""
+            known = signature(cls.__init__).parameters
+            for name in _OF_SERVERS & options.keys() - known.keys():
+                raise TypeError(
+                    f"an agent takes no {name}: its server does, parley.serve(agent, {name}=...)"
+                )
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> NoReturn:
+            how = _WAYS.get(name, "")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{how}",
+                name=name,
+                obj=self,
+            )
 
 
 Callee = Reference | FoundAgent | UsableAgent

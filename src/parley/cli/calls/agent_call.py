@@ -14,7 +14,6 @@ from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
 from parley.cli.output.redaction import without_user
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
-from parley.cli.program import invocation
 from parley.cli.settings.table import CommandSettings
 from parley.client import RemoteAgent, connect
 from parley.client.auth.errors import TokenRefused
@@ -41,6 +40,7 @@ from parley.client.errors import (
 from parley.client.origin import Origin
 from parley.client.retry import Retry
 from parley.extensions.installed import with_installed
+from parley.host.program import invocation
 from parley.model.cards import AgentCard, AgentExtension
 from parley.model.errors import (
     A2AError,

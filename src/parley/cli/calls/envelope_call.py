@@ -15,10 +15,10 @@ from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.output.text import json_text, shell_words
-from parley.cli.program import invocation
 from parley.cli.settings.table import FLAG, CommandSettings
 from parley.client.envelope.answers import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
 from parley.client.envelope.client import EnvelopeClient
+from parley.host.program import invocation
 from parley.model.envelope.messages import Envelope, RequestPayload, ResponsePayload, Status
 from parley.model.errors import A2AError
 from parley.security.loopback import is_loopback

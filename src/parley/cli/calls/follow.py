@@ -76,7 +76,9 @@ async def _send_and_follow(
     if not agent.card.capabilities.streaming:
         call.output.note("the agent does not stream; its task is looked at again and again")
     settings = call.settings
-    stream = agent.stream(message, metadata=settings.metadata, history_length=settings.history)
+    stream = agent.stream(
+        message, skill=settings.skill, metadata=settings.metadata, history_length=settings.history
+    )
     try:
         return await _follow(call, agent, stream, on_event)
     except (MethodNotFoundError, UnsupportedOperationError) as error:
@@ -204,7 +206,13 @@ async def _get_with_retry(call: AgentCall, agent: RemoteAgent, task_id: str) -> 
 
 async def _send_and_poll(call: AgentCall, agent: RemoteAgent, message: Message) -> Task | Message:
     settings = call.settings
-    request = await compose(message, metadata=settings.metadata, history_length=settings.history)
+    request = await compose(
+        message,
+        skill=settings.skill,
+        card=agent.card,
+        metadata=settings.metadata,
+        history_length=settings.history,
+    )
     await note_before(call, agent, message)
     answer = await agent.service.send_message(request, agent.context)
     if isinstance(answer, Message):

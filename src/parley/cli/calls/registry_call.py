@@ -10,7 +10,6 @@ from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
 from parley.cli.output.redaction import Redactor, without_user
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
-from parley.cli.program import invocation
 from parley.cli.settings.table import CommandSettings
 from parley.client.errors import (
     AddressNotAllowed,
@@ -25,6 +24,7 @@ from parley.client.registry.errors import AgentNotFound, NoRegistry, NotARegistr
 from parley.client.registry.found import FoundAgent
 from parley.client.registry.places import VARIABLE
 from parley.client.registry.remote_registry import RemoteRegistry
+from parley.host.program import invocation
 
 
 class RegistryCall:

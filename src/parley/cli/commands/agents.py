@@ -179,8 +179,8 @@ def parse_filters(given: list[str]) -> dict[str, list[str]]:
 def _note_call(output: Output, found: FoundAgent) -> str:
     """Write the command that calls an agent; return why there is none."""
     from parley.cli.output.text import shell_words
-    from parley.cli.program import invocation
     from parley.client.errors import CardNotFound
+    from parley.host.program import invocation
 
     try:
         reference = found.reference

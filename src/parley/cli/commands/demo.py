@@ -114,8 +114,8 @@ def _view() -> DemoView:
 async def _show(view: DemoView, agents: Mapping[str, Agent], address: str, *, once: bool) -> None:
     import asyncio
 
-    from parley.cli.commands.serve import try_command
     from parley.cli.demo.steps import STEPS
+    from parley.host.banner import try_command
 
     view.begin(address, list(agents))
     for step in STEPS:

@@ -12,7 +12,6 @@ from parley.cli.boundary import exit_status_of
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr, print_line
 from parley.cli.output.text import shell_words
-from parley.cli.program import invocation
 from parley.cli.settings.access import (
     AllowAnonymous,
     NoHsts,
@@ -28,6 +27,7 @@ from parley.cli.settings.egress import EgressAllow, EgressDeny, EgressOnly
 from parley.cli.settings.limits import Limits, read_limits
 from parley.cli.settings.options import GroupedCommand
 from parley.cli.settings.publishing import Publisher
+from parley.host.program import invocation
 
 if TYPE_CHECKING:
     from parley.security.schemes.scheme import Scheme, Security

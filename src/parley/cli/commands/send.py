@@ -20,6 +20,7 @@ from parley.cli.settings.options import (
     settings_command,
 )
 from parley.cli.settings.table import CommandSettings
+from parley.model.requests import SKILL_KEY
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
@@ -29,6 +30,7 @@ EXAMPLES = """\b
 Examples:
   parley send "What time is it in Tokyo?"
   parley send -a agents.example.com --stream "Write a report about tides"
+  parley send --skill fare '{"from": "BER", "to": "LIS"}'
   parley send --text "What is in it?" --file photo.jpg
   parley send "Make thumbnails" --file film.mp4 --save out
   parley send --file scan.bin --media-type application/pdf --data order.json
@@ -44,6 +46,7 @@ def register(app: typer.Typer) -> None:
         "send",
         "context_id",
         "task_id",
+        "skill",
         "metadata",
         "history",
         *CALL_OPTIONS,
@@ -76,6 +79,9 @@ def register(app: typer.Typer) -> None:
                 "--save and --async contradict each other: there is nothing to save at once",
                 hint="save it later: parley task get --wait --save DIR TASK_ID",
             )
+        skill = settings.skill
+        if skill and (settings.metadata or {}).get(SKILL_KEY, skill) != skill:
+            raise UsageFailure("--skill and --metadata name different skills; give one of them")
         built = build_message(
             part_flags(context),
             text=message,
@@ -107,6 +113,7 @@ async def _send(call: AgentCall, draft: Draft, save: Path | None) -> None:
             await note_before(call, agent, message)
             answer = await agent.send(
                 message,
+                skill=settings.skill,
                 metadata=settings.metadata,
                 history_length=settings.history,
                 return_immediately=True,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from parley.cli.boundary import exit_status_of
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr, print_line
-from parley.cli.output.text import shell_words
-from parley.cli.program import invocation
 from parley.cli.settings.access import (
     AllowAnonymous,
     EnvelopeKeysFile,
@@ -37,12 +34,6 @@ from parley.cli.settings.egress import EgressAllow, EgressDeny, EgressOnly, Priv
 from parley.cli.settings.limits import Limits, Usage, limit_flags, read_limits
 from parley.cli.settings.options import GroupedCommand
 from parley.cli.settings.publishing import Namespace, Publisher, Registry, Unlisted, catalog_flags
-from parley.cli.settings.table import BY_FIELD
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from parley import Agent
 
 STORE = "sqlite:///parley.db"
 STORE_VARIABLE = "PARLEY_STORE"
@@ -418,6 +409,7 @@ def _serve(
     from parley.agent.lifespan import LifespanFailed
     from parley.files.errors import FilesUnavailable
     from parley.host.app import asgi
+    from parley.host.banner import banner
     from parley.host.egress import read_egress
     from parley.host.store_urls import shown
     from parley.server.app import Settings
@@ -484,7 +476,7 @@ def _serve(
                     tenants,
                     role=shared["role"],
                     grpc=app.grpc.beside(url or address) if grpc is not None else "",
-                    publishes=bool(catalog[0]),
+                    publishes=app.publishes,
                 )
             ),
         )
@@ -525,67 +517,6 @@ def _sharing(bus: str, role: str, lease: str, *, migrate: bool) -> dict[str, Any
     except ValueError as error:
         raise UsageFailure(f"--lease: {error}") from None
     return {"bus": bus or None, "role": role, "lease": seconds, "migrate": migrate}
-
-
-def banner(
-    agents: Mapping[str, Agent],
-    address: str,
-    store: str,
-    tenants: Mapping[str, Agent] = {},
-    *,
-    grpc: str = "",
-    role: str = "both",
-    publishes: bool = False,
-) -> str:
-    """Return the text for a started server: the agents' addresses, and commands to try."""
-    durability = (
-        "gone when the server stops" if store.startswith("memory:") else "kept between runs"
-    )
-    last = f"Tasks are {durability} ({store}). Ctrl-C stops the server."
-    lines: list[str] = []
-    if role == "worker":
-        names = {agent.key: agent.name for agent in (*agents.values(), *tenants.values())}
-        lines = [f"{name}: turns are run here" for name in names.values()]
-        return "\n".join([*lines, f"  health   {address.rstrip('/')}/health/ready", "", last])
-    titled = [(path, agent, agent.name) for path, agent in agents.items()]
-    titled += [(f"/{name}", agent, f"{agent.name} for {name}") for name, agent in tenants.items()]
-    for path, agent, title in titled:
-        base = address.rstrip("/") + path
-        lines += [
-            title,
-            f"  address  {base}",
-            f"  card     {base}/.well-known/agent-card.json",
-            *_login_line(agent, base),
-            f"  try      {try_command(agent, base)}",
-            "",
-        ]
-    if publishes:
-        lines += [f"The catalog is at {address.rstrip('/')}/.well-known/ai-catalog.json", ""]
-    if grpc:
-        lines += [f"gRPC is at {grpc}", ""]
-    if role == "api":
-        lines += ["Turns are run by other processes, with --role worker or both.", ""]
-    return "\n".join([*lines, last])
-
-
-def _login_line(agent: Agent, base: str) -> list[str]:
-    """Return the line for an agent that requires credentials: how a caller logs in."""
-    if agent.security is None or agent.security.is_open:
-        return []
-    return [f"  login    {shell_words(invocation())} auth login {base}"]
-
-
-def try_command(agent: Agent, base: str) -> str:
-    """Return a command that sends the agent one of its examples; on one line if possible."""
-    examples = [example for skill in agent.skills.values() for example in skill.examples]
-    location = "" if base == BY_FIELD["agent_card"].default else f"-a {base} "
-    begin = shell_words(invocation())
-    commands = [f"{begin} send {location}{_quoted(text)}" for text in examples or ["Hello"]]
-    return next((command for command in commands if len(command) < 78), commands[0])
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if not set(text) & set('"\\$`!') else shlex.quote(text)
 
 
 def _reload(targets: list[str], tenants: list[str], arguments: list[str]) -> int:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
+FOLDER = typer.Argument(
+    Path(), metavar="[FOLDER]", file_okay=False, help="Where to save; it is created if needed."
+)
 TRUST = typer.Option(
     [],
     "--trust",
@@ -106,6 +109,27 @@ def register(app: typer.Typer) -> None:
         call = push_config.call_for_task(settings, output, "")
         return call.run(lambda: _list(call, wanted, page_size, page_token, artifacts))
 
+    @settings_command(group, "download", *CALL_OPTIONS, epilog=EPILOG)
+    def download(
+        settings: CommandSettings,
+        output: Output,
+        task_id: str = TASK,
+        folder: Path = FOLDER,
+        overwrite: bool = typer.Option(
+            False,
+            "--overwrite",
+            help="Replace files of the same name, in place of saving under another one.",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
+    ) -> int:
+        """Save the artifacts of a task in a folder, and print the paths of the files.
+
+        Texts and data become files too, by the name of their artifact. Names are made safe.
+        """
+        call = push_config.call_for_task(settings, output, task_id)
+        return call.run(lambda: _download(call, task_id, folder, overwrite=overwrite))
+
     @settings_command(group, "cancel", "metadata", *CALL_OPTIONS, epilog=EPILOG)
     def cancel(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Cancel a task, and show the state that it is in then."""
@@ -170,6 +194,19 @@ async def _get(call: AgentCall, task_id: str, save: Path | None) -> None:
             task = await poll(call, agent, task_id)
         await save_files(call, agent, task, save)
         Report(call).task(task)
+
+
+async def _download(call: AgentCall, task_id: str, folder: Path, *, overwrite: bool) -> None:
+    from parley.cli.calls.files import save_artifacts
+
+    async with call.agent() as agent:
+        task = await agent.get(task_id, history_length=0)
+        paths = await save_artifacts(call, agent, task, folder, overwrite=overwrite)
+    if call.settings.is_json:
+        call.output.document({"files": [str(path) for path in paths]})
+    else:
+        for path in paths:
+            call.output.text.field("File", str(path))
 
 
 async def _list(

@@ -14,7 +14,7 @@ from parley import __version__
 from parley.cli.output.rendering import file_line
 from parley.cli.output.streams import print_line
 from parley.cli.output.text import json_text, one_line, shell_words, visible
-from parley.cli.program import invocation
+from parley.host.program import invocation
 from parley.model.cards import AgentCard
 from parley.model.parts import Part
 from parley.model.tasks import Task, TaskState

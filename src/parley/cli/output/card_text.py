@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from parley.cli.output.text import TextWriter
+from collections.abc import Mapping
+from typing import Any
+
+from parley.cli.output.text import TextWriter, json_text
 from parley.client.card.trust import CardCheck
+from parley.extensions.skill_schemas import SkillSchema, schemas_on
 from parley.model.cards import AgentCard, AgentInterface, AgentSkill
 from parley.model.schemes import SecurityRequirement, SecurityScheme
 
@@ -40,8 +44,9 @@ def write_card(
         write.field("Signatures", str(len(card.signatures)))
         for line in str(check).splitlines():
             write.field("Trust", line)
+    schemas = schemas_on(card)
     for skill in card.skills:
-        _write_skill(write, skill, verbose=verbose)
+        _write_skill(write, skill, schemas.get(skill.id, SkillSchema()), verbose=verbose)
 
 
 def _write_capabilities(write: TextWriter, card: AgentCard) -> None:
@@ -54,7 +59,9 @@ def _write_capabilities(write: TextWriter, card: AgentCard) -> None:
         write.field("Extension", f"{extension.uri}{needed}")
 
 
-def _write_skill(write: TextWriter, skill: AgentSkill, *, verbose: bool) -> None:
+def _write_skill(
+    write: TextWriter, skill: AgentSkill, schemas: SkillSchema, *, verbose: bool
+) -> None:
     write.gap()
     write.field("Skill", skill.id)
     write.field("Name", skill.name)
@@ -63,12 +70,49 @@ def _write_skill(write: TextWriter, skill: AgentSkill, *, verbose: bool) -> None
         write.field("Tags", ", ".join(skill.tags))
     for example in skill.examples:
         write.content("Example", example)
+    for label, schema in (("Input", schemas.input), ("Output", schemas.output)):
+        if schema is not None:
+            write.content(label, "\n".join(_members(schema)))
+            if verbose:
+                write.content(f"{label} schema", json_text(schema))
     if verbose and skill.input_modes:
         write.field("Input modes", ", ".join(skill.input_modes))
     if verbose and skill.output_modes:
         write.field("Output modes", ", ".join(skill.output_modes))
     for requirement in skill.security_requirements:
         write.field("Security requirement", describe_requirement(requirement))
+
+
+def _members(schema: Mapping[str, Any]) -> list[str]:
+    """Return a line for each member of the values of a JSON Schema, else one for the value."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return [_kind(schema)]
+    required = schema.get("required")
+    needed = required if isinstance(required, list) else ()
+    return [
+        f"{name}: {_kind(each)}{'' if name in needed else ', optional'}"
+        for name, each in properties.items()
+    ]
+
+
+def _kind(schema: Any) -> str:
+    """Return the kind of the values of a JSON Schema, on one line."""
+    if not isinstance(schema, Mapping):
+        return "any value"
+    for given in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
+        if isinstance(given, list):
+            return " or ".join(map(json_text, given))
+    either = schema.get("anyOf", schema.get("oneOf"))
+    if isinstance(either, list):
+        return " or ".join(dict.fromkeys(map(_kind, either)))
+    if isinstance(reference := schema.get("$ref"), str):
+        return reference.rpartition("/")[2]
+    kinds = schema.get("type", "any value")
+    text = " or ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
+    if text == "array" and isinstance(schema.get("items"), Mapping):
+        text = f"array of {_kind(schema['items'])}"
+    return f"{text} ({schema['format']})" if isinstance(schema.get("format"), str) else text
 
 
 def describe_interface(interface: AgentInterface) -> str:

@@ -206,6 +206,7 @@ def _parameter(setting: Setting, chosen: Sequence[Setting]) -> inspect.Parameter
         metavar=setting.metavar or None,
         rich_help_panel=setting.panel,
         show_default=False,
+        autocompletion=lambda: list(setting.choices),
     )
     name = f"{setting.field}_"  # async is a keyword
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=option)

@@ -8,6 +8,7 @@ import msgspec
 
 from parley.cli.output.text import shell_words
 from parley.cli.settings.dotenv import PREFIX
+from parley.host.program import DEFAULT_ADDRESS
 
 Kind = Literal["text", "choice", "flag", "list", "duration", "limit", "number", "object"]
 
@@ -56,7 +57,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="agent-card",
         flags=("-a", "--agent-card"),
-        default="http://127.0.0.1:9999",
+        default=DEFAULT_ADDRESS,
         metavar="REF",
         panel="Agent",
         help="The agent: a host, an address, the URL of a card, or a card file.",
@@ -208,11 +209,18 @@ SETTINGS: tuple[Setting, ...] = (
         help="Continue this task, for example to answer its question.",
     ),
     Setting(
+        name="skill",
+        metavar="ID",
+        default_text="the agent chooses",
+        panel="Interaction",
+        help="The skill that the message is for, by its id on the card (parley card get).",
+    ),
+    Setting(
         name="metadata",
         kind="object",
         metavar="JSON",
         panel="Interaction",
-        help='Metadata of the request, a JSON object such as \'{"skill":"current_time"}\'.',
+        help='Metadata of the request, a JSON object such as \'{"priority":"low"}\'.',
     ),
     Setting(
         name="history",
@@ -357,6 +365,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None
     context_id: str | None
     task_id: str | None
+    skill: str | None
     metadata: dict[str, Any] | None
     history: int | None
     async_: bool

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from parley.client.auth.credential import Credential
 from parley.model.cards import AgentCard
-from parley.model.requests import SendMessageRequest
+from parley.model.requests import SendMessageRequest, named_skill
 from parley.model.schemes import SecurityRequirement, SecurityScheme
 from parley.model.struct import A2AStruct
 
@@ -36,11 +36,8 @@ def skill_of(request: A2AStruct | None) -> str:
     """Return the skill that a message names, empty for none."""
     if not isinstance(request, SendMessageRequest):
         return ""
-    for holder in (request.metadata, request.message.metadata):
-        named = (holder or {}).get("skill")
-        if isinstance(named, str):
-            return named
-    return ""
+    named = named_skill(request.message, request.metadata)
+    return named if isinstance(named, str) else ""
 
 
 def alternatives(card: AgentCard, skill: str) -> list[Alternative]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import mimetypes
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,15 +45,21 @@ def free_path(folder: Path, name: str) -> Path:
 
     A second file of a name gets a number. Raises ``OSError``.
     """
-    stem, suffix = os.path.splitext(name)
-    number = 1
-    while True:
-        path = folder / (name if number == 1 else f"{stem} ({number}){suffix}")
+    for path in numbered_paths(folder, name):
         try:
             path.open("xb").close()
-            return path
+            break
         except FileExistsError:
-            number += 1
+            continue
+    return path
+
+
+def numbered_paths(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the paths for files of one name in a folder: the name itself, then with a number."""
+    stem, suffix = os.path.splitext(name)
+    yield folder / name
+    for number in itertools.count(2):
+        yield folder / f"{stem} ({number}){suffix}"
 
 
 async def write_file(path: Path, chunks: AsyncIterator[bytes]) -> Path:

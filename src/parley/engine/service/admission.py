@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ from parley.store.protocols.task_log import Append, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore
 
+log = logging.getLogger("parley.engine")
+
 
 class Admission:
     """Hands the messages to one agent to its executor, one turn for each.
@@ -86,6 +89,7 @@ class Admission:
         self._windows = Windows.of(agent.envelope, store.now)
         self._slots = SkillSlots.of(agent.envelope)
         self._keeps_addresses = keeps_addresses
+        self._has_logged_unclear = False
         self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
         self._files = files
 
@@ -125,7 +129,7 @@ class Admission:
         if elsewhere:
             skill = skill_elsewhere(agent, message, request.metadata, self._hidden, context.caller)
         else:
-            skill = skill_of(agent, message, request.metadata, self._hidden, context.caller)
+            skill = self._skill_of(request, context)
         if skill is None:
             skill = await self._routed(request, context)
         if agent.authorization is not None:
@@ -179,7 +183,7 @@ class Admission:
             or self._has_files(message)
         ):
             return None
-        skill = skill_of(agent, message, request.metadata, self._hidden, context.caller)
+        skill = self._skill_of(request, context)
         if skill is None:
             return None  # a router chooses it
         if agent.authorization is not None:
@@ -235,6 +239,30 @@ class Admission:
             task_id=task_id,
         )
 
+    def _skill_of(self, request: SendMessageRequest, context: CallContext) -> Skill | None:
+        """Return the skill of a message, ``None`` if the router chooses it."""
+        return skill_of(
+            self._agent,
+            request.message,
+            request.metadata,
+            self._hidden,
+            context.caller,
+            self._log_unclear,
+        )
+
+    def _log_unclear(self) -> None:
+        """Say once in the log that a message did not say which of several skills it is for."""
+        if not self._has_logged_unclear:
+            self._has_logged_unclear = True
+            log.warning(
+                "a message to %r names none of its skills (%s), and its input does not tell which "
+                "one is meant: %r answers, which is the first. Callers name a skill with "
+                "send(..., skill=...), authors with @agent.skill(default=True) or @agent.router",
+                self._agent.name,
+                ", ".join(self._agent.skills),
+                self._agent.default_skill.id,
+            )
+
     async def _routed(self, request: SendMessageRequest, context: CallContext) -> Skill:
         """Return the skill that the agent's router chooses for a message that names none."""
         metadata = dict(request.metadata or {})
@@ -260,9 +288,7 @@ class Admission:
         if record is not None:
             skill = await skill_at_work(self._agent, self._store, record)
         elif not request.message.task_id:  # it had a direct reply: no log says the skill
-            skill = skill_of(
-                self._agent, request.message, request.metadata, self._hidden, context.caller
-            )
+            skill = self._skill_of(request, context)
             if skill is None:
                 skill = await self._routed(request, context)
         await self._authorize(authorization, skill, request, context)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from parley.engine.content import gives, media_type_of, takes
+from parley.engine.content import gives, media_type_of, not_taken
 from parley.engine.description import AgentDescription
 from parley.engine.skill import Skill
 from parley.engine.typed.message_data import data_of
@@ -54,17 +54,12 @@ def check_modes(request: SendMessageRequest, skill: Skill, agent: AgentDescripti
 
 
 def _check_parts(message: Message, modes: Sequence[str]) -> None:
-    if not modes:
-        return
-    for index, part in enumerate(message.parts):
-        if part.is_file and not part.media_type:
-            continue  # mediaType is optional (§4.1.6): a file of an unknown type may be of any
-        if not takes(modes, part):
-            media_type = media_type_of(part)
-            raise ContentTypeNotSupportedError(
-                f"message.parts[{index}] is {media_type}; this agent takes {', '.join(modes)}",
-                metadata={"mediaType": media_type, "supported": ", ".join(modes)},
-            )
+    for index in not_taken(modes, message.parts):
+        media_type = media_type_of(message.parts[index])
+        raise ContentTypeNotSupportedError(
+            f"message.parts[{index}] is {media_type}; this agent takes {', '.join(modes)}",
+            metadata={"mediaType": media_type, "supported": ", ".join(modes)},
+        )
 
 
 def _check_output(configuration: SendMessageConfiguration, modes: Sequence[str]) -> None:

@@ -119,7 +119,8 @@ def _untyped(
     if turns and turns[0].kind is inspect.Parameter.KEYWORD_ONLY:
         return "typed", Inputs((), turn=turns[0].name)
     for parameter in needed:
-        if parameter.kind is parameter.KEYWORD_ONLY:
+        is_turn = roles[parameter.name] == "turn" or parameter.name.lstrip("_") in ("turn", "")
+        if parameter.kind is parameter.KEYWORD_ONLY or not is_turn:
             _refuse(what, f"does not say what {parameter.name!r} is: write its type")
     positional = (
         inspect.Parameter.POSITIONAL_ONLY,

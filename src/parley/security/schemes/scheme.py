@@ -266,6 +266,16 @@ class Scheme(ABC):
         return self.security & other
 
 
+def security_of(given: Scheme | Security, what: str) -> Security:
+    """Return a requirement, whose place is ``what``. Raises ``TypeError`` for anything else."""
+    if not isinstance(given, Scheme | Security):
+        raise TypeError(
+            f"{what} is a scheme of parley.security, such as ApiKey() or Bearer(judge), or several "
+            f"that are combined with & and |, not {given!r:.100}"
+        )
+    return given.security
+
+
 def checked_name(name: str) -> str:
     """Return the name of a scheme, which is part of the identity of its callers.
 

@@ -27,7 +27,7 @@ from parley.model.errors import (
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.operations import BY_NAME, Operation
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageRequest
+from parley.model.requests import SKILL_KEY, SendMessageRequest
 from parley.model.service import NO_TRACE, TraceContext
 from parley.model.struct import Timestamp
 from parley.server.dispatch import Parameters, ServiceCall
@@ -39,9 +39,6 @@ from parley.server.trace_headers import read_trace
 from parley.wire import versions
 from parley.wire.envelope.errors import DeadlineExceeded, MessageIdReused, UnknownAction
 from parley.wire.envelope.operations import operation_of, read_operation
-
-SKILL_KEY = "skill"
-"""The member of a message's metadata that names its skill."""
 
 _SEND = BY_NAME["SendMessage"]
 _STREAM = BY_NAME["SendStreamingMessage"]

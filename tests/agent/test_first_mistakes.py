@@ -1,0 +1,155 @@
+"""Mistakes of the first hour: each gets a sentence that says what would be right."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from typing import Any
+
+import pytest
+
+import parley
+from parley import Agent, Turn, testing
+from parley.security import ApiKey
+
+pytestmark = pytest.mark.anyio
+
+
+def echo() -> Agent:
+    agent = Agent("Echo")
+
+    @agent.skill
+    async def say(turn: Turn) -> str:
+        return turn.text
+
+    return agent
+
+
+async def test_a_connection_that_is_not_open_says_how_to_open_it() -> None:
+    agent = Agent("Caller")
+
+    @agent.skill
+    async def ask(turn: Turn) -> Any:
+        return turn.connect("https://other.example").send("x")  # type: ignore[attr-defined]
+
+    for unopened in (parley.connect(echo()), testing.client(echo())):
+        with pytest.raises(AttributeError, match=r"'send' before it is open: .*`async with"):
+            unopened.send("x")  # type: ignore[attr-defined]
+    async with testing.client(agent) as remote:
+        assert await remote.send("?") == testing.failed()
+
+
+async def test_a_call_that_is_not_awaited_says_so() -> None:
+    async with parley.connect(echo()) as remote:
+        for name in ("text", "state", "parts"):
+            pending = remote.send("x")
+            with pytest.raises(AttributeError, match=rf"\(await agent\.send\(\.\.\.\)\)\.{name}"):
+                getattr(pending, name)
+            pending.close()
+        # It is a coroutine all the same.
+        first = asyncio.create_task(remote.send("one"))
+        second = asyncio.wait_for(remote.send("two"), 5)
+        assert [each.text for each in await asyncio.gather(first, second)] == ["one", "two"]
+
+
+async def test_a_call_in_a_turn_that_is_not_awaited_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent("Asker")
+
+    @agent.skill
+    async def ask(turn: Turn) -> Any:
+        answer: Any = turn.wait_event("x")
+        try:
+            return answer if turn.text == "whole" else answer.text
+        finally:
+            asyncio.get_running_loop().call_soon(answer.close)
+
+    caplog.set_level(logging.ERROR)
+    async with parley.connect(agent) as remote:
+        await remote.send("its text")
+        assert "the call was not awaited: write (await ...).text" in caplog.text
+        await remote.send("whole")
+        assert "it was not awaited" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["run", "serve", "asgi"])
+def test_an_agent_is_served_by_a_function(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"{name!r}: parley.serve\(agent\) serves"):
+        getattr(echo(), name)
+    with pytest.raises(AttributeError, match=r"parley.connect\(agent\)"):
+        echo().send("x")  # type: ignore[attr-defined]
+    assert not hasattr(echo(), "anything")
+
+
+def test_the_options_of_a_server_are_not_those_of_an_agent() -> None:
+    with pytest.raises(TypeError, match=r"no port: .*parley.serve\(agent, port=...\)"):
+        Agent("Echo", port=9999)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'anything'"):
+        Agent("Echo", anything=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("given", ["api-key", ApiKey, {"apiKey": []}], ids=str)
+def test_what_callers_prove_is_a_scheme(given: Any) -> None:
+    for declare in (
+        lambda: Agent("Echo", security=given),
+        lambda: Agent("Echo").skill(security=given)(lambda turn: "x"),
+        lambda: Agent("Echo", operation_security={"CancelTask": given}),
+        lambda: parley.asgi(echo(), auth=given),
+    ):
+        with pytest.raises(TypeError, match=r"is a scheme of parley.security, such as ApiKey\(\)"):
+            declare()
+
+
+async def test_a_step_takes_the_function_itself(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent("Stepper")
+
+    async def later() -> str:
+        return "x"
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        given: Any = later() if turn.text == "later" else "value"
+        return str(await turn.step("charge", given))
+
+    async with parley.connect(agent) as remote:
+        for text, kind in (("later", "coroutine"), ("now", "str")):
+            caplog.clear()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                await remote.send(text)
+            assert f"turn.step('charge', function(...)), which gives it a {kind}" in caplog.text
+
+
+def test_a_parameter_without_a_type_is_the_turn_only_if_it_is_called_so() -> None:
+    agent = Agent("Typed")
+    with pytest.raises(TypeError, match=r"'shout' does not say what 'text' is: write its type"):
+
+        @agent.skill
+        def shout(text):  # type: ignore[no-untyped-def]
+            return text.upper()
+
+    @agent.skill
+    async def ask(turn):  # type: ignore[no-untyped-def]
+        return turn.text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"message": "cut: \ud83d"},
+        {"message": {"a": ["\ud83d"]}},
+        {"message": {"\ud83d": 1}},
+        {"message": parley.Part(raw=b"", filename="\ud83d")},
+        {"message": "x", "metadata": {"a": "\ud83d"}},
+        {"message": "x", "message_metadata": {"a": "\ud83d"}},
+        {"message": "x", "context_id": "\ud83d"},
+    ],
+    ids=ascii,
+)
+async def test_half_a_character_is_refused_before_it_is_sent(given: dict[str, Any]) -> None:
+    async with parley.connect(echo()) as remote:
+        with pytest.raises(ValueError, match=r"half of a character \(U\+D83D, a lone surrogate\)"):
+            await remote.send(**given)
+        assert (await remote.send("whole: 😀")).text == "whole: 😀"
