@@ -29,6 +29,13 @@ def below(pid: int) -> Iterator[int]:
                 yield from below(child)
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process was not stopped by the test that it belongs to."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    return False
+
+
 def signal_all(pids: list[int], number: int) -> None:
     """Send a signal to processes, of which some may have ended."""
     for pid in pids:
@@ -41,7 +48,7 @@ def main() -> int:
     with subprocess.Popen(sys.argv[1:]) as command:
         while command.poll() is None:
             block_thread(random.uniform(0.5, 1.5) * EVERY_SECONDS)
-            pids = [*below(command.pid)]
+            pids = [pid for pid in below(command.pid) if is_running(pid)]
             if random.random() < 0.5:
                 pids = random.sample(pids, len(pids) // 2)
             signal_all(pids, signal.SIGSTOP)

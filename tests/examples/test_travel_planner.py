@@ -344,7 +344,7 @@ async def test_an_orchestrator_that_dies_at_every_step_books_everything_once(
 ) -> None:
     async with desks() as addresses:
         with dying("orchestrator", tmp_path, addresses) as (url, deaths):
-            async with asyncio.timeout(100), parley.connect(url, retries=100) as remote:
+            async with asyncio.timeout(300), parley.connect(url, retries=100) as remote:
                 task = await remote.send(LONDON, return_immediately=True)
                 task = await settled(remote, task.id)
                 for answer in ("automatic", "Make it Rome instead", "yes"):
@@ -371,7 +371,7 @@ async def test_a_specialist_that_dies_at_every_step_books_everything_once(
         with dying(DESKS[name], tmp_path, {}) as (url, deaths):
             __import__("desks").ADDRESSES.update({**addresses, name: url})
             planner = __import__("orchestrator").agent
-            async with asyncio.timeout(100), parley.connect(planner) as remote:
+            async with asyncio.timeout(300), parley.connect(planner) as remote:
                 asked = await remote.send(LONDON)
                 asked = await remote.send("automatic", task=asked)
                 assert "Total: 3,243.08 USD of 4,000.00 USD." in lines_of(asked), log(tmp_path)
