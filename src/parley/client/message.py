@@ -113,14 +113,14 @@ def to_message(
 def _check_numbers(values: list[Any]) -> None:
     """Raise ``ValueError`` for numbers that JSON cannot express and would turn into null."""
     pending = list(values)
+    seen: set[int] = set()  # what holds itself is refused when it is written
     while pending:
         value = pending.pop()
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"JSON has no {value}; send a string or null instead")
-        if isinstance(value, dict):
-            pending.extend(value.values())
-        elif isinstance(value, list | tuple):
-            pending.extend(value)
+        if isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            pending.extend(value.values() if isinstance(value, dict) else value)
 
 
 async def compose(
