@@ -105,8 +105,6 @@ WAYS: dict[str, Say] = {
     "raise": _raised,
     "step": lambda turn, value: turn.step("key", lambda: value),
     "step's key": lambda turn, value: turn.step(value, lambda: 1),
-    "sleep": lambda turn, value: turn.sleep(0.001, message=value),
-    "sleep's key": lambda turn, value: turn.sleep(0.001, key=value),
     "wait_event": lambda turn, value: turn.wait_event("e", timeout=0.001, message=value),
     "wait_event's key": lambda turn, value: turn.wait_event(value, timeout=0.001),
     "remember": lambda turn, value: turn.remember("key", value),
@@ -130,6 +128,9 @@ WAYS: dict[str, Say] = {
         )
     ),
 }
+
+
+OTHER_WAYS = ["yield", "delegate", "listen", "sleep", "sleep's key"]
 
 
 async def _returned(value: Any) -> Any:
@@ -183,6 +184,10 @@ def _agent(way: str, value: Any, runs: list[int], *, replies: Any) -> Agent:
     @agent.skill(replies=replies)
     async def say(turn: Turn) -> Any:
         runs.append(turn.attempt)
+        if way == "sleep":
+            return await turn.sleep(0.001, message=value)
+        if way == "sleep's key":
+            return await turn.sleep(0.001, key=value)
         if way == "delegate":
             return await turn.delegate(listener, value, artifacts=True)
         if way == "listen":
@@ -244,7 +249,7 @@ async def _spoken(
 
 
 @given(
-    way=st.sampled_from([*WAYS, "yield", "delegate", "listen"]),
+    way=st.sampled_from([*WAYS, *OTHER_WAYS]),
     value=VALUES,
     replies=st.sampled_from([None, "task", "message"]),
 )
