@@ -250,3 +250,7 @@ def test_a_long_conversation_is_not_compared_with_each_message_of_another():
     assert added_to(earlier, others) == ([], others)
     assert added_to(earlier, [*others, *earlier[250:], Counted(n=0)])[1] == [{"n": 0}]
     assert Counted.compared < 1000
+
+
+async def test_an_emoji_that_a_model_cuts_is_remembered_as_a_replacement_character() -> None:
+    assert await in_one_context("cut\ud83d", "found") == [["cut\ufffd"]]

@@ -125,17 +125,18 @@ def _check_values(values: list[Any]) -> None:
     texts that UTF-8 cannot.
     """
     pending = list(values)
+    seen: set[int] = set()  # what holds itself is refused when it is written
     while pending:
         value = pending.pop()
         if isinstance(value, str) and not value.isascii():
             _check_text(value)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"JSON has no {value}; send a string or null instead")
-        if isinstance(value, dict):
+        if isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
             pending.extend(value)
-            pending.extend(value.values())
-        elif isinstance(value, list | tuple):
-            pending.extend(value)
+            if isinstance(value, dict):
+                pending.extend(value.values())
 
 
 def _check_text(text: str) -> None:

@@ -42,15 +42,17 @@ class UnwritableOutput(A2AError):
     """What the agent made has no JSON form."""
 
 
-def writable(value: S) -> tuple[S, bytes]:
+def writable(value: S, *, repairs: bool = True) -> tuple[S, bytes]:
     """Return a value as it can be written, and its JSON: the same value, or with valid text.
 
-    Half of a surrogate pair becomes U+FFFD. Raises ``UnwritableOutput``.
+    It ``repairs`` text: half of a surrogate pair becomes U+FFFD. Raises ``UnwritableOutput``.
     """
     try:
         try:
             return value, encode(value)
         except UnicodeEncodeError:
+            if not repairs:
+                raise
             value = valid_text(value)
             return value, encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

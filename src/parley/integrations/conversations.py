@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from parley.agent.turn import Turn
+from parley.model.encoding import valid_text
 
 MAX_BYTES = 1_000_000
 """How many bytes of JSON a conversation or a state keeps in a context."""
@@ -104,9 +105,9 @@ class ContextConversation:
         Raises ``TypeError`` for messages that are no JSON.
         """
         task_id = self._turn.task_id
-        own = msgspec.json.decode(msgspec.json.encode(list(messages)))
+        own = _plain(list(messages))
         entry = {"task": task_id, "messages": self._short(own)}
-        head = None if instead is None else msgspec.json.decode(msgspec.json.encode(instead))
+        head = None if instead is None else _plain(instead)
 
         def added(entries: list[Any]) -> list[Any]:
             others = [each for each in entries if each["task"] != task_id]
@@ -141,6 +142,11 @@ class ContextConversation:
         ):
             del kept[0], sizes[0]
         return kept
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON keeps it, with valid text: a model's stream may cut an emoji."""
+    return msgspec.json.decode(msgspec.json.encode(valid_text(value)))
 
 
 def _has_head(entries: Messages) -> bool:
@@ -213,7 +219,7 @@ class ContextState:
 
         Raises ``TypeError`` for a state that is no JSON.
         """
-        first, last = (msgspec.json.decode(msgspec.json.encode(each)) for each in (before, after))
+        first, last = _plain(before), _plain(after)
         task_id = self._turn.task_id
 
         def changed(kept: dict[str, Any]) -> dict[str, Any]:

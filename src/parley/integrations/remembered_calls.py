@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from parley.model.encoding import valid_text
+
 MAX_KEPT = 1 << 20
 """The most bytes of one reply or result that are remembered; a longer one is made again."""
 
@@ -37,7 +39,7 @@ class CallKeys:
 
 def remembered(value: Any) -> Any:
     """Return a value as the JSON that a step keeps, ``None`` for one that is too long."""
-    written = msgspec.json.encode(value)
+    written = msgspec.json.encode(valid_text(value))
     return msgspec.json.decode(written) if len(written) <= MAX_KEPT else None
 
 

@@ -19,6 +19,7 @@ from parley.llm.structured import OutputType
 from parley.llm.think_tags import ThinkTags
 from parley.llm.token_budget import Price, RunStopped, TokenSpending, estimated, priced
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
+from parley.model.encoding import valid_text
 
 MAX_EMPTY = 2
 """How many replies of a run may say nothing."""
@@ -165,8 +166,8 @@ class ModelRun:
                 usage = usage if chunk.usage is None else chunk.usage
                 reason = chunk.finish_reason or reason
         thought += await self._show(tags.end(), said)
-        text = "".join(said)
-        calls = [self._with_own_id(call) for call in calls]
+        text = valid_text("".join(said))  # a stream may cut an emoji
+        calls = [valid_text(self._with_own_id(call)) for call in calls]
         if usage is None:  # the endpoint does not say
             usage = ModelUsage(
                 input_tokens=estimated([*request.messages, *request.tools]),
@@ -178,7 +179,7 @@ class ModelRun:
         return ModelReply(
             id=secrets.token_hex(8),
             text=text,
-            thinking="".join(kept) if wants_it_back and calls else "",
+            thinking=valid_text("".join(kept)) if wants_it_back and calls else "",
             tool_calls=tuple(calls),
             usage=priced(usage, name, self._settings.prices),
             finish_reason=reason,

@@ -46,6 +46,8 @@ def decode(data: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
 def valid_text(value: Any) -> Any:
     """Return a value whose text is Unicode: half of a surrogate pair becomes U+FFFD."""
     if isinstance(value, str):
+        if value.isascii():
+            return value
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.replace(

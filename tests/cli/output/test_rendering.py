@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 
 from parley.cli.output.rendering import EventWriter, write_message, write_page, write_task
 from parley.cli.output.text import TextWriter
@@ -125,6 +126,17 @@ def test_every_status_of_a_stream_names_its_task(write, out):
     events.event(TaskStatusUpdateEvent(task_id="t", context_id="c", status=status))
     assert out.getvalue().endswith(
         "x\n\nTask: t\nContext: c\nState: TASK_STATE_INPUT_REQUIRED\nStatus: When?\n"
+    )
+
+
+def test_a_task_that_an_exception_failed_names_its_skill_and_the_reference(write, out):
+    incident = {"urn:parley:incident:v1": {"reference": "0a1b", "skill": "pay"}}
+    message = replace(said(Part(text="It failed. Reference: 0a1b")), metadata=incident)
+    status = TaskStatus(state=TaskState.FAILED, message=message)
+    write_task(write, Task(id="t", context_id="c", status=status), verbose=False)
+    assert out.getvalue() == (
+        "Task: t\nContext: c\nState: TASK_STATE_FAILED\nStatus: It failed. Reference: 0a1b\n"
+        "Skill: pay\n"
     )
 
 

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from parley import Agent, Artifact, Message, Part, Role, TaskState, Turn
 from parley.engine.turn.outcome import TaskOutcome
 from parley.host.host import Host, placed
+from parley.llm.agent_of_model import llm_agent
+from parley.llm.model import ModelRequest
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -103,8 +105,6 @@ WAYS: dict[str, Say] = {
     "raise": _raised,
     "step": lambda turn, value: turn.step("key", lambda: value),
     "step's key": lambda turn, value: turn.step(value, lambda: 1),
-    "sleep": lambda turn, value: turn.sleep(0.001, message=value),
-    "sleep's key": lambda turn, value: turn.sleep(0.001, key=value),
     "wait_event": lambda turn, value: turn.wait_event("e", timeout=0.001, message=value),
     "wait_event's key": lambda turn, value: turn.wait_event(value, timeout=0.001),
     "remember": lambda turn, value: turn.remember("key", value),
@@ -128,6 +128,9 @@ WAYS: dict[str, Say] = {
         )
     ),
 }
+
+
+OTHER_WAYS = ["yield", "delegate", "listen", "sleep", "sleep's key"]
 
 
 async def _returned(value: Any) -> Any:
@@ -171,11 +174,24 @@ VALUES = TEXTS | ODD | st.lists(TEXTS, max_size=2) | st.dictionaries(TEXTS, TEXT
 
 
 def _agent(way: str, value: Any, runs: list[int], *, replies: Any) -> Agent:
-    agent = Agent("Speaker", keep_history=True, policy=lambda access: True)
+    listener = Agent("Listener")
+    agent = Agent("Speaker", keep_history=True, policy=lambda access: True, uses=[listener])
+
+    @listener.skill(replies=replies)
+    async def listen(turn: Turn) -> Any:
+        return value
 
     @agent.skill(replies=replies)
     async def say(turn: Turn) -> Any:
         runs.append(turn.attempt)
+        if way == "sleep":
+            return await turn.sleep(0.001, message=value)
+        if way == "sleep's key":
+            return await turn.sleep(0.001, key=value)
+        if way == "delegate":
+            return await turn.delegate(listener, value, artifacts=True)
+        if way == "listen":
+            return await turn.delegate(listener, "go", artifacts=True)
         return await WAYS[way](turn, value)
 
     @agent.skill(id="each", replies=None)
@@ -233,7 +249,7 @@ async def _spoken(
 
 
 @given(
-    way=st.sampled_from([*WAYS, "yield"]),
+    way=st.sampled_from([*WAYS, *OTHER_WAYS]),
     value=VALUES,
     replies=st.sampled_from([None, "task", "message"]),
 )
@@ -265,6 +281,7 @@ async def test_half_a_surrogate_pair_becomes_a_replacement_character_with_one_wa
     async def say(turn: Turn) -> AsyncIterator[Any]:
         for text in ("a\ud83d", "\ude00b", "\ud83d\ude00", os.fsdecode(b"caf\xe9")):
             yield text
+        await turn.artifact(turn.text)
         await turn.artifact({"\udcff": [HALF]}, name=HALF, metadata={HALF: HALF})
         turn.fail(f"no {HALF}")
 
@@ -272,9 +289,11 @@ async def test_half_a_surrogate_pair_becomes_a_replacement_character_with_one_wa
     await host.start()
     try:
         caller = Talk(host.services[""], host)
-        task = await caller.task("go")
+        task = await caller.task(HALF)  # which only a caller in this process can say
         assert task.state is TaskState.FAILED
-        first, second = task.artifacts
+        assert [each.text for each in task.history] == ["x\ufffdy"]
+        first, echoed, second = task.artifacts
+        assert echoed.text == "x\ufffdy"
         assert first.text == "a\ufffd\ufffdb\U0001f600caf\ufffd"
         assert (second.name, second.metadata) == ("x\ufffdy", {"x\ufffdy": "x\ufffdy"})
         assert second.parts[0].data == {"\ufffd": ["x\ufffdy"]}
@@ -282,6 +301,36 @@ async def test_half_a_surrogate_pair_becomes_a_replacement_character_with_one_wa
         assert task.status.message.text == "no x\ufffdy"
         assert [each.levelname for each in caplog.records] == ["WARNING"]
         assert task.id in caplog.text
+    finally:
+        await host.stop()
+
+
+@pytest.mark.parametrize("way", ["ask for a key", "step's key", "sleep's key"])
+@pytest.mark.anyio
+async def test_a_key_is_not_repaired_because_its_result_is_found_again_by_it(way: str) -> None:
+    reply, runs = await _spoken(MemoryTaskStore(), way, HALF, "task")
+    assert isinstance(reply, Task)
+    assert (reply.state, runs) == (TaskState.FAILED, [1])
+
+
+@pytest.mark.anyio
+async def test_an_emoji_that_a_model_cuts_costs_its_answer_nothing_else() -> None:
+    asked: list[ModelRequest] = []
+
+    def script(request: ModelRequest) -> str:
+        asked.append(request)
+        return "cut \ud83d here"
+
+    host = Host(placed(llm_agent("Model", script=script)), MemoryTaskStore())
+    await host.start()
+    try:
+        caller = Talk(host.services[""], host)
+        first = await caller.task("go")
+        second = await caller.task("again", context_id=first.context_id)
+        assert [each.state for each in (first, second)] == [DONE, DONE]
+        assert first.text == second.text == "cut \ufffd here"
+        assert "cut \ufffd here" in str(asked[1].messages)
+        assert len(asked) == 2
     finally:
         await host.stop()
 

@@ -12,6 +12,7 @@ from parley.cli.output.text import TextWriter, json_text
 from parley.client.calls.diff import new_output
 from parley.client.calls.prior_question import restates_prior_question
 from parley.extensions.run_progress import run_progress
+from parley.model.incident import INCIDENT_KEY
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
@@ -51,6 +52,9 @@ def write_status(write: TextWriter, status: TaskStatus, *, verbose: bool) -> Non
         write.field("Since", status.timestamp)
     if status.message is not None:
         write_parts(write, status.message.parts, verbose=verbose, label="Status")
+        incident = (status.message.metadata or {}).get(INCIDENT_KEY)
+        if isinstance(incident, dict) and isinstance(skill := incident.get("skill"), str):
+            write.field("Skill", skill)
 
 
 def write_message(

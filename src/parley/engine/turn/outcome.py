@@ -159,16 +159,17 @@ def _is_own(error: BaseException) -> bool:
     return isinstance(error, A2AError) and not error.is_remote
 
 
-def exchange_of(attempt: Attempt, task: Task, closing: Message | None) -> Sequence[Message]:
+def exchange_of(attempt: Attempt, task: Task | None, closing: Message | None) -> Sequence[Message]:
     """Return what a turn adds to the context's history: its message, and what it said last."""
+    latest, _ = writable(attempt.latest)
     if closing is not None:
-        return (attempt.latest, closing)
+        return (latest, closing)
     parts = [
         part
-        for artifact in task.artifacts
+        for artifact in (() if task is None else task.artifacts)
         if artifact.artifact_id in attempt.artifact_ids
         for part in artifact.parts
     ]
     if not parts:
-        return (attempt.latest,)
-    return (attempt.latest, attempt.message(parts))
+        return (latest,)
+    return (latest, attempt.message(parts))

@@ -459,7 +459,7 @@ class TaskRunner:
         if isinstance(outcome, A2AError):
             self.waiters.refuse(outcome)
             return
-        exchange = (attempt.latest, outcome) if self.executor.options.keep_history else ()
+        exchange = self._exchange(attempt, outcome)
         receipt = receipt_of(outcome, self.receipts)
         if receipt is not None or exchange:
             await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
@@ -517,8 +517,8 @@ class TaskRunner:
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
         if attempt is None or not self.executor.options.keep_history:
             return ()
-        assert self.writer is not None
-        return exchange_of(attempt, self.writer.fold.task, closing)
+        task = None if self.writer is None else self.writer.fold.task
+        return exchange_of(attempt, task, closing)
 
     # -- release: another runner continues -----------------------------------------------------
 

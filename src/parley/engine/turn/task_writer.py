@@ -13,7 +13,7 @@ from parley.model.parts import Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
+from parley.store.events import PUBLIC_TYPES, PrivateEvent, StepResult, TaskEvent
 from parley.store.fold import Fold
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreError
@@ -108,8 +108,9 @@ class TaskWriter:
         """Add events to the log. Raises ``IllegalEvent`` for one that must not follow, and
         ``UnwritableOutput``.
         """
-        for event in events:
-            self._write(event, writable(event)[1])
+        for event in events:  # a result is found again by its key, so that is not repaired
+            event, payload = writable(event, repairs=type(event) is not StepResult)
+            self._write(event, payload)
 
     def _write(self, event: TaskEvent | PrivateEvent, payload: bytes) -> None:
         if self.error is not None:
