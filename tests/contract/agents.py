@@ -212,7 +212,7 @@ REFUSED: dict[str, A2AError] = {
 }
 
 
-NAMES = (b"x-user", b"x-issuer")
+NAMES = (b"x-user", b"x-client", b"x-issuer")
 
 
 def who(scope: Any) -> Caller:
@@ -226,4 +226,5 @@ def who(scope: Any) -> Caller:
     is_known = not user.endswith("?")
     issuer = given.get(b"x-issuer", "")
     claims: dict[str, object] = {"email": f"{user}@{issuer}", "password": "hunter2"}
-    return Caller(user.rstrip("?"), is_known, claims, issuer=issuer)
+    client = given.get(b"x-client", "")
+    return Caller(user.rstrip("?"), is_known, claims, issuer=issuer, client=client)

@@ -26,6 +26,8 @@ BOBS = {
     "of one issuer": {"x-user": "bob", "x-issuer": "https://one.example"},
     "of another issuer": {"x-user": "bob", "x-issuer": "https://two.example"},
     "of no issuer": {"x-user": "bob"},
+    "an application": {"x-user": "bob", "x-client": "bob", "x-issuer": "https://one.example"},
+    "an application of no issuer": {"x-user": "bob", "x-client": "bob"},
     "unauthenticated": {"x-user": "bob?"},
     "unauthenticated, with an issuer": {"x-user": "bob?", "x-issuer": "https://one.example"},
 }

@@ -17,6 +17,7 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from parley.model.errors import UnauthenticatedError
+from parley.model.service import caller_of
 from parley.security import Jwt, OpenIdConnect
 from parley.security.authentication import Authenticator
 from parley.security.schemes.access_token import VerifiedTokens
@@ -113,6 +114,21 @@ async def test_scopes_are_a_text_or_a_list(given: dict[str, Any], scopes: set[st
 )
 async def test_the_application_is_azp_or_client_id(given: dict[str, Any], client: str) -> None:
     assert (await verified(by_keys(), made(**given))).caller.client == client
+
+
+@pytest.mark.parametrize(
+    "given", [{"sub": None, "client_id": "ada"}, {"sub": None, "azp": "ada"}, {"client_id": "ada"}]
+)
+async def test_an_application_is_not_the_user_with_its_id(
+    issuer: Issuer, scheme: OpenIdConnect, given: dict[str, Any]
+) -> None:
+    user = (await verified(scheme, issuer.token("ada", client="shop"))).caller
+    application = (await verified(scheme, issuer.token("ada", client="", claims=given))).caller
+    assert application.id == user.id
+    assert application.is_application
+    assert application.owner != user.owner
+    assert caller_of(application.owner).is_application
+    assert not caller_of(user.owner).is_application
 
 
 @pytest.mark.parametrize("alg", ["RS256", "PS256", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"])

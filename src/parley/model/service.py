@@ -67,12 +67,15 @@ class Caller(msgspec.Struct, frozen=True):
     def owner(self) -> str:
         """The key of all that the caller owns in the store: tasks, contexts, receipts.
 
-        Different callers have different ones; callers without an id have none.
+        Different callers have different ones, an application and the user with its id too; callers
+        without an id have none.
         """
         if not self.id:
             return ""
         name = owned_by(self.issuer) + self.id if self.issuer else self.id
-        return name if self.authenticated else _SEPARATOR + name
+        if not self.authenticated:
+            return _SEPARATOR + name
+        return name + _SEPARATOR if self.client == self.id else name
 
 
 ANONYMOUS = Caller()
@@ -96,8 +99,14 @@ def caller_of(owner: str) -> Caller:
     """Return the caller with this ``owner``, without claims; anonymous for a group's key."""
     if not owner or owner.startswith(_GROUP):
         return ANONYMOUS
-    issuer, _, id = owner.removeprefix(_SEPARATOR).rpartition(_SEPARATOR)
-    return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_SEPARATOR))
+    name = owner.removesuffix(_SEPARATOR)
+    issuer, _, id = name.removeprefix(_SEPARATOR).rpartition(_SEPARATOR)
+    return Caller(
+        id=id,
+        issuer=issuer,
+        authenticated=not owner.startswith(_SEPARATOR),
+        client="" if name == owner else id,
+    )
 
 
 class TraceContext(A2AStruct, frozen=True, kw_only=True):

@@ -359,6 +359,8 @@ def _print(entry: AuditEntry, lines: bool) -> None:
 
 def _row(entry: AuditEntry) -> str:
     who = entry.actor or entry.address
+    if entry.client and entry.client == entry.actor:
+        who = f"application {who}"
     if entry.issuer and entry.issuer not in ("os", "parley"):
         who = f"{who} ({entry.issuer})"
     about = entry.subject or entry.agent

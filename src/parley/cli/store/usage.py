@@ -89,6 +89,7 @@ def _document(row: UsageRow) -> dict[str, Any]:
         "tenant": row.tenant,
         "caller": found.id,
         "issuer": found.issuer,
+        "client": found.client,
         "skill": row.skill,
         "requests": row.requests,
         "refusals": row.refusals,
@@ -105,7 +106,8 @@ def _name(row: UsageRow) -> str:
     found = caller_of(row.caller)
     if not found.id:
         return ANONYMOUS
-    return f"{found.issuer}:{found.id}" if found.issuer else found.id
+    name = f"{found.issuer}:{found.id}" if found.issuer else found.id
+    return f"{name} (application)" if found.is_application else name
 
 
 def _is_of(row: UsageRow, caller: str) -> bool:

@@ -18,7 +18,7 @@ AUTHENTICATED = "authenticated"
 """All callers that proved who they are."""
 
 FORMS = (
-    "'public', 'authenticated', 'caller:ada', 'scope:agents.read', or "
+    "'public', 'authenticated', 'caller:ada', 'client:shop', 'scope:agents.read', or "
     '{"caller": "ada", "issuer": "https://login.example.com"} for a caller of another issuer'
 )
 
@@ -47,7 +47,8 @@ def tokens_of(caller: Caller) -> tuple[str, ...]:
 def read_audience(given: Iterable[str | Mapping[str, Any]], publisher: Caller) -> tuple[str, ...]:
     """Return the tokens of an audience as a publisher writes it; it is part of its own audience.
 
-    ``caller:ada`` is the ada of the publisher's own issuer. Raises ``InvalidAudience``.
+    ``caller:ada`` is the user ada of the publisher's own issuer, ``client:shop`` an application.
+    Raises ``InvalidAudience``.
     """
     if isinstance(given, str | Mapping):
         raise InvalidAudience(f"an audience is a list; of {FORMS}")
@@ -64,21 +65,21 @@ def read_audience(given: Iterable[str | Mapping[str, Any]], publisher: Caller) -
 
 def _token(given: str | Mapping[str, Any], publisher: Caller) -> str:
     if isinstance(given, Mapping):
-        name, issuer = given.get("caller"), given.get("issuer", publisher.issuer)
-        is_known = set(given) <= {"caller", "issuer"}
+        kind = "client" if "client" in given else "caller"
+        name, issuer = given.get(kind), given.get("issuer", publisher.issuer)
+        is_known = set(given) <= {kind, "issuer"}
         if not is_known or not _is_name(name) or not isinstance(issuer, str):
             raise _wrong(given)
         if issuer and not _is_name(issuer):
             raise _wrong(given)
-        return caller_token(Caller(id=str(name), issuer=issuer, authenticated=True).owner)
+        return _caller_token(kind, str(name), issuer)
     if given in (PUBLIC, AUTHENTICATED):
         return given
     kind, _, name = given.partition(":") if isinstance(given, str) else ("", "", "")
     if not _is_name(name):
         raise _wrong(given)
-    if kind == "caller":
-        found = Caller(id=name, issuer=publisher.issuer, authenticated=True)
-        return caller_token(found.owner)
+    if kind in ("caller", "client"):
+        return _caller_token(kind, name, publisher.issuer)
     if kind == "scope" and " " not in name:
         return scope_token(name)
     raise _wrong(given)
@@ -90,3 +91,8 @@ def _is_name(name: Any) -> bool:
 
 def _wrong(given: Any) -> InvalidAudience:
     return InvalidAudience(f"{str(given)[:100]!r} is no audience: write {FORMS}")
+
+
+def _caller_token(kind: str, name: str, issuer: str) -> str:
+    client = name if kind == "client" else ""
+    return caller_token(Caller(id=name, issuer=issuer, client=client, authenticated=True).owner)

@@ -58,7 +58,7 @@ _CLAUSES = re.compile(
     r"\s*(?:\bfor\s+skills?\s+(?P<skill>.+?))?\s*(?:\bexcept\s+(?P<exempt>.+?))?\s*",
     re.I,
 )
-_EXEMPT = ("caller", "scope", "role", "address")
+_EXEMPT = ("caller", "client", "scope", "role", "address")
 _OPERATIONS = {each.name.lower(): each.name for each in OPERATIONS}
 
 
@@ -271,7 +271,9 @@ def _exemption(text: str, given: str) -> Exemption:
     kind, value = kind.lower(), value.strip()
     if kind not in _EXEMPT or not value or " " in value:
         raise _wrong(
-            text, f"'except' has caller:ID, scope:NAME, role:NAME or address:NETWORK, not {given!r}"
+            text,
+            "'except' has caller:ID, client:ID, scope:NAME, role:NAME or address:NETWORK, not "
+            f"{given!r}",
         )
     if kind == "address":
         try:

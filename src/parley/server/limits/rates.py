@@ -81,7 +81,8 @@ class Asking(msgspec.Struct, frozen=True):
                 if _is_within(self.address, each.value):
                     return True
             elif self.caller.authenticated:
-                if each.kind == "caller" and each.value in _names(self.caller):
+                kind = "client" if self.caller.is_application else "caller"
+                if each.kind == kind and each.value in _names(self.caller):
                     return True
                 if each.kind == "scope" and each.value in self.caller.scopes:
                     return True

@@ -144,7 +144,7 @@ def _caller(stored: StoredCaller | None, owner: str) -> StoredCaller:
     """Return who called, as the log says; without a record it was the owner."""
     by = caller_of(owner)
     if stored is None:
-        return StoredCaller(id=by.id or "anonymous", issuer=by.issuer)
+        return StoredCaller(id=by.id or "anonymous", issuer=by.issuer, client=by.client)
     if not stored.issuer and stored.id == by.id:
         return msgspec.structs.replace(stored, issuer=by.issuer)
     return stored

@@ -1,15 +1,19 @@
-"""Migration 2 of the PostgreSQL store, besides its SQL: put tasks into the stored form."""
+"""What migrations of the PostgreSQL store do besides their SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from parley.database.postgres.connection import BoundedConnection, blobs, flags, ints
+from parley.store.application_owners import APPLICATIONS_AT_ONCE, is_of_application
 from parley.store.snapshot import task_of_before
 from parley.store.sql import queries
 
 STORED_TASKS = 2
 """The version of the schema that introduced the stored form of tasks."""
+
+APPLICATION_OWNERS = 8
+"""The version of the schema that tells applications from users with the same ids."""
 
 TASKS_AT_ONCE, BYTES_AT_ONCE = 500, 8 << 20
 
@@ -44,3 +48,18 @@ def store_tasks(connection: BoundedConnection, sql: Mapping[str, str]) -> None:
         )
         values["key"] = rows[-1][0]
     connection.execute(sql["drop_snapshots"])
+
+
+def own_applications(connection: BoundedConnection, sql: Mapping[str, str]) -> None:
+    """Give what applications made owners of their own, within a transaction.
+
+    Raises ``psycopg.Error``.
+    """
+    values = {"key": -(2**63), "limit": APPLICATIONS_AT_ONCE}
+    while rows := connection.rows(sql["owned_tasks"], values):
+        found = [key for key, owner, turn in rows if is_of_application(owner, turn)]
+        if found:
+            connection.execute(sql["own_task"], (ints(found),))
+        values["key"] = rows[-1][0]
+    for name in ("own_receipts", "own_contexts", "forget_counts", "count_again"):
+        connection.execute(sql[name])

@@ -9,7 +9,13 @@ from __future__ import annotations
 from parley.database.postgres.connection import Address, BoundedConnection
 from parley.database.postgres.migrations import PostgresSchema
 from parley.database.sql import filled
-from parley.store.postgres.backfill import FILL, STORED_TASKS, store_tasks
+from parley.store.postgres.backfill import (
+    APPLICATION_OWNERS,
+    FILL,
+    STORED_TASKS,
+    own_applications,
+    store_tasks,
+)
 from parley.store.protocols.contexts import HISTORY_KEPT
 from parley.store.sql import FILES
 
@@ -23,4 +29,8 @@ def _store_tasks(connection: BoundedConnection, address: Address) -> None:
     store_tasks(connection, sql_for(address, FILL))
 
 
-SCHEMA = PostgresSchema(FILES, {STORED_TASKS: _store_tasks})
+def _own_applications(connection: BoundedConnection, address: Address) -> None:
+    own_applications(connection, sql_for(address, FILL))
+
+
+SCHEMA = PostgresSchema(FILES, {STORED_TASKS: _store_tasks, APPLICATION_OWNERS: _own_applications})

@@ -8,10 +8,17 @@ from pathlib import Path
 from parley.database.sql import filled
 from parley.database.sqlite.file import SqliteFile, SqliteSchema, Synchronous
 from parley.store.sql import FILES, queries
-from parley.store.sqlite.backfill import STORED_TASKS, store_tasks
+from parley.store.sqlite.backfill import (
+    APPLICATION_OWNERS,
+    STORED_TASKS,
+    own_applications,
+    store_tasks,
+)
 
 APPLICATION_ID = 0x5041524C  # "PARL": a file of Parley's
-SCHEMA = SqliteSchema(APPLICATION_ID, FILES, {STORED_TASKS: store_tasks})
+SCHEMA = SqliteSchema(
+    APPLICATION_ID, FILES, {STORED_TASKS: store_tasks, APPLICATION_OWNERS: own_applications}
+)
 
 SQL = queries(
     "sqlite", "queries.sql", "prune.sql", "timers.sql", "api_keys.sql", "usage.sql", "audit.sql"

@@ -1,5 +1,5 @@
--- Migration 2: put tasks that were kept as snapshots into the stored form. {schema} is the schema
--- of the store.
+-- Migration 2: put tasks that were kept as snapshots into the stored form. Migration 8: give what
+-- applications made owners of their own. {schema} is the schema of the store.
 
 -- name: tasks_before
 -- The snapshots of tasks, and the records after them that the fold needs: up to ``limit`` tasks
@@ -36,3 +36,36 @@ FROM unnest(%s, %s, %s, %s) AS f (key, messages, said, seq) WHERE t.key = f.key;
 
 -- name: drop_snapshots
 DROP TABLE {schema}.snapshots;
+
+-- name: owned_tasks
+-- Tasks of callers, with the records of their first turns.
+SELECT t.key, t.owner, (
+    SELECT l.payload FROM {schema}.log l
+    WHERE l.task = t.key AND l.kind = 'turn' AND l.sub > 0 ORDER BY l.seq, l.sub LIMIT 1)
+FROM {schema}.tasks t WHERE t.key > %(key)s AND t.owner <> '' ORDER BY t.key LIMIT %(limit)s;
+
+-- name: own_task
+UPDATE {schema}.tasks SET owner = owner || chr(31), version = version + 1 WHERE key = ANY(%s);
+
+-- name: own_receipts
+UPDATE {schema}.receipts SET owner = owner || chr(31) WHERE EXISTS (
+    SELECT 1 FROM {schema}.tasks t WHERE t.task_id = receipts.task_id
+        AND t.agent = receipts.agent AND t.tenant = receipts.tenant
+        AND t.owner = receipts.owner || chr(31));
+
+-- name: own_contexts
+-- Those in which nobody else has a task.
+UPDATE {schema}.contexts SET owner = owner || chr(31) WHERE EXISTS (
+    SELECT 1 FROM {schema}.tasks t WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant
+        AND t.owner = contexts.owner || chr(31) AND t.context_id = contexts.context_id)
+    AND NOT EXISTS (
+    SELECT 1 FROM {schema}.tasks t WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant
+        AND t.owner = contexts.owner AND t.context_id = contexts.context_id);
+
+-- name: forget_counts
+DELETE FROM {schema}.task_counts;
+
+-- name: count_again
+INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
+SELECT agent, tenant, owner, state, 0, count(*) FROM {schema}.tasks
+GROUP BY agent, tenant, owner, state;

@@ -3,7 +3,7 @@
 -- {version} is what else changes of a head, {slot} a column of PostgreSQL's counts.
 
 -- piece: plain
-owner <> '' AND {find}(owner, {chr}(31)) = 0
+owner <> '' AND {find}(owner, {chr}(31)) IN (0, length(owner))
     AND {agent} IN ('', agent) AND {tenant} IN ('', tenant);
 
 -- name: plain_tasks

@@ -1,4 +1,5 @@
--- Migration 4: put tasks that were kept as snapshots into the stored form.
+-- Migration 4: put tasks that were kept as snapshots into the stored form. Migration 10: give what
+-- applications made owners of their own.
 
 -- name: tasks_before
 SELECT key, task_id, seq FROM tasks WHERE key > ? ORDER BY key LIMIT ?;
@@ -27,3 +28,36 @@ UPDATE tasks SET messages = ?, has_status_message = ?, folded = ? WHERE key = ?;
 
 -- name: drop_snapshots
 DROP TABLE snapshots;
+
+-- name: owned_tasks
+-- Tasks of callers, with the records of their first turns.
+SELECT t.key, t.owner, (
+    SELECT l.payload FROM log l
+    WHERE l.task = t.key AND l.kind = 'turn' AND l.sub > 0 ORDER BY l.seq, l.sub LIMIT 1)
+FROM tasks t WHERE t.key > ? AND t.owner <> '' ORDER BY t.key LIMIT ?;
+
+-- name: own_task
+UPDATE tasks SET owner = owner || char(31) WHERE key = ?;
+
+-- name: own_receipts
+UPDATE receipts SET owner = owner || char(31) WHERE EXISTS (
+    SELECT 1 FROM tasks t WHERE t.task_id = receipts.task_id
+        AND t.agent = receipts.agent AND t.tenant = receipts.tenant
+        AND t.owner = receipts.owner || char(31));
+
+-- name: own_contexts
+-- Those in which nobody else has a task.
+UPDATE contexts SET owner = owner || char(31) WHERE EXISTS (
+    SELECT 1 FROM tasks t WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant
+        AND t.owner = contexts.owner || char(31) AND t.context_id = contexts.context_id)
+    AND NOT EXISTS (
+    SELECT 1 FROM tasks t WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant
+        AND t.owner = contexts.owner AND t.context_id = contexts.context_id);
+
+-- name: forget_counts
+DELETE FROM task_counts;
+
+-- name: count_again
+INSERT INTO task_counts (agent, tenant, owner, state, n)
+SELECT agent, tenant, owner, state, count(*) FROM tasks
+GROUP BY agent, tenant, owner, state;
