@@ -40,7 +40,7 @@ from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
-from parley.server.http.paths import after_quoted_slash
+from parley.server.http.paths import OWN_SEGMENTS, TENANT_NAME, after_quoted_slash
 from parley.server.http.restricted import Restricted
 from parley.server.http.streams import Streams
 from parley.server.http.unavailable import Unavailable
@@ -54,25 +54,7 @@ from parley.server.websocket.limits import SocketLimits
 from parley.wire import versions
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
-_TENANT = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,127}")
 _OWN_PATHS = ("/health", "/.well-known")
-_OWN_SEGMENTS = frozenset(
-    (
-        "a2a",
-        "agent",
-        "callbacks",
-        "card",
-        "docs",
-        "envelope",
-        "extendedagentcard",
-        "files",
-        "health",
-        "message",
-        "openapi.json",
-        "tasks",
-        "v1",
-    )
-)
 
 
 class Routes:
@@ -594,9 +576,9 @@ def _prefix(path: str) -> str:
 
 
 def _check_tenant(name: str) -> None:
-    if not _TENANT.fullmatch(name):
+    if not TENANT_NAME.fullmatch(name):
         raise ValueError(
             f"a tenant's name is letters, digits and . _ ~ - (not a dot first), not {name[:200]!r}"
         )
-    if name.lower() in _OWN_SEGMENTS:
+    if name.lower() in OWN_SEGMENTS:
         raise ValueError(f"a tenant cannot be named {name!r}: that is a path of the protocol")

@@ -292,6 +292,16 @@ async def test_names_may_be_spelled_as_in_the_proto(url, service):
     assert request.include_artifacts is False
 
 
+@pytest.mark.parametrize(("version", "path"), [("1.0", "/tasks"), ("0.3", "/v1/tasks")])
+async def test_a_list_is_narrowed_by_the_name_that_the_go_sdk_sends(url, service, version, path):
+    moment = "2026-01-31T12:00:00Z"
+    asked = f"{path}?lastUpdatedAfter={moment}"
+    assert (await ask(url, "GET", asked, b"", {"A2A-Version": version})).status == 200
+    assert service.asked[0].request.status_timestamp_after == Timestamp.parse(moment)
+    asked = f"{path}?lastUpdatedAfter=yesterday"
+    assert (await ask(url, "GET", asked, b"", {"A2A-Version": version})).status == 400
+
+
 async def test_an_offset_in_a_timestamp_need_not_be_quoted(url, service):
     await ask(url, "GET", "/tasks?statusTimestampAfter=2026-01-31T13:00:00+01:00", b"", VERSION)
     moment = service.asked[0].request.status_timestamp_after

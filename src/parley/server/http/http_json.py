@@ -26,7 +26,15 @@ from parley.server.http.exchange import (
 from parley.server.http.hsts import AddedFields
 from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
-from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
+from parley.server.http.paths import (
+    TENANT,
+    Found,
+    NoSuchPath,
+    Paths,
+    PathTarget,
+    WrongVerb,
+    segments_of,
+)
 from parley.server.http.responses import reply_without_body
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import HttpJsonCodec, Route
@@ -143,6 +151,7 @@ class HttpJsonExchange(Exchange):
         self.takes_body = False
         if isinstance(found, A2AError):
             version = self._error_version()
+            self.takes_body = isinstance(found, NoSuchPath) and bool(found.tenant)
             if isinstance(found, WrongVerb):
                 self.response_headers.append(_allow(found))
         else:
@@ -173,7 +182,10 @@ class HttpJsonExchange(Exchange):
     def parse(self, body: bytes, caller: Caller) -> ServiceCall:
         """Return the call that the request asks for. Raises ``A2AError``."""
         if isinstance(self._found, A2AError):
-            raise self._found
+            if not (isinstance(self._found, NoSuchPath) and self._found.tenant and _is_rpc(body)):
+                raise self._found
+            self.tenant = self._found.tenant
+            return self._parse_rpc(body, caller)
         target, fields = self._found
         try:
             return self._parse_path(target, fields, body, caller)
@@ -181,6 +193,10 @@ class HttpJsonExchange(Exchange):
             if target.route.operation.request is not SendMessageRequest or not _is_rpc(body):
                 raise
         # Some clients post JSON-RPC to the path of a message: they are answered in JSON-RPC.
+        return self._parse_rpc(body, caller)
+
+    def _parse_rpc(self, body: bytes, caller: Caller) -> ServiceCall:
+        """Return the call of a JSON-RPC request at a path of HTTP+JSON, or of a tenant."""
         self._jsonrpc = JsonRpcExchange(self.served, self.scope, self.tenant, self.fields)
         self.media_type = self._jsonrpc.media_type
         try:

@@ -17,14 +17,35 @@ MAX_PATH = 8 * 1024
 
 TENANT = "tenant"
 
+TENANT_NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,127}")
+OWN_SEGMENTS = frozenset(
+    (
+        "a2a",
+        "agent",
+        "callbacks",
+        "card",
+        "docs",
+        "envelope",
+        "extendedagentcard",
+        "files",
+        "health",
+        "message",
+        "openapi.json",
+        "tasks",
+        "v1",
+    )
+)
+"""The segments of the protocol's own paths, which no tenant has as a name."""
+
 _FIELD = re.compile(r"\{(\w+)\}(?::(\w+))?")
 _NO_VALUES = frozenset(("", ".", ".."))
 
 
 class NoSuchPath(MethodNotFoundError):
-    """Nothing is at this path."""
+    """Nothing is at this path. ``tenant`` is the tenant that it may name, for JSON-RPC."""
 
     grpc_status = "NOT_FOUND"
+    tenant = ""
 
 
 class WrongVerb(MethodNotFoundError):
@@ -111,10 +132,14 @@ class Paths:
         if allowed:
             verbs = sorted(allowed)
             raise WrongVerb(f"/{shown} is asked for with {' or '.join(verbs)}, not {verb}", verbs)
-        raise NoSuchPath(
+        error = NoSuchPath(
             f"nothing is at /{shown} of this agent; messages go to /message:send and tasks are at "
             "/tasks, in version 0.3 to /v1/message:send and at /v1/tasks"
         )
+        is_name = len(path) == 1 and TENANT_NAME.fullmatch(path[0])
+        if verb == "POST" and is_name and path[0].lower() not in OWN_SEGMENTS:
+            error.tenant = path[0]
+        raise error
 
 
 def _target(

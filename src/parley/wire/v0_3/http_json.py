@@ -30,6 +30,7 @@ from parley.wire.v0_3 import cards, errors, operations, params, values
 from parley.wire.v0_3.json import invalid_answer, normalize_params, read_task, read_value
 from parley.wire.v0_3.proto import codec, messages
 from parley.wire.v0_3.proto.file_bytes import expects_base64_text, with_base64_text
+from parley.wire.v1_0.query import OTHER_NAMES
 
 _STATES = [*[state.value for state in values.State], "cancelled"]
 _PATHS = {
@@ -83,7 +84,7 @@ class HttpJson:
             return codec.read_request(
                 route.operation, _create_config_members(_object(body), path["id"])
             )
-        members = dict(query)
+        members = {OTHER_NAMES.get(name, name): text for name, text in query}
         if kind is requests.CancelTaskRequest:
             cancel = _object(body) if bytes(body).strip() not in (b"", b"null") else {}
             members = {"id": path["id"], "metadata": cancel.get("metadata")}

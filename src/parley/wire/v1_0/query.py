@@ -13,6 +13,9 @@ from parley.model.encoding import to_wire
 from parley.model.errors import FieldViolation
 from parley.model.struct import A2AStruct, Timestamp
 
+OTHER_NAMES = {"lastUpdatedAfter": "statusTimestampAfter"}
+"""What others call parameters that narrow a list: the Go SDK (2.4), as drafts of 1.0 did."""
+
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -80,7 +83,9 @@ def _parameters(kind: type[A2AStruct]) -> dict[str, _Parameter]:
     for field in info.fields:
         parameter = _parameter(field)
         parameters[field.encode_name] = parameters[field.name] = parameter
-    return parameters
+    return parameters | {
+        other: parameters[name] for other, name in OTHER_NAMES.items() if name in parameters
+    }
 
 
 def _parameter(field: inspect.Field) -> _Parameter:
