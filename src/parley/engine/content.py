@@ -89,7 +89,7 @@ def checked(value: V) -> V:
     check_metadata(value.metadata)
     for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
         check_metadata(part.metadata)
-        if part.data is not msgspec.UNSET:
+        if part.has_data:
             refuse_non_finite(part.data)
     # A file of a turn is a part with methods; what is sent is the part.
     kind: type[Any] = Part if isinstance(value, Part) else type(value)
@@ -203,10 +203,10 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
     converted: list[Part] = []
     unaccepted = ""
     for part in parts:
-        if part.media_type in _OF_QUESTIONS and part.data is not msgspec.UNSET:
+        if part.media_type in _OF_QUESTIONS and part.has_data:
             pass  # it belongs to a question, and its text is another part
         elif not takes(accepted, part):
-            if part.data is not msgspec.UNSET and takes(accepted, _PLAIN_TEXT):
+            if part.has_data and takes(accepted, _PLAIN_TEXT):
                 part = msgspec.structs.replace(
                     part,
                     data=msgspec.UNSET,
