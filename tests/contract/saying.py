@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
 from parley import Part
 from tests.contract.conftest import Speech
@@ -31,7 +30,7 @@ def as_told(speech: Speech, value: T) -> T:
 
 def _without(value: Any) -> Any:
     if isinstance(value, Part):
-        is_file = value.text is None and value.data is UNSET
+        is_file = value.text is None and not value.has_data
         return value if is_file else msgspec.structs.replace(value, filename="", media_type="")
     if isinstance(value, tuple):
         return tuple(map(_without, value))

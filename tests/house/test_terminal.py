@@ -25,6 +25,7 @@ MAY_NAME_A_STREAM = {
     "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/store/audit.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/messages.py": "reads",
+    "host/banner.py": "writes addresses and the names of agents, unprintable characters escaped",
 }
 MAY_DRAW = {"cli/demo/rich_view.py": "on a console that shows what it is given as text"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import msgspec
 import pytest
@@ -12,11 +13,14 @@ from msgspec import inspect
 
 from parley.model.cards import AgentSkill
 from parley.model.encoding import decode, encode
+from parley.model.operations import BY_NAME
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import SendMessageResponse, StreamResponse
+from parley.model.requests import SendMessageRequest, SendMessageResponse, StreamResponse
 from parley.model.schemes import OAuthFlows, SecurityScheme
 from parley.model.struct import InvalidField
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from parley.wire.versions import dialect
+from tests.house.file_sizes import ROOT
 from tests.strategies import MESSAGES, any_message, value_of
 
 HELLO = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hello"),))
@@ -54,6 +58,39 @@ def test_every_message_takes_lists_for_its_tuples(name):
         assert kind(**fields) == value
 
     check()
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+def test_a_part_without_data_has_none_and_null_is_data(version):
+    null = Part(data=None)
+    parts = (Part(text="x"), Part(raw=b""), Part(url="https://a.example"), null, Part(data={}))
+    for part in parts:
+        assert [part.text, part.raw, part.url, part.data].count(None) >= 3
+        assert part.has_data == (part.text is None and not part.is_file)
+        assert msgspec.structs.replace(part, metadata={"a": 1}).has_data == part.has_data
+        for copied in (copy.copy(part), copy.deepcopy(part), pickle.loads(pickle.dumps(part))):
+            assert (copied, copied.has_data) == (part, part.has_data)
+    request = SendMessageRequest(message=Message(message_id="m", role=Role.USER, parts=parts))
+    codec = dialect(version).jsonrpc
+    send = BY_NAME["SendMessage"]
+    read = codec.read_request(send, codec.write_request(send, request)).message.parts
+    assert [each.has_data for each in read] == [False, False, False, True, True]
+    assert read[3].data is None
+    for empty in (b"{}", b'{"metadata": {}}', b'{"text": null}'):
+        with pytest.raises(msgspec.ValidationError, match="none of them"):
+            decode(empty, Part)
+    assert decode(b'{"data": null}', Part) == null != Part(text="")
+
+
+def test_nothing_asks_whether_the_data_of_a_part_is_unset():
+    asks = re.compile(r"\.data (is|is not|==|!=) (msgspec\.)?UNSET")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / "src").rglob("*.py")
+        for line in path.read_text("utf-8").splitlines()
+        if asks.search(line)
+    ]
+    assert found == [], "part.has_data says it"
 
 
 def test_a_string_is_not_taken_for_a_list_of_strings():

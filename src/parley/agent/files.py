@@ -7,6 +7,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self, cast
 
+from msgspec.structs import asdict
+
 from parley.agent.remote.blocking import TurnThread, Wait
 from parley.agent.services import TurnServices
 from parley.client.errors import ClientError, FileLimitExceeded
@@ -75,7 +77,7 @@ class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
         """Return the same part, opened by ``access``. Raises ``ValueError`` if it is no file."""
         if not part.is_file:
             access(part, None)  # which says what the part is
-        file = cls(**{name: getattr(part, name) for name in Part.__struct_fields__})
+        file = cls(**asdict(part))
         file.__dict__["access"] = access
         return file
 
@@ -86,7 +88,7 @@ class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
         return access(self._part(), limit)
 
     def _part(self) -> Part:
-        return Part(**{name: getattr(self, name) for name in Part.__struct_fields__})
+        return Part(**asdict(self))
 
     def __eq__(self, other: object) -> bool:
         return self._part() == (other._part() if isinstance(other, _AccessedPart) else other)
@@ -98,7 +100,7 @@ class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
         return self._part()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _part_of, ({name: getattr(self, name) for name in Part.__struct_fields__},)
+        return _part_of, (asdict(self),)
 
 
 def _part_of(fields: dict[str, Any]) -> Part:

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
-
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.handoff.turns import ended, in_turns
@@ -85,7 +83,7 @@ def _text(message: Message, function: Callable[..., Any], name: str = "") -> str
     text = message.text
     if text:
         return text
-    data = next((part.data for part in message.parts if part.data is not UNSET), None)
+    data = next((part.data for part in message.parts if part.has_data), None)
     if isinstance(data, dict):
         data = data.get(name or next(iter(inspect.signature(function).parameters)))
     return data if isinstance(data, str) else ""

@@ -6,8 +6,6 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
-import msgspec
-
 from parley.engine.content import accepts
 from parley.engine.handoff.value import HandedConversation
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
@@ -68,7 +66,7 @@ class TurnFacts:
     def data(self) -> Any:
         """The value of its first data part, or ``None``."""
         for part in self.message.parts:
-            if part.data is not msgspec.UNSET:
+            if part.has_data:
                 return part.data
         return None
 

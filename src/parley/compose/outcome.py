@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET
-
 from parley.engine.handoff.value import Handoff
 from parley.engine.turn.attempt import Failed
 from parley.extensions.spent import Spent, spent_on
@@ -104,7 +102,7 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
     @property
     def data(self) -> Any:
         """The value of the answer's only data part, a list of those of several, else ``None``."""
-        values = [part.data for part in self.parts if part.data is not UNSET]
+        values = [part.data for part in self.parts if part.has_data]
         return None if not values else values[0] if len(values) == 1 else values
 
     def required(self) -> Outcome:

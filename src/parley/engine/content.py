@@ -132,7 +132,7 @@ def checked(value: V) -> V:
         raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
     for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
         check_metadata(part.metadata)
-        if part.data is not msgspec.UNSET:
+        if part.has_data:
             refuse_non_finite(part.data)
     return sendable
 
@@ -240,10 +240,10 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
     converted: list[Part] = []
     unaccepted = ""
     for part in parts:
-        if part.media_type in _OF_QUESTIONS and part.data is not msgspec.UNSET:
+        if part.media_type in _OF_QUESTIONS and part.has_data:
             pass  # it belongs to a question, and its text is another part
         elif not takes(accepted, part):
-            if part.data is not msgspec.UNSET and takes(accepted, _PLAIN_TEXT):
+            if part.has_data and takes(accepted, _PLAIN_TEXT):
                 part = msgspec.structs.replace(
                     part,
                     data=msgspec.UNSET,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from parley.engine.service.service import AgentService
 from parley.files.errors import FilesUnavailable
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits
-from parley.host.banner import banner
+from parley.host.banner import banner, write_banner
 from parley.host.egress import egress_options, is_of_this_machine
 from parley.host.envelope.assembly import EnvelopeOptions, EnvelopeParts, HostEnvelope, read_parts
 from parley.host.envelope.guards import EnvelopeGuards, read_keys
@@ -503,8 +502,7 @@ def serve(
             role=options.get("role", "both"),
             publishes=app.publishes,
         )
-        with suppress(OSError, ValueError):  # stdout is closed, or cannot write a name
-            print(text, flush=True)
+        write_banner(text)
 
     if grpc is not None and not app.agents:
         raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -72,6 +74,19 @@ def banner(
     if role == "api":
         lines += ["Turns are run by other processes, with --role worker or both.", ""]
     return "\n".join([*lines, last])
+
+
+def write_banner(text: str) -> None:
+    """Write the text to stdout, with unprintable characters escaped, unless stdout is closed.
+
+    The command has ``cli/output/streams.py`` for it.
+    """
+    shown = (
+        each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in f"{text}\n"
+    )
+    with suppress(OSError, ValueError, AttributeError):  # closed, or it cannot write a name
+        sys.stdout.write("".join(shown))
+        sys.stdout.flush()
 
 
 def _login_line(agent: Agent, base: str) -> list[str]:

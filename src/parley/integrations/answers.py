@@ -20,14 +20,14 @@ class DoesNotFit(Exception):
 def said_in(answer: Message) -> Any:
     """Return what an answer says: its data, else its text."""
     for part in answer.parts:
-        if part.data is not msgspec.UNSET:
+        if part.has_data:
             return part.data
     return answer.text
 
 
 def text_in(answer: Message) -> str:
     """Return what an answer says as text: its text, else its data as JSON."""
-    data = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
+    data = [part.data for part in answer.parts if part.has_data]
     return answer.text or "\n".join(msgspec.json.encode(each).decode() for each in data)
 
 

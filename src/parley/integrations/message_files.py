@@ -69,7 +69,7 @@ async def input_of(
             found.append(file)
         elif part.text is not None:
             found.append(part.text)
-        elif part.data is not msgspec.UNSET:
+        elif part.has_data:
             found.append(msgspec.json.encode(part.data).decode())
     return found
 

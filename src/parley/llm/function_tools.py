@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
@@ -133,7 +131,7 @@ class FunctionTool:
                 return ToolResult(parts=(Part(text=data),))
             return ToolResult(data=data)
         parts = to_parts(value)
-        if len(parts) == 1 and parts[0].data is not msgspec.UNSET:
+        if len(parts) == 1 and parts[0].has_data:
             return ToolResult(data=parts[0].data)
         return ToolResult(parts=parts)
 

@@ -42,7 +42,7 @@ async def content_of(
     for part in parts:
         if part.text is not None:
             found.append(_text(part.text))
-        elif part.data is not msgspec.UNSET:
+        elif part.has_data:
             found.append(_text(msgspec.json.encode(part.data).decode()))
         else:
             found.append(await _file(part, takes, read))

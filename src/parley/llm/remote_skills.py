@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
-
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
@@ -239,7 +237,7 @@ def _is_plain(part: Part) -> bool:
 
 
 def _result(parts: tuple[Part, ...], *, is_error: bool, spent: Spent) -> ToolResult:
-    data = [part.data for part in parts if part.data is not msgspec.UNSET]
+    data = [part.data for part in parts if part.has_data]
     value = None if not data else data[0] if len(data) == 1 else data
     return ToolResult(parts=parts, data=value, is_error=is_error, spent=spent)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
 from parley.model.struct import A2AStruct, InvalidField, NonEmpty, freeze
 
@@ -30,7 +30,8 @@ _NONE: tuple[str, ...] = ()
 class Part(A2AStruct, frozen=True, kw_only=True):
     """One piece of content: exactly one of ``text``, ``raw``, ``url`` or ``data`` (§4.1.6).
 
-    ``data`` may be any JSON value, ``None`` (JSON null) included, so its absence is ``UNSET``.
+    The others are ``None``. ``data`` may be any JSON value, null included, which is ``None`` too:
+    ``has_data`` tells that from a part without data.
     ``raw`` holds a file's bytes, ``url`` their address.
 
     Raises ``ValueError`` when none or several of the four are given, ``TypeError`` when text is
@@ -40,10 +41,12 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     text: str | None = None
     raw: bytes | None = None
     url: str | None = None
-    data: Any | UnsetType = UNSET
+    data: Any = UNSET
     metadata: dict[str, Any] | None = None
     filename: str = ""
     media_type: str = ""
+    kept_data: ClassVar[Any]
+    """The data as codecs keep it: ``UNSET`` in a part without data."""
 
     def __post_init__(self) -> None:
         # Nearly every part is text: this runs for each one that is read.
@@ -51,12 +54,12 @@ class Part(A2AStruct, frozen=True, kw_only=True):
             isinstance(self.text, str)
             and self.raw is None
             and self.url is None
-            and self.data is UNSET
+            and self.kept_data is UNSET
         ):
             return
         content = {"text": self.text, "raw": self.raw, "url": self.url}
         given = [name for name, value in content.items() if value is not None]
-        given += ["data"] * (self.data is not UNSET)
+        given += ["data"] * self.has_data
         if len(given) != 1:
             raise ValueError(
                 "a part has exactly one of text, raw, url and data; this one has "
@@ -70,9 +73,23 @@ class Part(A2AStruct, frozen=True, kw_only=True):
                 )
 
     @property
+    def has_data(self) -> bool:
+        """Whether the part is data."""
+        return self.kept_data is not UNSET
+
+    @property
     def is_file(self) -> bool:
         """Whether the part is a file, by its bytes or by its address."""
         return self.raw is not None or self.url is not None
+
+
+def _data(part: Part) -> Any:
+    return None if part.kept_data is UNSET else part.kept_data
+
+
+# Codecs, copies and comparisons of msgspec read the field itself.
+Part.kept_data = vars(Part)["data"]
+setattr(Part, "data", property(_data, doc="The data, ``None`` in a part without data."))  # noqa: B010
 
 
 def text_of(parts: Sequence[Part]) -> str:

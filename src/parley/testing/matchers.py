@@ -261,7 +261,7 @@ def _parts(parts: Sequence[Part]) -> Facts:
 
 
 def _of_parts(parts: Sequence[Part]) -> Iterator[tuple[str, list[Any]]]:
-    yield "data", [part.data for part in parts if part.data is not msgspec.UNSET]
+    yield "data", [part.data for part in parts if part.has_data]
     yield "filename", [part.filename for part in parts if part.filename]
     yield "media_type", [part.media_type for part in parts if part.media_type]
 

@@ -42,7 +42,7 @@ class Received(msgspec.Struct, frozen=True):
     @property
     def data(self) -> Any:
         """The first data part of the message, or ``None``."""
-        values = [part.data for part in self.message.parts if part.data is not msgspec.UNSET]
+        values = [part.data for part in self.message.parts if part.has_data]
         return values[0] if values else None
 
 

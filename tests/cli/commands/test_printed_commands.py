@@ -15,7 +15,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.host import program
-from parley.host.banner import try_command
+from parley.host.banner import try_command, write_banner
 from tests.cli.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="a shell as POSIX has it")
@@ -92,6 +92,13 @@ def test_serve_from_python_says_what_the_command_says(tmp_path):
         said.append(re.sub(r":\d+", ":PORT", re.sub(r"  try +.* send ", "  try send ", text)))
     assert said[0] == said[1]
     assert "Tasks are gone when the server stops (memory:)" in said[0]
+
+
+def test_a_banner_shows_what_is_unprintable(capsys, monkeypatch):
+    write_banner("Rates\x1b[2J\u202e \U0001f600 \u5317\u4eac")
+    assert capsys.readouterr().out == "Rates\\x1b[2J\\u202e \U0001f600 \u5317\u4eac\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    write_banner("Rates")
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 import parley
@@ -37,7 +36,7 @@ async def here():
 
 
 def _data(answer: Message) -> list[dict]:
-    return [part.data for part in answer.parts if part.data is not msgspec.UNSET]
+    return [part.data for part in answer.parts if part.has_data]
 
 
 @pytest.mark.parametrize(("binding", "version"), WAYS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.model.cards import AgentCard
@@ -87,7 +86,7 @@ def _part(part: Part, proto: bool) -> Part:
             # Base64 throughout: it may be what official Python peers make of bytes.
             return replace(part, raw=decode_content(part.raw, part.media_type))
         return part
-    if part.data is not UNSET and not isinstance(part.data, dict) and not part.metadata:
+    if part.has_data and not isinstance(part.data, dict) and not part.metadata:
         part = replace(part, metadata=None)
     return replace(part, filename="", media_type="")
 

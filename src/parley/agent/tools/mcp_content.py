@@ -22,7 +22,7 @@ def result_of(result: types.CallToolResult, *, max_bytes: int, tool: str) -> Too
         return ToolResult(parts=(Part(text=text),), is_error=True)
     parts = tuple(part_of(block) for block in result.content)
     data = result.structured_content
-    if data is not None and not any(part.data is not msgspec.UNSET for part in parts):
+    if data is not None and not any(part.has_data for part in parts):
         parts += (Part(data=data, media_type="application/json"),)
     return ToolResult(parts=parts, data=data, is_error=result.is_error)
 

@@ -74,7 +74,7 @@ def _declined(answer: Answer) -> types.ElicitResult | None:
 def _value_of(answer: Answer, schema: Mapping[str, Any]) -> Any:
     """Return the values of a form: data, a JSON object, or a text for the only field."""
     for part in answer.parts:
-        if part.data is not msgspec.UNSET:
+        if part.has_data:
             return part.data
     text = answer.text.strip()
     try:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from msgspec import UNSET
-
 from parley import __version__
 from parley.cli.output.rendering import file_line
 from parley.cli.output.streams import print_line
@@ -190,4 +188,4 @@ def shown_part(part: Part, name: str) -> str:
     """Return a part as text; ``name`` is that of its artifact."""
     if part.is_file:
         return file_line(part, name)
-    return part.text or "" if part.data is UNSET else json_text(part.data)
+    return part.text or "" if not part.has_data else json_text(part.data)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from msgspec import UNSET
-
 from parley.cli.output.text import TextWriter, json_text
 from parley.client.calls.diff import new_output
 from parley.client.calls.prior_question import restates_prior_question
@@ -116,7 +114,7 @@ def write_parts(
     for part in parts:
         if part.text is not None:
             write.content(label, part.text)
-        elif part.data is not UNSET:
+        elif part.has_data:
             write.content(DATA, json_text(part.data, indent=2))
         else:
             write.field(FILE, file_line(part))

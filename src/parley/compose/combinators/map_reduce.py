@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.compose.calling import Calling, called_with, failures_in, is_function
@@ -98,7 +97,7 @@ def _is_plain(reduce: object) -> bool:
 def _items(said: Outcome, splitting: CompositionPart, most: int) -> list[Part]:
     """Return the items of an answer: the values of a list, else its parts."""
     parts = said.parts
-    if len(parts) == 1 and parts[0].data is not UNSET:
+    if len(parts) == 1 and parts[0].has_data:
         data = parts[0].data
         if not isinstance(data, list):
             raise _unsplit(

@@ -15,7 +15,7 @@ from parley.model.parts import Message
 def data_of(message: Message) -> Any:
     """Return the value of the first data part, else the JSON object in the text, else ``UNSET``."""
     for part in message.parts:
-        if part.data is not UNSET:
+        if part.has_data:
             return part.data
     return object_in(message.text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from agent_framework import Content, Message
 
 from parley.agent.turn import Turn
@@ -35,7 +34,7 @@ async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
         data = {"kind": "toolCall", "tool": request.name, "arguments": arguments}
         question = f"Please run {request.name} and send what it returns."
         answer = await turn.ask([Part(text=question), Part(data=data)], key=key)
-        values = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
+        values = [part.data for part in answer.parts if part.has_data]
         return Content.from_function_result(
             request.call_id, result=values[0] if values else answer.text
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
 from langgraph.config import get_config, get_stream_writer
 from langgraph.func import task
 from langgraph.types import interrupt
@@ -101,7 +100,7 @@ def _asked(agent: str, waiting: Task) -> tuple[dict[str, Any], dict[str, Any] | 
     if waiting.state is TaskState.AUTH_REQUIRED:
         value["needs"] = "authorization"
     parts = () if message is None or found is not None else message.parts
-    data = [part.data for part in parts if part.data is not msgspec.UNSET]
+    data = [part.data for part in parts if part.has_data]
     if data:
         value["data"] = data[0] if len(data) == 1 else data
     return value, None if found is None else dict(found.schema)

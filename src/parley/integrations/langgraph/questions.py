@@ -107,7 +107,7 @@ def _call(name: str, arguments: Any) -> str:
 
 def _data_of(answer: Message) -> Any:
     for part in answer.parts:
-        if part.data is not msgspec.UNSET and part.media_type != SCHEMA_MEDIA_TYPE:
+        if part.has_data and part.media_type != SCHEMA_MEDIA_TYPE:
             data = part.data
             # LangGraph's own server takes answers in this shape.
             return data["resume"] if isinstance(data, dict) and set(data) == {"resume"} else data

@@ -308,7 +308,7 @@ def _last_words(values: Any) -> str | None:
 def _input_in(message: Message, schemas: GraphSchemas) -> Any:
     """Return the input that a message has. Raises ``ValueError`` without any."""
     for part in message.parts:
-        if part.data is not msgspec.UNSET:
+        if part.has_data:
             return part.data
     text = message.text
     if schemas.takes_text:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import msgspec
 from llama_index.core.workflow import HumanResponseEvent, InputRequiredEvent, Workflow
 
 from parley.agent.tools.tool import ToolResult
@@ -60,7 +59,7 @@ class Questions:
         if others:
             parts.append(Part(data=others, media_type="application/json"))
         answer = await self._turn.ask(parts, key=key)
-        data = [part.data for part in answer.parts if part.data is not msgspec.UNSET]
+        data = [part.data for part in answer.parts if part.has_data]
         # Whoever waits compares fields of the question (``requirements``), so they come back.
         values = {**others, **(data[0] if data and isinstance(data[0], dict) else {})}
         values.setdefault("response", answer.text or (data[0] if data else ""))

@@ -90,11 +90,7 @@ def output_of(result: ToolResult) -> Any:
     """Return a result as the SDK gives it to the model: text, and images and files beside it."""
     files = [found for part in result.parts if (found := _file(part)) is not None]
     said = [part.text for part in result.parts if part.text]
-    said += [
-        msgspec.json.encode(part.data).decode()
-        for part in result.parts
-        if part.data is not msgspec.UNSET
-    ]
+    said += [msgspec.json.encode(part.data).decode() for part in result.parts if part.has_data]
     text = "\n".join(said)
     if result.is_error:
         text = f"Error: {text}"

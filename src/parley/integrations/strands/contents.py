@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
-
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.conversations import replaced
@@ -71,7 +69,7 @@ def blocks_of(result: ToolResult) -> list[dict[str, Any]]:
     for part in result.parts:
         if part.text is not None:
             blocks.append({"text": part.text})
-        elif part.data is not msgspec.UNSET:
+        elif part.has_data:
             blocks.append({"json": part.data})
         elif part.raw is not None:
             media_type = part.media_type or "application/octet-stream"

@@ -81,7 +81,7 @@ def _asked(turn: Turn) -> SearchRequest:
     """Return the search that a message asks for."""
     given = _Asked()
     for part in turn.parts:
-        if part.data is not msgspec.UNSET:
+        if part.has_data:
             try:
                 given = msgspec.convert(part.data, _Asked)
             except msgspec.ValidationError as error:

@@ -73,7 +73,7 @@ class Structs:
             info = inspect.type_info(kind)
             assert isinstance(info, inspect.StructType)
             writers += [
-                (f.name, f.encode_name, _absent(f), self._field_writer(f)) for f in info.fields
+                (_kept(f), f.encode_name, _absent(f), self._field_writer(f)) for f in info.fields
             ]
         return made
 
@@ -196,6 +196,11 @@ def _of_set_field(info: inspect.Type) -> inspect.Type:
     if isinstance(info, inspect.UnionType):
         (info,) = [case for case in info.types if not isinstance(case, inspect.NoneType)]
     return info
+
+
+def _kept(field: inspect.Field) -> str:
+    """Return the attribute with the value of a field, which tells null from nothing."""
+    return "kept_data" if isinstance(field.type, inspect.AnyType) else field.name
 
 
 def _absent(field: inspect.Field) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import Meta
 
 from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
@@ -136,7 +136,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         """Return the 0.3 form of a part, without the name and media type of text and data."""
         if part.text is not None:
             return cls(kind="text", text=part.text, metadata=part.metadata)
-        if part.data is UNSET:
+        if not part.has_data:
             file = File(
                 bytes_=part.raw, uri=part.url, mime_type=part.media_type, name=part.filename
             )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import Meta
 
 from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
@@ -79,7 +79,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         """Return the 0.3 form of a part, without the name and media type of text and data."""
         if part.text is not None:
             return cls(text=part.text, metadata=part.metadata)
-        if part.data is UNSET:
+        if not part.has_data:
             file = FilePart(
                 file_with_uri=part.url,
                 file_with_bytes=part.raw,
