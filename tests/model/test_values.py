@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from msgspec import inspect
 
 from parley.model.cards import AgentSkill
-from parley.model.encoding import decode, encode
+from parley.model.encoding import decode, encode, valid_text
 from parley.model.operations import BY_NAME
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.requests import SendMessageRequest, SendMessageResponse, StreamResponse
@@ -241,3 +241,9 @@ def test_terminal_and_interrupted_states_are_those_of_the_specification():
         TaskState.INPUT_REQUIRED,
         TaskState.AUTH_REQUIRED,
     }
+
+
+def test_a_text_that_is_made_valid_stays_a_part_without_data() -> None:
+    part = valid_text(Part(text="x\ud800y"))
+    assert part == Part(text="x\ufffdy")
+    assert not part.has_data

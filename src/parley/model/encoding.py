@@ -50,8 +50,9 @@ def valid_text(value: Any) -> Any:
             return value
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)  # of a part without data too, which getattr hides
         return msgspec.structs.replace(
-            value, **{name: valid_text(getattr(value, name)) for name in value.__struct_fields__}
+            value, **{name: valid_text(item) for name, item in fields.items()}
         )
     if isinstance(value, dict):
         return {valid_text(key): valid_text(item) for key, item in value.items()}
