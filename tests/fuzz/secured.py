@@ -38,7 +38,7 @@ def certificates(data: bytes) -> None:
             assert caller.authenticated
             assert caller.id
             assert caller.issuer
-            assert "\x1f" not in caller.owner.partition("\x1f")[2]
+            assert "\x1f" not in caller.owner.removesuffix("\x1f").partition("\x1f")[2]
 
 
 def certificate_seeds() -> Iterable[bytes]:
