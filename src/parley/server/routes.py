@@ -164,9 +164,7 @@ class Routes:
 
         A quoted slash is part of a segment and separates none.
         """
-        whole = len(path)
-        if b"%" in raw_path:
-            whole -= after_quoted_slash(raw_path)
+        whole = len(path) - (after_quoted_slash(raw_path) if b"%" in raw_path else 0)
         handler = self._exact.get(path)
         if handler is not None and (whole == len(path) or path in self._slash_paths):
             return handler
@@ -175,9 +173,9 @@ class Routes:
         while handler is None and path:
             path = path[: path.rfind("/")]
             handler = self._below.get(path)
-        if whole <= len(path) and path not in self._slash_paths:
-            return self._fallback  # a quoted slash is within what leads there
-        return handler or self._fallback
+        if handler is None or (whole <= len(path) and path not in self._slash_paths):
+            return self._fallback  # perhaps a quoted slash is within what leads there
+        return handler
 
     def add(self, path: str, handler: ASGIApp) -> None:
         """Add the handler of a path, unless it has one."""

@@ -14,7 +14,7 @@ from parley.model.service import StreamItem
 from parley.security.credentials.client_address import network_of
 from parley.server import run
 from parley.server.app import Settings
-from parley.server.http1.serving import Connections
+from parley.server.http1.serving import HttpConnections
 from parley.server.run import serving
 from tests.polling import let_time_pass
 from tests.server.raw_http import JSON, WAIT, Connection, call, connection, post
@@ -305,7 +305,7 @@ def test_a_proxy_that_is_trusted_has_no_share() -> None:
         def __init__(self, network: str) -> None:
             self.network = network
 
-    counted: Any = Connections(lambda: None, 1000, 0.1, lambda address: address == "10.0.0.1")
+    counted: Any = HttpConnections(lambda: None, 1000, 0.1, lambda address: address == "10.0.0.1")
     for address, room in (("10.0.0.1", 1000), ("2001:db8::%x", 100), ("10.0.0.2", 100)):
         members: list[Other] = []
         while counted.make_room(

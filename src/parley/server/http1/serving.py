@@ -58,7 +58,7 @@ class Members(set[M]):
             self._on_empty()
 
 
-class Connections(Members[Connected]):
+class HttpConnections(Members[Connected]):
     """The connections of a server: so many at ``most``, of which each address has a share.
 
     An IPv6 address is its network (/64). An address with its whole share gets a new connection for
@@ -125,7 +125,7 @@ class Connections(Members[Connected]):
 class HttpServing:
     """The app of a server, the limits of each connection, and the budgets that all share.
 
-    ``max_connections`` are accepted, of which ``address_share`` for one address (``Connections``).
+    ``max_connections`` are accepted, of which one address has ``address_share``.
     ``head_timeout`` is in seconds from the first byte of a request to the end of its headers.
     ``body_timeout`` is for the body, extended with what arrives, and for each pause in it.
     ``idle_timeout`` is for the time between requests, and for a client that does not read.
@@ -163,7 +163,7 @@ class HttpServing:
         self.direct = direct
         self.state: dict[str, Any] = {}
         self._ended = asyncio.Event()
-        self.connections = Connections(
+        self.connections = HttpConnections(
             self._check_ended,
             max_connections,
             address_share,
