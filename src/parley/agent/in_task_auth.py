@@ -37,6 +37,7 @@ from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt
 from parley.extensions.in_task_authorization import AuthRequest, request_part
 from parley.model.encoding import decode, encode
+from parley.model.errors import an
 from parley.model.parts import Message, Role
 from parley.model.schemes import (
     AuthorizationCodeOAuthFlow,
@@ -48,7 +49,6 @@ from parley.model.schemes import (
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
-from parley.model.words import an
 from parley.security.schemes.scheme import Scheme
 from parley.server.endpoint import REDIRECT
 from parley.store.events import StepResult

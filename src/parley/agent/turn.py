@@ -36,11 +36,11 @@ from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
 from parley.engine.turn.waits import seconds_of
+from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.schemes import SecurityScheme
 from parley.model.tasks import Task, TaskState
-from parley.model.words import an
 from parley.security.schemes.scheme import Scheme
 
 if TYPE_CHECKING:

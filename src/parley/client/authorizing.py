@@ -29,9 +29,9 @@ from parley.client.files.transfer import AgentFiles
 from parley.client.headers import override
 from parley.client.origin import Origin
 from parley.extensions.in_task_authorization import AuthRequest, auth_request
+from parley.model.errors import an
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.model.words import an
 from parley.security.loopback import is_loopback
 
 TIMEOUT = 30.0

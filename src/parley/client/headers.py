@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from parley.model.words import an
+from parley.model.errors import an
 
 # Headers that only the client sets, and the option for each.
 _RESERVED = {

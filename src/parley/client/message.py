@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.model.cards import AgentCard
+from parley.model.errors import an
 from parley.model.parts import Message, Part, Role
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import (
@@ -25,7 +26,6 @@ from parley.model.requests import (
     unknown_skill,
 )
 from parley.model.tasks import Task
-from parley.model.words import an
 
 Content = str | bytes | Path | Part | dict[str, Any]
 """The content of one part: text, bytes, a file, a ready part, or data."""

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from parley.model.errors import an
 from parley.model.struct import Timestamp
-from parley.model.words import an
 
 T = TypeVar("T")
 

@@ -27,8 +27,17 @@ several errors share a status, so peers tell them apart by it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
+
+_AN = re.compile(r"[aeio]|hour|u(?!ni[^nm]|[rs][a-z]|ui|rl)", re.IGNORECASE)
+
+
+def an(noun: str) -> str:
+    """Return a noun with its indefinite article, by its first sound: an EVENT, a URL, an hour."""
+    return f"{'an' if _AN.match(noun) else 'a'} {noun}"
+
 
 ERROR_DOMAIN = "a2a-protocol.org"
 

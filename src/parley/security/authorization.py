@@ -13,10 +13,15 @@ from typing import Any
 
 import msgspec
 
-from parley.model.errors import A2AError, InternalError, PermissionDeniedError, UnauthenticatedError
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    an,
+)
 from parley.model.incident import log_incident
 from parley.model.service import Caller
-from parley.model.words import an
 from parley.security.schemes.scheme import Granted, Security, caller_proved_by
 
 log = logging.getLogger("parley.security")

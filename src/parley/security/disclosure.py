@@ -11,9 +11,9 @@ import msgspec
 
 from parley.model.cards import AgentInterface
 from parley.model.envelope.messages import BINDING as ENVELOPE
+from parley.model.errors import an
 from parley.model.incident import log_incident
 from parley.model.service import Caller
-from parley.model.words import an
 
 log = logging.getLogger("parley.security")
 

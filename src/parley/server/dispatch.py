@@ -20,6 +20,7 @@ from parley.model.errors import (
     InvalidParamsError,
     MethodNotFoundError,
     OverloadedError,
+    an,
 )
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
@@ -41,7 +42,6 @@ from parley.model.service import (
 )
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
-from parley.model.words import an
 from parley.security.authorization import Authorization, access_of
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces

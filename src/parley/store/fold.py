@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from parley.model.errors import an
 from parley.model.parts import Message
 from parley.model.tasks import (
     TERMINAL_STATES,
@@ -15,7 +16,6 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from parley.model.words import an
 from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, IllegalEvent
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from parley.model.words import an
 from parley.testing.webhooks import event_of
 
 ANY: Any = msgspec.UNSET

@@ -31,8 +31,8 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnauthenticatedError,
     UnsupportedOperationError,
+    an,
 )
-from parley.model.words import an
 
 _TYPES = "type.googleapis.com/google.rpc."
 ERROR_INFO = _TYPES + "ErrorInfo"

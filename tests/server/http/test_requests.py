@@ -315,14 +315,8 @@ async def test_head_and_options_have_no_body(url):
 
 
 async def test_nothing_redirects(url):
-    for path in (
-        "/x/y",
-        "/x/y/",
-        "//",
-        "/health",
-        "/.well-known/",
-        "/.well-known/agent-card.json/",
-    ):
+    card = "/.well-known/agent-card.json/"
+    for path in ("/x/y", "/x/y/", "//", "/health", "/.well-known/", card):
         assert (await ask(url, "GET", path)).status == 404
         assert (await post(url, call(), path=path)).status in (404, 405)
 

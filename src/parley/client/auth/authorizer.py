@@ -36,8 +36,8 @@ from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, R
 from parley.client.errors import AuthenticationRequired
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard
+from parley.model.errors import an
 from parley.model.struct import A2AStruct
-from parley.model.words import an
 from parley.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)

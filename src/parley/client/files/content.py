@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from parley.model.words import an
+from parley.model.errors import an
 
 PIECE = 4 * 1024 * 1024
 """The bytes that are held in memory, and sent again after a broken connection."""

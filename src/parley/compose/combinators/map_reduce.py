@@ -14,9 +14,9 @@ from parley.compose.composition import Composition
 from parley.compose.drawing import IN, OUT, Edge
 from parley.compose.outcome import Outcome, PartFailed, PartFailure
 from parley.compose.parts import CompositionPart, PartLike, part, parts_of
+from parley.model.errors import an
 from parley.model.parts import Message, Part, Role
 from parley.model.uuid7 import new_id
-from parley.model.words import an
 
 MOST_ITEMS = 1000
 """Into how many items a message may be split, unless the composition says otherwise."""

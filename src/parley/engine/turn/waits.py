@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import msgspec
 
 from parley.engine.turn.task_writer import TaskWriter
-from parley.model.errors import A2AError
+from parley.model.errors import A2AError, an
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.model.words import an
 from parley.store.events import StepResult
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.scope import Scope

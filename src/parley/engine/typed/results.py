@@ -20,8 +20,8 @@ from parley.engine.typed.annotations import (
 )
 from parley.engine.typed.mismatch import Mismatch, UnsupportedType
 from parley.engine.typed.value_type import ValueType
+from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part
-from parley.model.words import an
 
 _CONTENT = (str, bytes, bytearray, memoryview, Part, Artifact, Message, PurePath, Handoff)
 _STREAMS = (collections.abc.AsyncIterable, collections.abc.Iterator)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from parley.model.words import an
+from parley.model.errors import an
 from parley.server.envelope.heartbeats import HeartbeatSettings
 from parley.server.envelope.plugins import TIMEOUT, EnvelopeHandler, EnvelopeHandlers
 

@@ -12,6 +12,7 @@ from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.engine.turn.outcome import TaskOutcome
 from parley.model.encoding import decode, encode
+from parley.model.errors import an
 from parley.model.parts import Message, Role
 from parley.model.tasks import (
     INTERRUPTED_STATES,
@@ -22,7 +23,6 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from parley.model.words import an
 from parley.store.events import StepResult
 
 log = logging.getLogger("parley.integrations.a2a_sdk")

@@ -25,7 +25,7 @@ from parley.integrations.llama_index.workflow_run import WorkflowRun
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
-from parley.model.words import an
+from parley.model.errors import an
 
 
 def agent(

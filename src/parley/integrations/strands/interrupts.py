@@ -11,8 +11,8 @@ from parley.agent.turn import Turn
 from parley.integrations.answers import said_in
 from parley.integrations.strands.copies import agents_in
 from parley.llm.remote_skills import RemoteSkill
+from parley.model.errors import an
 from parley.model.parts import Part
-from parley.model.words import an
 
 REMOTE = "parley:remote-call"
 """The name of an interrupt that is a call of a remote skill, which the turn makes."""

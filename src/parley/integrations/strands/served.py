@@ -17,7 +17,7 @@ from parley.integrations.strands.copies import check_copied, copy_of, silenced
 from parley.integrations.strands.graph_run import GraphRun
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
-from parley.model.words import an
+from parley.model.errors import an
 
 Made: TypeAlias = "strands.Agent | MultiAgentBase"
 

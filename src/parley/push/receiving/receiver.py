@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
+from parley.model.errors import an
 from parley.model.tasks import Task
-from parley.model.words import an
 from parley.push.receiving.body import BodyReads
 from parley.push.receiving.challenge import CHALLENGE_BYTES, CHALLENGE_HEADER, answer_challenge
 from parley.push.receiving.handling import FAILED_SECONDS, FULL_SECONDS, NotificationHandling

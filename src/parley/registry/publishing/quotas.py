@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from parley.model.words import an
+from parley.model.errors import an
 from parley.registry.publishing.refusals import TooMuch
 from parley.security.rates.window import Grid, Window
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TypeVar
 
-from parley.model.words import an
+from parley.model.errors import an
 
 E = TypeVar("E", bound=BaseException)
 

@@ -14,10 +14,9 @@ from weakref import WeakKeyDictionary, ref
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.errors import OverloadedError
+from parley.model.errors import OverloadedError, an
 from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import Caller
-from parley.model.words import an
 from parley.security.api_keys import (
     STORE_SECRET,
     ApiKeyRecord,

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Self, Union
 
 from parley.model.envelope.declared import KEYS_VARIABLE
-from parley.model.errors import OverloadedError
-from parley.model.words import an
+from parley.model.errors import OverloadedError, an
 from parley.security.egress import Egress
 from parley.security.issuers.fetch import Fetcher, checked_url
 from parley.security.issuers.jwks import KeysUnavailable, PublishedKeys

@@ -11,9 +11,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.model.envelope.messages import Envelope, MessageType, RequestPayload, Status, SubType
-from parley.model.errors import A2AError, InvalidRequestError, OverloadedError
+from parley.model.errors import A2AError, InvalidRequestError, OverloadedError, an
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
-from parley.model.words import an
 from parley.security.credentials.client_address import network_of
 from parley.server.dispatch import ServiceCall
 from parley.server.endpoint import MessageGuard

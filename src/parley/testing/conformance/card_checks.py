@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.client.bindings.binding import canonical, is_supported
-from parley.model.words import an
+from parley.model.errors import an
 from parley.security.exposed_secrets import exposed, plain_urls
 from parley.testing.conformance.server_check import ALL_BINDINGS, Checks
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from parley.model.errors import TaskNotFoundError
-from parley.model.words import an
+from parley.model.errors import TaskNotFoundError, an
 from parley.testing.conformance.client_forms import (
     NOT_FOUND,
     STREAM_HEADERS,

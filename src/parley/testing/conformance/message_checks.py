@@ -11,10 +11,10 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
     VersionNotSupportedError,
+    an,
 )
 from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState
-from parley.model.words import an
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import OVER_HTTP, Checks
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable

@@ -14,7 +14,7 @@ import msgspec
 from parley.client.bindings.binding import binding_class
 from parley.client.errors import ClientError, Disconnected
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.errors import A2AError
+from parley.model.errors import A2AError, an
 from parley.model.operations import BY_NAME
 from parley.model.parts import Message, Part, Role
 from parley.model.requests import (
@@ -27,7 +27,6 @@ from parley.model.requests import (
 from parley.model.service import CallContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
-from parley.model.words import an
 from parley.testing.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.testing.conformance.wire_log import LoggedTransport, WireExchange
 from parley.wire import versions

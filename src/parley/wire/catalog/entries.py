@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from parley.model.catalog.entries import AICatalog, CatalogEntry, CatalogHost, CatalogStruct
-from parley.model.words import an
+from parley.model.errors import an
 
 MAX_TEXT = 4_096
 """The length limit of a text of an entry; longer ones are cut."""

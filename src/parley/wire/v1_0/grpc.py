@@ -10,13 +10,13 @@ from parley.model.errors import (
     FieldViolation,
     InvalidAgentResponseError,
     InvalidRequestError,
+    an,
 )
 from parley.model.operations import BY_NAME, Operation
 from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.model.words import an
 from parley.wire.json import protojson
 from parley.wire.json.problems import InvalidValue
 from parley.wire.json.syntax import Bytes

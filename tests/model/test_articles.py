@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.model.words import an
+from parley.model.errors import an
 
 
 @pytest.mark.parametrize(
