@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from parley.engine.content import writable
 from parley.engine.turn.output_filter import OutputFilter
+from parley.model.encoding import encode
 from parley.model.parts import Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
@@ -149,7 +150,10 @@ class TaskWriter:
 
         Raises ``A2AError`` for an update that must not be sent.
         """
-        valid, payload = writable(update)
+        try:
+            valid, payload = update, encode(update)
+        except (TypeError, ValueError, RecursionError):
+            valid, payload = writable(update)
         if valid is not update and not self._has_warned:
             self._has_warned = True
             log.warning(
