@@ -54,7 +54,7 @@ tasks = st.builds(
         id="-", context_id=context_id, status=status, artifacts=artifacts, history=history,
         metadata=metadata,
     ),
-    texts,
+    texts.map(lambda context_id: context_id.replace("\0", "")),  # the server refuses it
     statuses,
     st.lists(artifacts, max_size=2, unique_by=lambda artifact: artifact.artifact_id),
     st.lists(value_of(Message), max_size=3),
