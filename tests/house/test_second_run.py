@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,9 @@ def test_beside():
     ran = run(tmp_path, alone)
     assert ran.returncode == code, ran.stdout
     assert ("2 passed" if value else "1 failed, 1 passed") in ran.stdout.splitlines()[-1]
+
+
+def test_the_list_of_unstable_tests_names_tests_that_exist() -> None:
+    for id in tomllib.loads((ROOT / "tests" / "unstable.toml").read_text("utf-8")):
+        path, _, name = id.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (ROOT / path).read_text("utf-8"), id

@@ -86,28 +86,27 @@ class ArtifactFold:
 
     def apply(self, update: TaskArtifactUpdateEvent) -> None:
         """Add an update. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
-        artifact_id = update.artifact.artifact_id
+        artifact = update.artifact
+        artifact_id = artifact.artifact_id
         growing = self._growing.get(artifact_id)
-        if update.append:
-            if self._strict and growing is None:
-                raise IllegalEvent(
-                    f"append to artifact {artifact_id}, which does not exist; "
-                    "the first update of an artifact has append=false"
-                )
+        if update.append and growing is not None:
             if self._strict and artifact_id in self._complete:
                 raise IllegalEvent(
                     f"append to artifact {artifact_id} after its last chunk; "
                     "replace it with append=false, or give the new artifact an id of its own"
                 )
-        else:
-            self._complete.discard(artifact_id)
-        if update.append and growing is not None:
             metadata = update.metadata
-            continues = metadata is not None and CONTINUES in metadata
-            growing.append(update.artifact, continues=continues)
+            growing.append(artifact, metadata is not None and CONTINUES in metadata)
+        elif update.append and self._strict:
+            raise IllegalEvent(
+                f"append to artifact {artifact_id}, which does not exist; "
+                "the first update of an artifact has append=false"
+            )
         else:
+            if not update.append:
+                self._complete.discard(artifact_id)
             index = len(self._growing) if growing is None else growing.index
-            fresh = self._growing[artifact_id] = _Growing(update.artifact, index)
+            fresh = self._growing[artifact_id] = _Growing(artifact, index)
             fresh.replaces = growing is not None and growing.is_stored
         self._unsaved[artifact_id] = None
         if update.last_chunk:
@@ -132,8 +131,8 @@ class ArtifactFold:
 class _Growing:
     """An artifact to which chunks can be added.
 
-    ``_parts`` has a ``str`` where a chunk continues the text of the part before it; ``_look`` is
-    how the last text looks, ``None`` after a part that is no text.
+    ``_parts`` has a ``str`` where a chunk continues the text of the part before it; ``_text`` is
+    the last part that is a text, ``None`` after a part that is none.
     """
 
     __slots__ = (
@@ -141,10 +140,10 @@ class _Growing:
         "_first",
         "_has_new_head",
         "_is_kept",
-        "_look",
         "_parts",
         "_saved",
-        "_saved_look",
+        "_saved_text",
+        "_text",
         "index",
         "replaces",
     )
@@ -154,9 +153,9 @@ class _Growing:
         self._first = artifact
         self._artifact: Artifact | None = artifact
         self._parts: list[Part | str] = [*artifact.parts]
-        self._look = _look_of(artifact.parts[-1]) if artifact.parts else None
+        self._text = _text_in(artifact.parts)
         self._saved = 0
-        self._saved_look = self._look
+        self._saved_text = self._text
         self._is_kept = False
         self._has_new_head = True
         self.replaces = False
@@ -167,14 +166,25 @@ class _Growing:
             self._artifact = replace(self._first, parts=tuple(self._joined(0)))
         return self._artifact
 
-    def append(self, chunk: Artifact, *, continues: bool) -> None:
+    def append(self, chunk: Artifact, continues: bool) -> None:
         parts: Sequence[Part] = chunk.parts
         self._artifact = None
         if continues and parts:
-            parts = self._continue(parts[0], parts)
+            part, text = parts[0], self._text
+            if (
+                text is not None
+                and part.text
+                and part.media_type == text.media_type
+                and part.filename == text.filename
+                and part.metadata == text.metadata
+            ):
+                self._parts.append(part.text)
+                parts = parts[1:]
+            else:
+                parts = self._begin_text(part, parts)
         if parts:
             self._parts.extend(parts)
-            self._look = _look_of(parts[-1])
+            self._text = _text_in(parts)
         first = self._first
         if (
             chunk.metadata
@@ -191,12 +201,9 @@ class _Growing:
                 extensions=tuple(dict.fromkeys(first.extensions + chunk.extensions)),
             )
 
-    def _continue(self, part: Part, parts: Sequence[Part]) -> Sequence[Part]:
-        """Add the first of some parts to the text before it; return the parts that are left."""
+    def _begin_text(self, part: Part, parts: Sequence[Part]) -> Sequence[Part]:
+        """Return the parts to add, without an empty first one; drop an empty text before them."""
         if part.text == "" or part.raw == b"":
-            return parts[1:]
-        if part.text is not None and self._look == _look_of(part):
-            self._parts.append(part.text)
             return parts[1:]
         if len(self._parts) == 1 and self._joined(0)[0].text == "":
             self._parts.clear()
@@ -221,7 +228,7 @@ class _Growing:
         return ArtifactPiece(self.index, head, parts, self.replaces)
 
     def mark_saved(self) -> None:
-        self._saved, self._saved_look = len(self._parts), self._look
+        self._saved, self._saved_text = len(self._parts), self._text
         self._is_kept = True
         self._has_new_head = self.replaces = False
 
@@ -245,21 +252,13 @@ class _Growing:
         """Continue the text of the last of some parts, or else that of the last saved one."""
         if joined:
             joined[-1] = replace(joined[-1], text="".join([joined[-1].text or "", *texts]))
-        elif self._saved_look is not None:
-            media_type, filename, metadata = self._saved_look
-            joined.append(
-                Part(
-                    text="".join(texts), media_type=media_type, filename=filename, metadata=metadata
-                )
-            )
+        elif self._saved_text is not None:
+            joined.append(replace(self._saved_text, text="".join(texts)))
 
 
-_Look = tuple[str, str, dict[str, Any] | None]
-
-
-def _look_of(part: Part) -> _Look | None:
-    """Return what two texts have alike that are one; ``None`` for what is no text."""
-    return None if part.text is None else (part.media_type, part.filename, part.metadata)
+def _text_in(parts: Sequence[Part]) -> Part | None:
+    """Return the last of some parts if it is a text."""
+    return parts[-1] if parts and parts[-1].text is not None else None
 
 
 def _head_of(artifact: Artifact) -> bytes:
