@@ -132,7 +132,7 @@ class DiskObjects:
                 except FileExistsError:
                     return []
                 return changed
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):  # the folder went, or came and went
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise

@@ -287,7 +287,7 @@ class Routes:
         address = f"{ASSISTANTS}/{quote(id, safe='')}"
         envelope = [tenant] if endpoint.envelope is not None else []
         advertised = self._advertise(address, dispatcher, tenant=tenant, envelope=envelope)
-        known = set(self._exact)
+        known = {*self._exact, *self._below}
         metadata = self._add_metadata(address, endpoint, advertised)
         served = self._serve(advertised, dispatcher, endpoint, metadata)
         page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
@@ -303,7 +303,7 @@ class Routes:
         self._add_docs(prefix, endpoint, advertised)
         self._add_callbacks(prefix, endpoint, dispatcher, tenant=tenant)
         if "/" in id:
-            self._slash_paths |= self._exact.keys() - known
+            self._slash_paths |= (self._exact.keys() | self._below.keys()) - known
 
     def _with_envelope(
         self,

@@ -81,6 +81,7 @@ def test_usage_is_selected_and_shown_as_json(parley, shop):
             "tenant": "",
             "caller": "ada",
             "issuer": "id",
+            "client": "",
             "skill": "ask",
             "requests": 0,
             "refusals": 0,

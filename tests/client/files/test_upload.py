@@ -221,7 +221,7 @@ async def test_an_agent_without_file_transfer_is_named(host):
 async def test_text_is_no_file(remote):
     with pytest.raises(TypeError, match="mode 'rb'"):
         await remote.upload(io.StringIO("text"))
-    with pytest.raises(TypeError, match="a int cannot be uploaded"):
+    with pytest.raises(TypeError, match="an int cannot be uploaded"):
         await remote.upload(5)
 
 

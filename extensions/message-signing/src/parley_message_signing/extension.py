@@ -21,6 +21,7 @@ from parley.model.requests import SendMessageRequest
 from parley.model.tasks import TaskArtifactUpdateEvent
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
+from parley.store.artifact_fold import CONTINUES
 from parley_message_signing.signed import (
     START,
     URI,
@@ -133,7 +134,9 @@ class MessageSigning(Extension):
         )
         payload = artifact_payload(event.artifact.artifact_id, digest, signature)
         signed = self.put(event.artifact, self._with_jws(signature, payload))
-        return replace(event, artifact=signed)
+        # The digest is over parts: pieces of a text stay parts.
+        others = {name: each for name, each in (event.metadata or {}).items() if name != CONTINUES}
+        return replace(event, artifact=signed, metadata=others or None)
 
     def _with_jws(self, signature: Signature, payload: bytes) -> Signature:
         assert self._keys is not None

@@ -111,7 +111,8 @@ async def follow(
                         yield reader.deliver(event)
                     opening = False
         except (ClientError, A2AError) as error:
-            if _is_over(reader, ends_with_turn, closed=False):
+            is_refusal = ends_with_turn and isinstance(error, UnsupportedOperationError)
+            if _is_over(reader, ends_with_turn, closed=False) and (resumed or not is_refusal):
                 return  # what follows the end is not the task's
             if isinstance(error, ConnectionClosed):
                 raise

@@ -282,7 +282,10 @@ class Attempt:
         if not (self.finished or self.ending):
             self.ending = error
             self.runner.stop_soon()
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
 
     def writer(self, *, buffered: bool = False) -> TaskWriter:
         """Return the task's writer; create the task if there is none yet.

@@ -27,7 +27,7 @@ log = logging.getLogger("parley.engine")
 
 Update = TypeVar("Update", TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
-MAX_IN_FLIGHT = 256
+MAX_IN_FLIGHT = 192
 """How many events may be in flight to the store before ``drain`` waits."""
 
 HAND_OVER_PASSES = 4
