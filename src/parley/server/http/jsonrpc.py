@@ -115,10 +115,11 @@ class JsonRpcExchange(Exchange):
         operation, version = self._operation(rpc.method)
         parameters = self.parameters(version, caller)
         params = rpc.params or b"{}"
-        read = partial(self.codec.read_request, operation)
-        if version == settings.missing_version == versions.LATEST:
-            read = partial(legacy_requests.read_mixed, read)
-        return self.served.dispatcher.call(operation, parameters, partial(read, params))
+        read = partial(self.codec.read_request, operation, params)
+        if settings.missing_version == version == versions.LATEST:
+            mixed = partial(self.codec.read_request, operation)
+            read = partial(legacy_requests.read_mixed, mixed, params)
+        return self.served.dispatcher.call(operation, parameters, read)
 
     def _operation(self, method: str) -> tuple[Operation, str]:
         """Return the operation of a method, and the version of the request."""
