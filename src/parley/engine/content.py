@@ -126,7 +126,7 @@ def checked(value: V) -> V:
     check_metadata(value.metadata)
     try:
         sendable: V = decode(encode(value), kind)
-    except UnicodeEncodeError:  # whoever writes it makes its text valid
+    except UnicodeEncodeError:  # the writer makes its text valid
         sendable = msgspec.convert(msgspec.to_builtins(value), kind)
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
         raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error

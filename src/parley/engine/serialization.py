@@ -81,7 +81,7 @@ def check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
         raise LossyValue(f"metadata: {error}") from None
     except RecursionError:
         raise LossyValue(f"metadata: {TOO_DEEP}") from None
-    except UnicodeEncodeError:  # whoever writes it makes its text valid
+    except UnicodeEncodeError:  # the writer makes its text valid
         return metadata
 
 

@@ -15,7 +15,7 @@ NAME = "parley"
 """The name of the command in usage and errors, however it was started."""
 
 DEFAULT_ADDRESS = "http://127.0.0.1:9999"
-"""The address that commands call unless they are told another, and where a server listens."""
+"""The default address of a server, which commands call by default."""
 
 
 def invocation() -> list[str]:

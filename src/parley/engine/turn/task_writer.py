@@ -28,7 +28,10 @@ log = logging.getLogger("parley.engine")
 Update = TypeVar("Update", TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
 MAX_IN_FLIGHT = 192
-"""How many events may be in flight to the store before ``drain`` waits."""
+"""How many events may be in flight to the store before ``drain`` waits.
+
+So many tokens fit into what a stream sends at a time (``Settings.send_buffer``).
+"""
 
 HAND_OVER_PASSES = 4
 """How many passes of the event loop a committed event takes to the connection, at the most: the
