@@ -80,9 +80,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_garbage() -> Iterator[None]:
-    """Collect what the tests of a module leave: it fails the last of them, and none of another."""
+    """Collect what the tests of a module leave: it fails the last of them, and none of another.
+
+    What is in use then is not visited again: each collection costs what its module has made.
+    """
     yield
     gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
