@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -28,6 +27,7 @@ from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import over_grpc, serving
 from parley.server.settings import Settings
+from parley.server.sockets import listen
 from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, plain, strict, who
 from tests.polling import until
@@ -163,7 +163,7 @@ async def serve(
 async def under_uvicorn(app: App, *, grpc: GrpcOptions) -> AsyncIterator[str]:
     """Serve an app under uvicorn as it is, and over gRPC."""
     host = "127.0.0.1"
-    sock = socket.create_server((host, 0))
+    [sock] = listen(host, 0)
     address = f"http://{host}:{sock.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None))
     async with app.lifespan(), over_grpc(app, grpc, host, address, grace=5):

@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @asynccontextmanager
 async def listening(app: object, port: int = 0) -> AsyncIterator[str]:
     """Serve an ASGI app on a port, else a free one, and give its address."""
-    with socket.socket() as sock:
+    with socket.socket(proto=socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", port))
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)

@@ -175,7 +175,7 @@ class FaultyProxy:
 
 
 def _bound(port: int) -> socket.socket:
-    sock = socket.socket()
+    sock = socket.socket(proto=socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", port))
     return sock

@@ -188,8 +188,11 @@ def takes(modes: Iterable[str], part: Part) -> bool:
 def not_taken(modes: Sequence[str], parts: Sequence[Part]) -> list[int]:
     """Return the indexes of the parts that input modes do not take; without modes all are taken."""
     # mediaType is optional (§4.1.6): a file of an unknown type may be of any.
-    typed = [i for i, part in enumerate(parts) if modes and (part.media_type or not part.is_file)]
-    return [index for index in typed if not takes(modes, parts[index])]
+    return [
+        index
+        for index, part in enumerate(parts if modes else ())
+        if (part.media_type or not part.is_file) and not takes(modes, part)
+    ]
 
 
 def accepts(modes: Iterable[str], media_type: str) -> bool:

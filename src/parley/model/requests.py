@@ -201,8 +201,8 @@ class StreamResponse(A2AStruct, frozen=True, kw_only=True):
 
 def named_skill(message: Message, metadata: Mapping[str, Any] | None) -> Any:
     """Return what a message, or its request by ``metadata``, names as its skill, if anything."""
-    named = (message.metadata or {}).get(SKILL_KEY)
-    return (metadata or {}).get(SKILL_KEY) if named is None else named
+    named = message.metadata.get(SKILL_KEY) if message.metadata else None
+    return metadata.get(SKILL_KEY) if named is None and metadata else named
 
 
 def unknown_skill(named: Any, known: Iterable[str]) -> InvalidParamsError:

@@ -48,7 +48,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise ListenError(bind_error(host, port, error)) from None
+        raise ListenError(_reason(host, port, error)) from None
     return sockets
 
 
@@ -99,7 +99,7 @@ def _bind(family: int, address: Any) -> socket.socket:
     return sock
 
 
-def bind_error(host: str, port: int, error: OSError) -> str:
+def _reason(host: str, port: int, error: OSError) -> str:
     """Return in words why an address cannot be listened on, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return (

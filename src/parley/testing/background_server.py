@@ -18,7 +18,7 @@ class BackgroundServer:
 
     def __init__(self, app: Any) -> None:
         self._started = threading.Event()
-        self._socket = socket.socket()
+        self._socket = socket.socket(proto=socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
             app,

@@ -274,7 +274,7 @@ class ScriptedAgent(Agent):
                 await super().startup(sockets)
                 started.set()
 
-        with socket.socket() as listening:
+        with socket.socket(proto=socket.IPPROTO_TCP) as listening:
             listening.bind(("127.0.0.1", 0))
             config = uvicorn.Config(
                 asgi(self, store=store), log_level="warning", timeout_graceful_shutdown=1, ws="none"

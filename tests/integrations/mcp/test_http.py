@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from parley import Agent, McpServer, McpServerUnavailable, Turn, connect
 from parley.client.auth import Bearer, ClientCredentials
 from parley.integrations.mcp.bridge import McpBridge
 from parley.integrations.mcp.http import http_app
+from parley.server.sockets import listen
 from parley.testing.issuer import Issuer
 from tests.integrations.mcp import workshop
 from tests.polling import until
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def listening(make: Callable[[str], Any]) -> AsyncIterator[str]:
     """Serve the app that is made for an address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with listen("127.0.0.1", 0)[0] as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(make(url), log_config=None))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

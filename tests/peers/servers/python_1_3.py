@@ -162,7 +162,7 @@ def card(url: str, grpc: str) -> AgentCard:
 
 async def main() -> None:
     logging.disable()  # the agent fails when it is asked to
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     grpc_server = grpc.aio.server()

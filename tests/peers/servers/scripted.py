@@ -37,7 +37,7 @@ def chunks(said: str, files: Sequence[tuple[int, str]] = (), asked: bool = False
 
 
 async def _serve(make: Callable[[str, int], Any]) -> None:
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     app = make("127.0.0.1", port)

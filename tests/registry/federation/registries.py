@@ -93,7 +93,7 @@ async def registries(
     async with AsyncExitStack() as stack:
         sockets = []
         for _ in catalogs:
-            sock = stack.enter_context(socket.socket())
+            sock = stack.enter_context(socket.socket(proto=socket.IPPROTO_TCP))
             sock.bind(("127.0.0.1", 0))
             sockets.append(sock)
         urls = [f"http://127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ import uvicorn
 
 from parley.server.http1.connection import HttpConnection
 from parley.server.run import serving
+from parley.server.sockets import listen
 from tests.polling import until
 from tests.server.connection.corpus import BEHIND, CHUNKED, RIGHT, SMUGGLED, STRICTER, get, post
 from tests.server.connection.wire import WAIT, Wire, answers, echo, said, serving_of, undated
@@ -163,7 +163,7 @@ async def test_who_reads_slowly_is_not_blamed_for_the_request_behind_the_answer(
 @pytest.fixture(scope="module")
 async def both() -> AsyncIterator[tuple[str, str]]:
     """The same app on our connections, and on those of uvicorn."""
-    sock = socket.create_server(("127.0.0.1", 0))
+    [sock] = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         echo,
         http="httptools",

@@ -8,7 +8,6 @@ import hashlib
 import io
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from parley import Agent, Caller, Settings, Turn
 from parley.model.errors import UnauthenticatedError
 from parley.server.app import App
 from parley.server.run import server_of, serving
+from parley.server.sockets import listen
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
 from tests.server.raw_http import ask, connection
@@ -81,7 +81,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 @asynccontextmanager
 async def under_uvicorn(app: Any, engine: str) -> AsyncIterator[str]:
     """Serve under uvicorn itself, with the parser of its choice."""
-    sock = socket.create_server(("127.0.0.1", 0))
+    [sock] = listen("127.0.0.1", 0)
     config = uvicorn.Config(app, http=engine, lifespan="on", log_config=None, log_level="warning")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -729,7 +729,7 @@ async def test_the_log_of_requests_has_no_signature(
     http: aiohttp.ClientSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = parley.asgi(agent_of(), files=tmp_path)
-    sock = socket.create_server(("127.0.0.1", 0))
+    [sock] = listen("127.0.0.1", 0)
     ready = asyncio.Event()
     server = server_of(app, grace=1, kinds=1, started=ready.set, access_log=True, signals=False)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"

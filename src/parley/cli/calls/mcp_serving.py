@@ -16,7 +16,7 @@ from parley.client.registry.found import FoundAgent
 from parley.client.registry.remote_registry import RemoteRegistry
 from parley.integrations.mcp.bridge import McpBridge, NoAgents
 from parley.integrations.mcp.http import http_app, is_open, serve_http
-from parley.server.sockets import bind_error
+from parley.server.sockets import ListenError
 
 KEY_VARIABLE = "PARLEY_MCP_KEY"
 """Names the variable with the secret that ties names of tasks to callers, for many replicas."""
@@ -91,11 +91,9 @@ class McpServing:
 
             try:
                 await serve_http(app, host, port, cert=tls[0], key=tls[1], on_listening=listening)
-            except OSError as error:
+            except ListenError as error:
                 raise CommandFailure(
-                    "PARLEY_ERR_LISTEN",
-                    bind_error(host, port, error),
-                    hint="--port 0 takes a free port",
+                    "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"
                 ) from error
 
         return self._run(options, serve)

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import inspect
 import logging
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from parley.security.evidence import Evidence
 from parley.security.loopback import is_loopback
 from parley.security.schemes.open_id_connect import OpenIdConnect
 from parley.security.schemes.scheme import CredentialsRefused
+from parley.server.sockets import address_of, listen
 
 log = logging.getLogger("parley.mcp")
 
@@ -163,9 +163,8 @@ async def serve_http(
     key: str | None = None,
     on_listening: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the app until the process is told to stop. Raises ``OSError`` if it cannot listen."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family)
+    """Serve the app until the process is told to stop. Raises ``ListenError``."""
+    sockets = listen(host, port)
     try:
         server = uvicorn.Server(
             uvicorn.Config(
@@ -179,12 +178,11 @@ async def serve_http(
                 timeout_graceful_shutdown=5,
             )
         )
-        shown = f"[{host}]" if ":" in host else host
-        scheme = "https" if cert else "http"
-        on_listening(f"{scheme}://{shown}:{listening.getsockname()[1]}{PATH}")
-        await server.serve(sockets=[listening])
+        on_listening(f"{address_of(host, sockets, 'https' if cert else 'http')}{PATH}")
+        await server.serve(sockets=sockets)
     finally:
-        listening.close()
+        for listening in sockets:
+            listening.close()
 
 
 def is_open(host: str, tokens: Sequence[str], oidc: str) -> bool:

@@ -126,7 +126,7 @@ async def scripted_server(
     """Serve each answer on a port of its own, and yield their visits in order."""
     sockets, visits, by_port = [], [], {}
     for answer in answers:
-        listener = socket.socket()
+        listener = socket.socket(proto=socket.IPPROTO_TCP)
         listener.bind((host, 0))
         port = listener.getsockname()[1]
         visit = Visit(url=f"http://{host}:{port}")

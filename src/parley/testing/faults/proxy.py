@@ -113,7 +113,7 @@ class FaultProxy:
         self._rules: list[_Rule] = []
         self._lock = threading.Lock()
         self._overtaken: list[FaultGate] = []
-        self._socket = socket.socket()
+        self._socket = socket.socket(proto=socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self._port = self._socket.getsockname()[1]
         self._loop: asyncio.AbstractEventLoop | None = None
