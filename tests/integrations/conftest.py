@@ -20,6 +20,7 @@ from tests.integrations.frameworks import FRAMEWORKS, Framework, asked
 from tests.integrations.script import Script, said_in
 from tests.peers.environments import NotMade, python_of
 from tests.polling import SECONDS, wait_until
+from tests.services.postgres import missing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -61,13 +62,16 @@ async def consult(message: str, turn: Turn) -> str:
 class FrameworkServer:
     """The process that serves a framework's agents; it can be killed and started again."""
 
-    def __init__(self, framework: Framework, where: Path, remote_url: str) -> None:
+    def __init__(
+        self, framework: Framework, where: Path, remote_url: str, database: str = ""
+    ) -> None:
         self.framework = framework
         self.files = where
         self.script = Script()
         self.model = ModelEndpoint(self.script)
         self.url = ""
         self._remote = remote_url
+        self._database = database
         self._process: Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -81,6 +85,7 @@ class FrameworkServer:
             "OPENAI_API_KEY": "none",
             "PARLEY_TEST_FILES": str(self.files),
             "PARLEY_TEST_REMOTE": self._remote,
+            "PARLEY_TEST_DATABASE": self._database,
         }
         words = [python, "-W", "ignore", str(script), str(self.files / "tasks.db")]
         with (self.files / "log").open("ab") as log:
@@ -173,9 +178,11 @@ def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, remote_url: str
 ) -> Iterator[FrameworkServer]:
     """A framework's agents; tests with it run once for each framework."""
-    server = FrameworkServer(
-        FRAMEWORKS[request.param], tmp_path_factory.mktemp(request.param), remote_url
-    )
+    framework, database = FRAMEWORKS[request.param], ""
+    if framework.database and not missing():
+        database = request.getfixturevalue("postgres").new_database()
+    where = tmp_path_factory.mktemp(framework.name)
+    server = FrameworkServer(framework, where, remote_url, database)
     with server.model:
         try:
             server.start()

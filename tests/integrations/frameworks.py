@@ -33,27 +33,31 @@ class Framework(NamedTuple):
     be approved, and ``wait``; the framework's own memory), and at ``/structured`` (output with a
     city and a temperature in celsius), and at ``/caller`` (its only tool is the skill of the agent
     at ``PARLEY_TEST_REMOTE``). With ``checkpoints`` a crash does not repeat tools that returned.
+    With ``database`` it has one of PostgreSQL at ``PARLEY_TEST_DATABASE``, if that is installed.
     """
 
     name: str
     peer: Peer
     lacks: dict[str, str] = {}
     checkpoints: bool = False
+    database: bool = False
 
 
 FRAMEWORKS: dict[str, Framework] = {}
 
 
-def framework(name: str, peer: Peer, *, checkpoints: bool = False, **lacks: str) -> None:
+def framework(
+    name: str, peer: Peer, *, checkpoints: bool = False, database: bool = False, **lacks: str
+) -> None:
     """Add a framework. ``lacks`` names features with ``_`` for spaces."""
     reasons = {feature.replace("_", " "): reason for feature, reason in lacks.items()}
     assert set(reasons) <= set(FEATURES), reasons
-    FRAMEWORKS[name] = Framework(name, peer, reasons, checkpoints)
+    FRAMEWORKS[name] = Framework(name, peer, reasons, checkpoints, database)
 
 
 framework("google_adk", GOOGLE_ADK, checkpoints=True)
 framework("pydantic_ai", PYDANTIC_AI, checkpoints=True)
-framework("langgraph", LANGGRAPH, checkpoints=True)
+framework("langgraph", LANGGRAPH, checkpoints=True, database=True)
 framework("openai_agents", OPENAI_AGENTS, checkpoints=True)
 framework("strands", STRANDS, checkpoints=True)
 framework("llama_index", LLAMA_INDEX, checkpoints=True)

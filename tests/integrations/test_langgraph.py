@@ -15,9 +15,22 @@ from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, progress_in
+from tests.services.postgres import missing
+
+NEEDS_POSTGRES = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
 
 KEPT_TASKS = 20
 """Of how many tasks a thread keeps its newest checkpoint."""
+
+SAVERS = [
+    "shared-state",
+    "saved-state",
+    "saved-sqlite",
+    "saved-async-sqlite",
+    pytest.param("saved-postgres", marks=NEEDS_POSTGRES),
+    pytest.param("saved-async-postgres", marks=NEEDS_POSTGRES),
+]
+"""Agents that learn: the adapter's own checkpoints, then the savers that LangGraph has."""
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
 
@@ -128,7 +141,7 @@ async def test_tasks_of_one_context_go_on_each_from_its_own_checkpoint(served: F
     assert served.notes("book") == ["draft", "draft"]
 
 
-@pytest.mark.parametrize("name", ["shared-state", "saved-state"])
+@pytest.mark.parametrize("name", SAVERS)
 async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: str):
     async with agent_of(served, name) as remote:
         first = await remote.send("one")
@@ -287,6 +300,14 @@ async def test_an_agent_is_a_node_and_asks_by_an_interrupt(served: FrameworkServ
         assert task.text == "Which city?"
         task = completed(await remote.send("Oslo", task_id=task.id))
     assert task.text == "sunny in Oslo"
+
+
+async def test_a_graph_has_its_runtime_context(served: FrameworkServer):
+    """The defaults of its schema, and what is given: with a checkpointer and without."""
+    async with agent_of(served, "greeter") as remote:
+        assert completed(await remote.send("hello")).text == "Welcome."
+    async with agent_of(served, "unkept") as remote:
+        assert completed(await remote.send("Hello")).text == "Hello."
 
 
 async def test_without_a_checkpointer_the_turn_asks(served: FrameworkServer):

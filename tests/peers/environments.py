@@ -80,7 +80,8 @@ LANGGRAPH = Peer(
     "PARLEY_LANGGRAPH_PYTHON",
     (
         "langgraph==1.2.22", "langchain==1.4.7", "langchain-openai==1.7.3",
-        "langgraph-checkpoint-sqlite==3.1.2", *PARLEY,
+        "langgraph-checkpoint-sqlite==3.1.2", "langgraph-checkpoint-postgres==3.2.0",
+        "psycopg[binary]", *PARLEY,
     ),
 )  # fmt: skip
 PYTHON_1_3_ON_PARLEY = Peer(

@@ -18,7 +18,8 @@ import operator
 import os
 import sqlite3
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -29,12 +30,15 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -49,6 +53,7 @@ from parley.llm.run_output import RunOutput
 from parley.security import ApiKey
 
 REMOTE = os.environ["PARLEY_TEST_REMOTE"]
+DATABASE = os.environ["PARLEY_TEST_DATABASE"]
 
 
 model = ChatOpenAI(
@@ -184,6 +189,33 @@ def learn(state: FactsState) -> dict:
 learning = StateGraph(FactsState, input_schema=MessagesState, output_schema=Facts)
 learning.add_node("learn", learn)
 learning.add_edge(START, "learn")
+
+
+def sqlite() -> SqliteSaver:
+    return SqliteSaver(sqlite3.connect(FILES / "learnt.db", check_same_thread=False))
+
+
+@asynccontextmanager
+async def async_sqlite():
+    """Learns, and keeps it in a file."""
+    async with AsyncSqliteSaver.from_conn_string(str(FILES / "learnt-too.db")) as saver:
+        yield learning.compile(checkpointer=saver)
+
+
+@contextmanager
+def postgres():
+    """Learns, and keeps it in a database."""
+    with PostgresSaver.from_conn_string(DATABASE) as saver:
+        saver.setup()
+        yield learning.compile(checkpointer=saver)
+
+
+@asynccontextmanager
+async def async_postgres():
+    """Learns, and keeps it in a database."""
+    async with AsyncPostgresSaver.from_conn_string(DATABASE) as saver:
+        await saver.setup()
+        yield learning.compile(checkpointer=saver)
 
 
 # -- one agent on two replicas, of which each has its own locks ------------------------------------
@@ -326,6 +358,24 @@ async def tear(turn: Turn, writes: int) -> None:
             await tearing.run(turn, RunOutput(turn))
 
 
+# -- a context of the graph's own ------------------------------------------------------------------
+
+
+@dataclass
+class Manner:
+    greeting: str = "Welcome"
+
+
+def greet(state: MessagesState, runtime: Runtime[Manner]) -> dict:
+    return {"messages": [AIMessage(f"{runtime.context.greeting}.")]}
+
+
+greeter = StateGraph(MessagesState, context_schema=Manner)
+greeter.add_node("greet", greet)
+greeter.add_edge(START, "greet")
+unkept = greeter.compile(checkpointer=False)
+
+
 # -- callers ---------------------------------------------------------------------------------------
 
 
@@ -421,6 +471,14 @@ def served() -> dict[str, Agent]:
         "saved-state": langgraph.agent(
             learning.compile(checkpointer=InMemorySaver()), name="Learning elsewhere"
         ),
+        "saved-sqlite": langgraph.agent(
+            learning.compile(checkpointer=sqlite()), name="Learning in a file"
+        ),
+        "saved-async-sqlite": langgraph.agent(async_sqlite),
+        "greeter": langgraph.agent(greeter, name="Greeter"),
+        "unkept": langgraph.agent(
+            unkept, name="Unkept", context=lambda turn: {"greeting": turn.message.text}
+        ),
         "calling": langgraph.agent(calling, name="Calling"),
         "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),
         "open": langgraph.agent(shared, name="Open"),
@@ -432,6 +490,8 @@ def served() -> dict[str, Agent]:
         "currency": example("currency_langgraph").agent,
         "plain": plain,
         **{path.removeprefix("/"): each for path, each in assistants.items()},
+        **({"saved-postgres": langgraph.agent(postgres)} if DATABASE else {}),
+        **({"saved-async-postgres": langgraph.agent(async_postgres)} if DATABASE else {}),
     }
 
 

@@ -25,7 +25,7 @@ from parley.integrations.langgraph.questions import (
     question_of,
     resume_value,
 )
-from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas
+from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context
 from parley.integrations.langgraph.showing import STREAM_MODES, Shown
 from parley.integrations.langgraph.sync_savers import SaverInThreads, blocks
 from parley.integrations.langgraph.threads import (
@@ -78,16 +78,20 @@ class ServedGraph:
         async with self._locks.of(thread.name):
             await ThreadRun(self, thread, turn, output).run()
 
-    def events(self, given: Any, config: dict[str, Any], turn: Turn) -> AsyncIterator[Any]:
-        """Yield what a run streams: namespace, mode and data of each event."""
+    def events(
+        self, given: Any, config: dict[str, Any], turn: Turn, *modes: str
+    ) -> AsyncIterator[Any]:
+        """Yield the events of a run, in further ``modes`` too: namespace, mode and data."""
         options: dict[str, Any] = {}
-        context = self._context
+        context = self._context(turn) if callable(self._context) else self._context
+        if context is None:
+            context = default_context(self.graph)
         if context is not None:
-            options["context"] = context(turn) if callable(context) else context
+            options["context"] = context
         if self.keeps_state:
             options["durability"] = self._durability
         events: AsyncIterator[Any] = self.graph.astream(
-            given, config, stream_mode=list(STREAM_MODES), subgraphs=True, **options
+            given, config, stream_mode=[*STREAM_MODES, *modes], subgraphs=True, **options
         )
         return events
 
@@ -206,10 +210,7 @@ class ThreadRun:
     async def _without_state(self, given: Any) -> Any:
         config = self._thread.config()
         values: Any = None
-        events = self._served.graph.astream(
-            given, config, stream_mode=[*STREAM_MODES, "values"], subgraphs=True
-        )
-        async with aclosing(events):
+        async with aclosing(self._served.events(given, config, self._turn, "values")) as events:  # type: ignore[type-var]
             async for space, mode, data in events:
                 if mode == "values":
                     values = data if not space else values

@@ -112,6 +112,14 @@ class GraphSchemas:
         return self.output
 
 
+def default_context(graph: Any) -> Any:
+    """Return the runtime context that a graph's schema has by default, ``None`` without any."""
+    try:
+        return graph.context_schema()
+    except (AttributeError, TypeError, ValueError):  # pydantic's own among them
+        return None
+
+
 def _fields(kind: Any) -> list[str]:
     if kind is None:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from langgraph.graph import StateGraph
@@ -39,8 +39,8 @@ def agent(
     """Return a graph as an agent.
 
     ``graph`` is a compiled graph, a ``StateGraph``, a workflow (``@entrypoint``), or a function
-    that returns one of them or an async context manager of one; a function is called when the
-    server starts.
+    that returns one of them or a context manager of one, async or not; a function is called when
+    the server starts.
 
     The thread is the context, for its owner alone. A checkpointer that the graph has is used;
     without one, checkpoints are kept with the context, in the store of the tasks. Interrupts are
@@ -49,9 +49,10 @@ def agent(
 
     ``config`` is the configuration of runs (``recursion_limit``, ``configurable``, ``callbacks``),
     or a function of the turn that returns it; ``context`` is the runtime context, or a function of
-    the turn too. ``inputs`` is a function of the turn that returns the graph's input.
-    ``durability`` says when checkpoints are written: with ``"sync"`` a crash repeats no node that
-    has ended. Other ``options`` are those of ``framework_agent`` and ``parley.Agent``.
+    the turn too; without it ``context_schema`` gives its defaults. ``inputs`` is a function of the
+    turn that returns the graph's input. ``durability`` says when checkpoints are written: with
+    ``"sync"`` a crash repeats no node that has ended. Other ``options`` are those of
+    ``framework_agent`` and ``parley.Agent``.
 
     Raises ``TypeError`` for what is no graph, ``ValueError`` for an invalid option.
     """
@@ -93,10 +94,11 @@ def _lifespan(
         made = make({"configurable": {}}) if needed else make()  # LangGraph's server gives a config
         if inspect.isawaitable(made):
             made = await made
-        if hasattr(made, "__aenter__"):
-            async with made as graph:
-                yield ServedGraph(graph, *settings)
-        else:
+        async with AsyncExitStack() as stack:
+            if hasattr(made, "__aenter__"):
+                made = await stack.enter_async_context(made)
+            elif hasattr(made, "__enter__"):
+                made = stack.enter_context(made)
             yield ServedGraph(made, *settings)
 
     return opened

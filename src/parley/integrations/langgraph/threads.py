@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,6 +18,9 @@ BASE = "parley_base"
 
 NOTHING = "00000000-0000-0000-0000-000000000000"
 """The id of a checkpoint that there is not: from there a task begins with an empty state."""
+
+LISTED = 20
+"""How many checkpoints of a thread are read at a time."""
 
 Snapshot = Any
 """LangGraph's ``StateSnapshot``."""
@@ -71,35 +74,39 @@ class GraphThread:
         if head.metadata is None or not head.next:
             self._base = NOTHING if head.metadata is None else _id_of(head)
             return self.config()
-        self._base = NOTHING
-        async for found in self._ended():
-            self._base = _id_of(found)
-            break
+        found = await self._ended()
+        self._base = NOTHING if found is None else _id_of(found)
         return self._config_at(self._base)
 
-    async def _ended(self) -> AsyncIterator[Snapshot]:
-        """Yield where other tasks of the thread have ended, the newest first."""
+    async def _ended(self) -> Snapshot | None:
+        """Return the newest state with which another task of the thread has ended.
+
+        Savers keep their lock while they list, so nothing else is asked of them meanwhile.
+        """
         tasks = {self._task_id}
         where = {"configurable": {**self._where["configurable"], "checkpoint_ns": ""}}
-        async for saved in self.graph.checkpointer.alist(where):
-            task = saved.metadata.get(TASK, "")
-            if task not in tasks:
-                tasks.add(task)
-                state = await self.graph.aget_state(saved.config)
-                if not state.next:
-                    yield state
+        saver, before = self.graph.checkpointer, None
+        while page := [each async for each in saver.alist(where, before=before, limit=LISTED)]:
+            for saved in page:
+                task = saved.metadata.get(TASK, "")
+                if task not in tasks:
+                    tasks.add(task)
+                    state = await self.graph.aget_state(saved.config)
+                    if not state.next:
+                        return state
+            before = page[-1].config
+        return None
 
     async def end(self, state: Snapshot) -> None:
         """Put what the task has changed on top of what others have ended with since it began."""
         if getattr(self.graph, "builder", None) is None:
             return
-        async for other in self._ended():
-            if _id_of(other) > self._base:
-                before = await self._values_before()
-                update = last_update(self.graph, other.values, before, state.values)
-                self._base = _id_of(other)  # it has what this one has, and more
-                await self.graph.abulk_update_state(self.config(other), update)
-            return
+        other = await self._ended()
+        if other is not None and _id_of(other) > self._base:
+            before = await self._values_before()
+            update = last_update(self.graph, other.values, before, state.values)
+            self._base = _id_of(other)  # it has what this one has, and more
+            await self.graph.abulk_update_state(self.config(other), update)
 
     async def wait(self) -> None:
         """Keep the state from which the task began: others may end meanwhile, and push it out."""
@@ -138,12 +145,12 @@ class GraphThread:
             return head, True
         if head.metadata is None:
             return None, True
-        async for found in self.graph.aget_state_history(
-            self._where, filter={TASK: self._task_id}, limit=1
-        ):
-            self._base = found.metadata.get(BASE, "")
-            return found, False
-        return None, True
+        history = self.graph.aget_state_history(self._where, filter={TASK: self._task_id}, limit=1)
+        found = [each async for each in history]
+        if not found:
+            return None, True
+        self._base = found[0].metadata.get(BASE, "")
+        return found[0], False
 
 
 def _id_of(state: Snapshot) -> str:
