@@ -2,6 +2,7 @@
 
 A target is ``path/to/file.py``, ``path/to/file.py:name``, ``package.module`` or
 ``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``.
+What it names is an agent, or a mapping of paths to agents, as ``parley.serve`` takes them.
 A tenant is a target after the tenant's name: ``acme=shop.py``.
 """
 
@@ -13,10 +14,10 @@ import re
 import sys
 import traceback
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 
@@ -61,15 +62,20 @@ def load(targets: Sequence[str]) -> dict[str, Agent]:
     parsed = [parse_target(target) for target in targets]
     agents: dict[str, Agent] = {}
     for target in parsed:
-        agent = _agent(target)
-        path = target.path or ("" if len(parsed) == 1 else f"/{_slug(agent.name)}")
-        if path in agents:
-            raise UsageFailure(
-                f"two agents would be served under {path or '/'}",
-                hint="give each a path of its own: "
-                f"/one={parsed[0].location} /two={target.location}",
-            )
-        agents[path] = agent
+        found = _found(target)
+        if isinstance(found, Mapping):
+            served = {f"{target.path}{path}": agent for path, agent in found.items()}
+        else:
+            path = target.path or ("" if len(parsed) == 1 else f"/{_slug(found.name)}")
+            served = {path: found}
+        for path, agent in served.items():
+            if path in agents:
+                raise UsageFailure(
+                    f"two agents would be served under {path or '/'}",
+                    hint="give each a path of its own: "
+                    f"/one={parsed[0].location} /two={target.location}",
+                )
+            agents[path] = agent
     return agents
 
 
@@ -83,7 +89,12 @@ def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
         name, target = parse_tenant(tenant)
         if name in agents:
             raise UsageFailure(f"--tenant: {name!r} is given twice")
-        agents[name] = _agent(target)
+        found = _found(target)
+        if isinstance(found, Mapping):
+            raise UsageFailure(
+                f"--tenant: {name!r} is one agent, and {target.location} has {len(found)} by path"
+            )
+        agents[name] = found
     return agents
 
 
@@ -116,34 +127,37 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
 
 
-def _agent(target: AgentTarget) -> Agent:
+def _found(target: AgentTarget) -> Agent | Mapping[str, Agent]:
     from parley import Agent
     from parley.agent.remote.uses import with_used
 
     module = _import_file(target) if target.is_file else _import_module(target)
     if target.name:
         found = getattr(module, target.name, None)
-        if isinstance(found, Agent):
+        if isinstance(found, Agent) or _has_agents(found, Agent):
             return found
         raise UsageFailure(
             f"{target.name!r} in {target.location} is not an Agent"
             if found is not None
             else f"there is no {target.name!r} in {target.location}",
-            hint=_choices(target, _agents_in(module, Agent)),
+            hint=_choices(target, [*_agents_in(module, Agent), *_mappings_in(module, Agent)]),
         )
-    known = _agents_in(module, Agent)
+    known, mappings = _agents_in(module, Agent), _mappings_in(module, Agent)
+    in_mappings = {id(agent) for found in mappings.values() for agent in found.values()}
+    known = {name: agent for name, agent in known.items() if id(agent) not in in_mappings}
     try:
         parts = {id(used) for agent in known.values() for used in with_used(agent.uses)}
     except ValueError as error:
         raise UsageFailure(f"{target.location}: {error}") from None
     own = [agent for agent in known.values() if id(agent) not in parts]
-    if len(own) == 1:  # the others of the file are its parts
-        return own[0]
+    if len(own) + len(mappings) == 1:  # the others of the file are its parts
+        return own[0] if own else next(iter(mappings.values()))
+    names = [*known, *mappings]
     raise UsageFailure(
-        f"there are {len(known)} agents in {target.location}"
-        if known
+        f"there are {len(names)} agents in {target.location}"
+        if names
         else f"there is no agent in {target.location}",
-        hint=_choices(target, known),
+        hint=_choices(target, names),
     )
 
 
@@ -155,7 +169,25 @@ def _agents_in(module: ModuleType, kind: type[Agent]) -> dict[str, Agent]:
     return dict(found.values())
 
 
-def _choices(target: AgentTarget, known: dict[str, Agent]) -> str:
+def _mappings_in(module: ModuleType, kind: type[Agent]) -> dict[str, Mapping[str, Agent]]:
+    """Return the public mappings of paths to agents, such as ``langgraph.assistants`` makes."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if _has_agents(value, kind) and not name.startswith("_")
+    }
+
+
+def _has_agents(value: object, kind: type[Agent]) -> TypeGuard[Mapping[str, Agent]]:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(path, str) and path[:1] in ("", "/") for path in value)
+        and all(isinstance(agent, kind) for agent in value.values())
+    )
+
+
+def _choices(target: AgentTarget, known: Sequence[str]) -> str:
     if not known:
         return 'an agent is made with: agent = parley.Agent(name="...", description="...")'
     return "say which: " + " or ".join(f"{target.location}:{name}" for name in known)

@@ -152,6 +152,18 @@ def test_a_module_and_several_agents_are_served_under_paths(file, parley, tmp_pa
             assert parley("send", "-a", base + path, "hi").field("Text") == "ONCE hi"
 
 
+@posix
+@pytest.mark.parametrize("target", ["both.py", "/in=both.py:paths"])
+def test_a_mapping_of_paths_to_agents_is_served_under_them(file, parley, tmp_path, target):
+    more = "\nother = Agent('Other')\nother.skill(echo)\npaths = {'/one': agent, '/two': other}\n"
+    (tmp_path / "both.py").write_text(AGENT + more)
+    with Running(["serve", target, "--port", "0", "--store", "memory:"], tmp_path) as server:
+        base = address_in(server.until("Ctrl-C stops the server")).removesuffix("/one")
+        assert base.endswith("/in") is target.startswith("/in")
+        for path in ("/one", "/two"):
+            assert parley("send", "-a", base + path, "hi").field("Text") == "ONCE hi"
+
+
 @pytest.mark.parametrize(
     ("code", "target", "status", "words"),
     [
@@ -162,6 +174,7 @@ def test_a_module_and_several_agents_are_served_under_paths(file, parley, tmp_pa
         ("x = 1", "it.py:x", 2, "'x' in it.py is not an Agent"),
         (AGENT, "it.py:other", 2, "there is no 'other' in it.py"),
         (AGENT + "\nmore = Agent('More')", "it.py", 2, "say which: it.py:agent or it.py:more"),
+        (AGENT + "\nmore = {'/': Agent('More')}", "it.py", 2, "it.py:agent or it.py:more"),
         (
             "from parley import Agent\na = Agent('A')\na.uses = (a,)",
             "it.py",
