@@ -78,6 +78,13 @@ async def test_the_last_of_several_connections_stops_the_app() -> None:
     assert not app.lifecycle.started
 
 
+def test_two_agents_at_one_path_are_refused() -> None:
+    """Otherwise the second would take the place of the first, and nothing would say so."""
+    agents = {"/time": Agent("Time"), "/time/": Agent("Other")}
+    with pytest.raises(ValueError, match="two agents have the same path"):
+        parley.asgi(agents, store="memory:")
+
+
 async def test_agents_that_share_an_app_have_paths() -> None:
     other = Agent("Other")
     other.skill(id="x", description="x")(lambda turn: "other")

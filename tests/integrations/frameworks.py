@@ -33,7 +33,8 @@ class Framework(NamedTuple):
     be approved, and ``wait``; the framework's own memory), and at ``/structured`` (output with a
     city and a temperature in celsius), and at ``/caller`` (its only tool is the skill of the agent
     at ``PARLEY_TEST_REMOTE``). With ``checkpoints`` a crash does not repeat tools that returned.
-    With ``database`` it has one of PostgreSQL at ``PARLEY_TEST_DATABASE``, if that is installed.
+    With ``database`` the URL of a PostgreSQL database is in ``PARLEY_TEST_DATABASE``, empty where
+    PostgreSQL is not installed.
     """
 
     name: str

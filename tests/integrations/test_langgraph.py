@@ -15,9 +15,6 @@ from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, progress_in
-from tests.services.postgres import missing
-
-NEEDS_POSTGRES = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
 
 KEPT_TASKS = 20
 """Of how many tasks a thread keeps its newest checkpoint."""
@@ -27,12 +24,20 @@ SAVERS = [
     "saved-state",
     "saved-sqlite",
     "saved-async-sqlite",
-    pytest.param("saved-postgres", marks=NEEDS_POSTGRES),
-    pytest.param("saved-async-postgres", marks=NEEDS_POSTGRES),
+    pytest.param("saved-postgres", marks=pytest.mark.service),
+    pytest.param("saved-async-postgres", marks=pytest.mark.service),
 ]
 """Agents that learn: the adapter's own checkpoints, then the savers that LangGraph has."""
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
+
+
+@pytest.fixture(params=SAVERS)
+def saver(request: pytest.FixtureRequest) -> str:
+    """The name of an agent that learns; without PostgreSQL its agents are skipped."""
+    if "postgres" in request.param:
+        request.getfixturevalue("postgres")
+    return request.param
 
 
 def statuses_in(events) -> list[str]:
@@ -141,9 +146,8 @@ async def test_tasks_of_one_context_go_on_each_from_its_own_checkpoint(served: F
     assert served.notes("book") == ["draft", "draft"]
 
 
-@pytest.mark.parametrize("name", SAVERS)
-async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: str):
-    async with agent_of(served, name) as remote:
+async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, saver: str):
+    async with agent_of(served, saver) as remote:
         first = await remote.send("one")
         context = {"context_id": first.context_id}
         begun = completed(await remote.send("add zero", **context))
@@ -159,8 +163,8 @@ async def test_tasks_at_once_in_one_thread_keep_what_each_changed(served, name: 
     assert messages == ["add zero", "said zero", "one", "said A", "two", "said B", "add three"]
 
 
-async def test_a_task_that_waits_while_many_others_end_takes_nothing_from_them(served):
-    async with agent_of(served, "shared-state") as remote:
+async def test_a_task_that_waits_while_many_others_end_takes_nothing_from_them(served, saver: str):
+    async with agent_of(served, saver) as remote:
         begun = completed(await remote.send("add zero"))
         context = {"context_id": begun.context_id}
         waiting = await remote.send("one", **context)
@@ -258,6 +262,20 @@ async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer)
     texts = {name: completed(task).text for name, task in said.items()}
     unknown = "I do not know you."
     assert texts == {"eve": "You are Eve.", "ada": unknown, "bob": unknown}
+
+
+@pytest.mark.parametrize("saver", [each for each in SAVERS if each != "saved-state"], indirect=True)
+async def test_a_question_outlives_a_kill(served: FrameworkServer, saver: str):
+    """With every saver that is not in memory."""
+    async with agent_of(served, saver) as remote:
+        begun = completed(await remote.send("add zero"))
+        asked = await remote.send("one", context_id=begun.context_id)
+    served.kill()
+    served.start()
+    async with agent_of(served, saver) as remote:
+        completed(await remote.send("A", task_id=asked.id))
+        last = completed(await remote.send("add last", context_id=begun.context_id))
+    assert seen_in(last) == {"facts": ["zero", "A", "last"], "count": 3, "newest": "last"}
 
 
 async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served: FrameworkServer):

@@ -2,7 +2,7 @@
 
 A target is ``path/to/file.py``, ``path/to/file.py:name``, ``package.module`` or
 ``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``.
-What it names is an agent, or a mapping of paths to agents, as ``parley.serve`` takes them.
+It names an agent, or a mapping of paths to agents, such as ``parley.serve`` takes.
 A tenant is a target after the tenant's name: ``acme=shop.py``.
 """
 
@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
@@ -56,19 +56,21 @@ def parse_target(text: str) -> AgentTarget:
 def load(targets: Sequence[str]) -> dict[str, Agent]:
     """Return the agents of the targets by the path to serve each under.
 
-    A single target is served at the root, one of several under its own path or else under its
-    agent's name. Raises ``CommandFailure`` with the place of the error.
+    A single agent is served at the root, several under their own paths or else under their names;
+    the paths of a mapping are below the target's.
+
+    Raises ``CommandFailure`` with the place of the error.
     """
     parsed = [parse_target(target) for target in targets]
     agents: dict[str, Agent] = {}
     for target in parsed:
         found = _found(target)
         if isinstance(found, Mapping):
-            served = {f"{target.path}{path}": agent for path, agent in found.items()}
+            served = [(f"{target.path}{path}".rstrip("/"), agent) for path, agent in found.items()]
         else:
-            path = target.path or ("" if len(parsed) == 1 else f"/{_slug(found.name)}")
-            served = {path: found}
-        for path, agent in served.items():
+            root = "" if len(parsed) == 1 else f"/{_slug(found.name)}"
+            served = [(target.path or root, found)]
+        for path, agent in served:
             if path in agents:
                 raise UsageFailure(
                     f"two agents would be served under {path or '/'}",
@@ -132,65 +134,61 @@ def _found(target: AgentTarget) -> Agent | Mapping[str, Agent]:
     from parley.agent.remote.uses import with_used
 
     module = _import_file(target) if target.is_file else _import_module(target)
+    known = _served_in(module, Agent)
     if target.name:
         found = getattr(module, target.name, None)
-        if isinstance(found, Agent) or _has_agents(found, Agent):
+        if _is_served(found, Agent):
             return found
         raise UsageFailure(
-            f"{target.name!r} in {target.location} is not an Agent"
+            f"{target.name!r} in {target.location} is not an Agent, nor a mapping of paths such as "
+            "/echo to agents"
             if found is not None
             else f"there is no {target.name!r} in {target.location}",
-            hint=_choices(target, [*_agents_in(module, Agent), *_mappings_in(module, Agent)]),
+            hint=_choices(target, known),
         )
-    known, mappings = _agents_in(module, Agent), _mappings_in(module, Agent)
-    in_mappings = {id(agent) for found in mappings.values() for agent in found.values()}
-    known = {name: agent for name, agent in known.items() if id(agent) not in in_mappings}
-    try:
-        parts = {id(used) for agent in known.values() for used in with_used(agent.uses)}
-    except ValueError as error:
-        raise UsageFailure(f"{target.location}: {error}") from None
-    own = [agent for agent in known.values() if id(agent) not in parts]
-    if len(own) + len(mappings) == 1:  # the others of the file are its parts
-        return own[0] if own else next(iter(mappings.values()))
-    names = [*known, *mappings]
+    parts: set[int] = set()
+    for each in known.values():
+        agents = [each] if isinstance(each, Agent) else [*each.values()]
+        if not isinstance(each, Agent):
+            parts |= set(map(id, agents))
+        try:
+            parts |= {id(used) for agent in agents for used in with_used(agent.uses)}
+        except ValueError as error:
+            raise UsageFailure(f"{target.location}: {error}") from None
+    whole = [each for each in known.values() if id(each) not in parts]
+    if len(whole) == 1:  # the other agents of the file are its parts
+        return whole[0]
     raise UsageFailure(
-        f"there are {len(names)} agents in {target.location}"
-        if names
+        f"there is more than one agent in {target.location}"
+        if known
         else f"there is no agent in {target.location}",
-        hint=_choices(target, names),
+        hint=_choices(target, known),
     )
 
 
-def _agents_in(module: ModuleType, kind: type[Agent]) -> dict[str, Agent]:
-    found: dict[int, tuple[str, Agent]] = {}
+def _served_in(module: ModuleType, kind: type[Agent]) -> dict[str, Agent | Mapping[str, Agent]]:
+    """Return the public agents of a module, and its mappings of paths to agents, by name."""
+    found: dict[int, tuple[str, Agent | Mapping[str, Agent]]] = {}
     for name, value in vars(module).items():
-        if isinstance(value, kind) and not name.startswith("_"):
+        if not name.startswith("_") and _is_served(value, kind):
             found.setdefault(id(value), (name, value))
     return dict(found.values())
 
 
-def _mappings_in(module: ModuleType, kind: type[Agent]) -> dict[str, Mapping[str, Agent]]:
-    """Return the public mappings of paths to agents, such as ``langgraph.assistants`` makes."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if _has_agents(value, kind) and not name.startswith("_")
-    }
-
-
-def _has_agents(value: object, kind: type[Agent]) -> TypeGuard[Mapping[str, Agent]]:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(path, str) and path[:1] in ("", "/") for path in value)
-        and all(isinstance(agent, kind) for agent in value.values())
+def _is_served(value: object, kind: type[Agent]) -> TypeGuard[Agent | Mapping[str, Agent]]:
+    if not isinstance(value, Mapping) or not value:
+        return isinstance(value, kind)
+    return all(
+        isinstance(path, str) and path[:1] in ("", "/") and isinstance(agent, kind)
+        for path, agent in value.items()
     )
 
 
-def _choices(target: AgentTarget, known: Sequence[str]) -> str:
-    if not known:
+def _choices(target: AgentTarget, known: Iterable[str]) -> str:
+    names = [f"{target.location}:{name}" for name in known]
+    if not names:
         return 'an agent is made with: agent = parley.Agent(name="...", description="...")'
-    return "say which: " + " or ".join(f"{target.location}:{name}" for name in known)
+    return "say which: " + " or ".join(names)
 
 
 def _import_file(target: AgentTarget) -> ModuleType:

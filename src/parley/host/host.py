@@ -98,6 +98,8 @@ def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str
         paths = {"": agents}
     elif isinstance(agents, Mapping):
         paths = {path.rstrip("/"): agent for path, agent in agents.items()}
+        if len(paths) < len(agents):
+            raise ValueError("two agents have the same path: a / at its end makes no other path")
     else:
         listed = list(agents)
         paths = {f"/{slug(agent.name)}": agent for agent in listed}

@@ -171,10 +171,12 @@ def test_a_mapping_of_paths_to_agents_is_served_under_them(file, parley, tmp_pat
         (None, "gone_module:agent", 2, "there is no module 'gone_module'"),
         (None, "a b c", 2, "neither a Python file nor a module"),
         ("x = 1", "it.py", 2, "there is no agent in it.py"),
-        ("x = 1", "it.py:x", 2, "'x' in it.py is not an Agent"),
+        ("x = 1", "it.py:x", 2, "'x' in it.py is not an Agent, nor a mapping of paths"),
         (AGENT, "it.py:other", 2, "there is no 'other' in it.py"),
         (AGENT + "\nmore = Agent('More')", "it.py", 2, "say which: it.py:agent or it.py:more"),
         (AGENT + "\nmore = {'/': Agent('More')}", "it.py", 2, "it.py:agent or it.py:more"),
+        (AGENT + "\nboth = {'': agent, '/': Agent('More')}", "it.py", 2, "two agents would be"),
+        (AGENT + "\nlost = {'more': agent}", "it.py:lost", 2, "a mapping of paths such as /echo"),
         (
             "from parley import Agent\na = Agent('A')\na.uses = (a,)",
             "it.py",

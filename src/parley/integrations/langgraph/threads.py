@@ -19,8 +19,8 @@ BASE = "parley_base"
 NOTHING = "00000000-0000-0000-0000-000000000000"
 """The id of a checkpoint that there is not: from there a task begins with an empty state."""
 
-LISTED = 20
-"""How many checkpoints of a thread are read at a time."""
+LISTED = 32
+"""The most checkpoints of a thread that are read at a time."""
 
 Snapshot = Any
 """LangGraph's ``StateSnapshot``."""
@@ -85,8 +85,8 @@ class GraphThread:
         """
         tasks = {self._task_id}
         where = {"configurable": {**self._where["configurable"], "checkpoint_ns": ""}}
-        saver, before = self.graph.checkpointer, None
-        while page := [each async for each in saver.alist(where, before=before, limit=LISTED)]:
+        saver, before, limit = self.graph.checkpointer, None, 2  # each has the whole state
+        while page := [each async for each in saver.alist(where, before=before, limit=limit)]:
             for saved in page:
                 task = saved.metadata.get(TASK, "")
                 if task not in tasks:
@@ -94,7 +94,7 @@ class GraphThread:
                     state = await self.graph.aget_state(saved.config)
                     if not state.next:
                         return state
-            before = page[-1].config
+            before, limit = page[-1].config, min(2 * limit, LISTED)
         return None
 
     async def end(self, state: Snapshot) -> None:

@@ -163,7 +163,7 @@ async def serve_http(
     key: str | None = None,
     on_listening: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the app until the process is told to stop. Raises ``ListenError``."""
+    """Serve the app until SIGINT or SIGTERM. Raises ``ListenError``."""
     sockets = listen(host, port)
     try:
         server = uvicorn.Server(
