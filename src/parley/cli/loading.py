@@ -94,7 +94,8 @@ def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
         found = _found(target)
         if isinstance(found, Mapping):
             raise UsageFailure(
-                f"--tenant: {name!r} is one agent, and {target.location} has {len(found)} by path"
+                f"--tenant: {name!r} is one agent, and {target.location} has {len(found)} by path",
+                hint=f"name the agent: --tenant {name}={target.location}:NAME",
             )
         agents[name] = found
     return agents
