@@ -132,6 +132,7 @@ if __name__ == "__main__":
     if "--http" in sys.argv:
         listening = socket.socket(proto=socket.IPPROTO_TCP)
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # whoever reads the port connects at once
         print(listening.getsockname()[1], flush=True)
         app = server.streamable_http_app()
         uvicorn.Server(uvicorn.Config(app, log_config=None)).run(sockets=[listening])
