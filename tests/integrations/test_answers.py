@@ -7,7 +7,6 @@ import pytest
 from parley import Agent, Message, Part, TaskState, Turn
 from parley.host.host import Host, placed
 from parley.integrations.answers import DoesNotFit, ask_until, said_in, text_in
-from parley.integrations.failures import model_failure
 from parley.integrations.remembered_calls import MAX_KEPT, CallKeys, json_value, remembered
 from parley.model.parts import Role
 from parley.store.memory import MemoryTaskStore
@@ -65,28 +64,3 @@ def test_what_is_too_long_or_no_json_is_not_remembered():
     assert remembered({"a": (1,)}) == {"a": [1]}
     assert remembered("x" * MAX_KEPT) is None
     assert (json_value({1: 2}), json_value(object())) == ({"value": {"1": 2}}, None)
-
-
-def test_callers_learn_of_a_model_that_fails_and_nothing_of_its_address():
-    def error(name: str, package: str = "openai", **about: object) -> Exception:
-        kind: type[Exception] = type(name, (Exception,), {"__module__": f"{package}._errors"})
-        raised = kind("http://secret.example")
-        vars(raised).update(about)
-        return raised
-
-    said = [
-        model_failure(error("RateLimitError", status_code=429)),
-        model_failure(error("APITimeoutError")),
-        model_failure(error("ConnectError", "httpx")),
-        model_failure(error("ResponseError")),
-        model_failure(error("ValueError", "somebody")),
-        model_failure(error("HTTPException", "shop", status_code=404)),
-    ]
-    assert said == [
-        "The model could not be asked: it answered with status 429.",
-        "The model did not answer in time.",
-        "The model could not be reached.",
-        "The model could not be asked.",
-        "",
-        "",
-    ]

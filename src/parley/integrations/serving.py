@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,13 +10,28 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.extensions.run_progress import RunProgress
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
+from parley.llm.model_failures import model_failure
+from parley.llm.model_requests import MAX_MODEL_CALLS, ModelRequests
 from parley.llm.run_output import RunOutput
 from parley.model.cards import AgentExtension
 from parley.model.distribution import install_command
+from parley.model.errors import A2AError
 from parley.model.extensions import Extension
 
 Run = Callable[[Turn, RunOutput], Awaitable[object]]
-"""Runs the framework for one turn, and returns what a skill may return, usually nothing."""
+"""Runs the framework for one turn, and returns what a skill may return.
+
+A run that returns ``None`` has shown its answer.
+"""
+
+MAX_CUT = 3
+"""How often in a task a reply that broke off is asked for again."""
+
+CUT_SECONDS = 2.0
+"""The pause before a reply that broke off is asked for again; it grows by this."""
+
+CUT = "model-reply-cut"
+"""Begins the keys of these pauses in a task."""
 
 
 def framework_agent(
@@ -32,17 +48,26 @@ def framework_agent(
     input_schema: Mapping[str, Any] | None = None,
     output_schema: Mapping[str, Any] | None = None,
     extensions: Iterable[Extension | AgentExtension] = (),
+    max_model_calls: int | None = MAX_MODEL_CALLS,
+    told: Callable[[Exception], str] | None = None,
     **options: Any,
 ) -> Agent:
     """Return an agent with one skill, which runs a framework for each turn.
 
     The skill is durable before the framework runs. What the run shows through its ``RunOutput`` is
     streamed; the turn is ``current_turn`` meanwhile. The card has ``input_schema`` and
-    ``output_schema``, JSON Schemas of data in messages and results. ``options`` are those of
-    ``Agent``.
+    ``output_schema``, JSON Schemas of data in messages and results. ``max_model_calls`` is how many
+    requests to models a turn makes at most, ``None`` for any number. ``told`` returns what a caller
+    may know of an error of the framework, empty for nothing; failures of models are told without
+    it. ``options`` are those of ``Agent``.
+
+    A run that asked a model and has no answer ends as FAILED or REJECTED with the reason. A reply
+    of the model that broke off is asked for again, as after a crash.
 
     Raises ``ValueError`` for an invalid option.
     """
+    if max_model_calls is not None and max_model_calls < 1:
+        raise ValueError("max_model_calls is 1 or more, or None for any number")
     extensions = (RunProgress(), *extensions)
     if input_schema or output_schema:
         schema = SkillSchema(
@@ -55,8 +80,21 @@ def framework_agent(
     )
 
     async def serve(turn: Turn) -> object:
-        async with RunOutput(turn) as output:
-            return await run(turn, output)
+        requests, result = ModelRequests(turn, most=max_model_calls), None
+        async with RunOutput(turn, requests=requests) as output:
+            try:
+                result = await run(turn, output)
+            except BaseException as error:
+                if not requests.is_cut or isinstance(error, asyncio.CancelledError):
+                    if isinstance(error, Exception) and not isinstance(error, A2AError):
+                        reason = told(error) if told is not None else ""
+                        fail_with(turn, reason or model_failure(error), error)
+                    raise
+            if requests.is_cut:
+                await _ask_again(turn)
+            if result is None and not output.has_said:
+                requests.check_said()
+        return result
 
     agent.skill(
         id=skill_id,
@@ -69,6 +107,28 @@ def framework_agent(
         default=True,
     )(serve)
     return agent
+
+
+async def _ask_again(turn: Turn) -> None:
+    """Let the turn run again after a pause: a reply of its model broke off."""
+    begun = [key for key in turn._attempt.results or {} if key.startswith(f"sleep:{CUT}")]
+    if len(begun) == MAX_CUT:
+        turn.fail(
+            "The reply of the language model broke off each time that it was asked for; "
+            "try again later."
+        )
+    times = len(begun) + 1
+    await turn.sleep(CUT_SECONDS * times, key=f"{CUT}:{times}")
+
+
+def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
+    """End the turn as FAILED with a reason that callers may know, if there is one.
+
+    The log has the error.
+    """
+    if reason:
+        turn.log.warning("the run failed: %s", error, exc_info=error)
+        turn.fail(reason)
 
 
 def missing(extra: str, error: ImportError) -> ImportError:

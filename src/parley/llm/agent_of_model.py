@@ -10,8 +10,8 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Failed
 from parley.extensions.run_progress import RunProgress
-from parley.llm.endpoint.failures import for_callers
 from parley.llm.model import Model, ModelFailed
+from parley.llm.model_failures import told_of
 from parley.llm.model_loop import MAX_ROUNDS, MEMORY_TOKENS, Instructions, ModelLoop
 from parley.llm.scripted import Script
 from parley.llm.token_budget import Price, RunStopped, TokenBudget
@@ -130,6 +130,6 @@ async def answered(loop: ModelLoop, turn: Turn) -> Any:
         failure, metadata = Failed(str(error)), error.metadata
     except ModelFailed as error:
         turn.log.error("the model %r could not be asked: %s", loop.name, error)
-        failure, metadata = Failed(for_callers(error)), error.metadata
+        failure, metadata = Failed(told_of(error.status)), error.metadata
     failure.metadata = metadata
     raise failure

@@ -56,13 +56,15 @@ class ModelToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a reply: of its text, of the model's thinking, or whole tool calls.
+    """A piece of a reply: of its text, of the model's thinking, of a refusal, or whole tool calls.
 
-    The last one may have the ``usage`` of the request, and has the ``finish_reason``.
+    The last one may have the ``usage`` of the request, and has the ``finish_reason``: without one
+    the reply broke off.
     """
 
     text: str = ""
     thinking: str = ""
+    refusal: str = ""
     tool_calls: tuple[ModelToolCall, ...] = ()
     usage: ModelUsage | None = None
     finish_reason: str = ""

@@ -12,10 +12,11 @@ import msgspec
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.turn import Turn
+from parley.engine.turn.attempt import Failed, Rejected
 from parley.extensions.run_progress import RUN_PROGRESS
 from parley.extensions.spent import Spent
-from parley.extensions.usage import USAGE
 from parley.llm.current_turn import within
+from parley.llm.model_requests import ModelRequests
 from parley.llm.model_usage import ModelUsage
 from parley.model.parts import Part
 
@@ -31,14 +32,16 @@ class RunOutput:
 
     The text of the newest message is the artifact ``answer``: it is streamed, and begins anew when
     the model says something else after a tool call. Thinking, tool calls and steps are status
-    updates without a message, so they are streamed but are not in the task. ``usage`` adds up what
-    the models said, and is in the metadata of the answer.
+    updates without a message, so they are streamed but are not in the task. ``requests`` has what
+    models used, which the metadata of the answer says.
     """
 
-    def __init__(self, turn: Turn, *, artifact: str = "answer") -> None:
+    def __init__(
+        self, turn: Turn, *, artifact: str = "answer", requests: ModelRequests | None = None
+    ) -> None:
         self.turn = turn
-        self.usage = ModelUsage()
-        self.spent = Spent()
+        self.requests = requests or ModelRequests(turn)
+        self.has_said = False
         self._name = artifact
         self._stream: ArtifactStream | None = None
         self._thoughts: list[str] = []
@@ -60,9 +63,12 @@ class RunOutput:
             await self._show_thoughts()
         stream, self._stream = self._stream, None
         if stream is not None and error is None:
-            await stream.close(metadata=self.said_usage())
+            await stream.close(metadata=self.requests.said(self._name))
         elif stream is not None:
             await stream.__aexit__(kind, error, traceback)
+        ended = self.turn._attempt.ending or error
+        if isinstance(ended, Failed | Rejected) and ended.metadata is None:
+            ended.metadata = self.requests.said() or None
 
     # -- the answer ----------------------------------------------------------------------------
 
@@ -71,6 +77,7 @@ class RunOutput:
         if not delta:
             return
         await self._show_thoughts()
+        self.has_said = True
         if self._stream is None:
             self._stream = self.turn.stream(self._name, artifact_id=self._name)
             await self._stream.__aenter__()
@@ -89,12 +96,13 @@ class RunOutput:
         metadata = {} if schema is None else {"schema": dict(schema)}
         await self.new_message()
         part = Part(data=value, media_type="application/json")
-        await self.turn.artifact(
-            part, name=name, artifact_id=name, metadata={**metadata, **self.said_usage()}
-        )
+        metadata |= self.requests.said(name)
+        self.has_said = True
+        await self.turn.artifact(part, name=name, artifact_id=name, metadata=metadata)
 
     async def file(self, part: Part, *, name: str = "") -> None:
         """Write a file that the run made as an artifact."""
+        self.has_said = True
         await self.turn.artifact(part, name=name or part.filename)
 
     # -- progress ------------------------------------------------------------------------------
@@ -139,33 +147,20 @@ class RunOutput:
 
     def used(self, usage: ModelUsage) -> None:
         """Add to what the run used."""
-        self.usage += usage
+        self.requests.count(usage)
 
     def also_spent(self, spent: Spent) -> None:
         """Add what a tool or another agent has cost to what the answer says that it has cost."""
-        self.spent += spent
+        self.requests.spent += spent
 
     @property
     def total(self) -> Spent:
         """What the run has cost until now, with its tools and the agents that it called."""
-        return self.usage.spent + self.spent
+        return self.requests.total
 
     def said_usage(self) -> dict[str, Any]:
         """Return the metadata that says what the run has used; nothing if it has asked nobody."""
-        if not self.usage.requests:
-            return {}
-        total = self.total
-        spent = {"calls": total.calls, "tokens": total.tokens, "cost": total.cost}
-        return {
-            USAGE: {key: value for key, value in spent.items() if value},
-            RUN_PROGRESS: {
-                "usage": {
-                    "inputTokens": self.usage.input_tokens,
-                    "outputTokens": self.usage.output_tokens,
-                    "requests": self.usage.requests,
-                }
-            },
-        }
+        return self.requests.said()
 
 
 def _bounded(value: object) -> Any:

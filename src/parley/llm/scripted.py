@@ -17,12 +17,17 @@ from parley.llm.model_usage import ModelUsage
 class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A reply of a script: text, tool calls (name and arguments), or an HTTP error.
 
+    ``refusal`` is what the model says where it refuses. ``finish_reason`` is how the reply ends,
+    without one ``tool_calls`` or ``stop``; with ``is_cut`` it breaks off after what it has said.
     ``pause`` is how many seconds pass before each piece, ``hold`` what is awaited before the reply.
     """
 
     text: str = ""
     thinking: str = ""
+    refusal: str = ""
     tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
+    finish_reason: str = ""
+    is_cut: bool = False
     error: int = 0
     pause: float = 0.0
     hold: Callable[[], Awaitable[object]] | None = None
@@ -61,11 +66,14 @@ class ScriptedModel:
             await reply.hold()
         if reply.error:
             raise ModelFailed(f"the script answers {reply.error}", status=reply.error)
-        for field, text in (("thinking", reply.thinking), ("text", reply.text)):
+        for field in ("thinking", "text", "refusal"):
+            text = getattr(reply, field)
             for piece in re.findall(r"\s*\S+\s*$|\s*\S+", text):
                 if reply.pause:
                     await asyncio.sleep(reply.pause)
                 yield ModelChunk(**{field: piece})
+        if reply.is_cut:
+            return
         calls = []
         for name, arguments in reply.tool_calls:
             self._calls += 1
@@ -78,5 +86,5 @@ class ScriptedModel:
         yield ModelChunk(
             tool_calls=tuple(calls),
             usage=msgspec.structs.replace(usage, requests=1),
-            finish_reason="tool_calls" if calls else "stop",
+            finish_reason=reply.finish_reason or ("tool_calls" if calls else "stop"),
         )

@@ -29,11 +29,12 @@ class ModelEndpoint:
         with ModelEndpoint(lambda request: f"You said: {request.said}") as endpoint:
             run_a_framework(base_url=endpoint.url, api_key="any")
 
-    ``url`` ends in ``/v1``. ``requests`` has what it was asked, the newest last. Replies are
-    streamed where the request says so.
+    ``url`` ends in ``/v1``. ``requests`` has what it was asked, the newest last, and ``used`` what
+    its replies said that they used. Replies are streamed where the request says so.
     """
 
     def __init__(self, script: Script) -> None:
+        self.used = ModelUsage()
         self._model = ScriptedModel(script)
         self._server = BackgroundServer(
             Starlette(
@@ -82,9 +83,12 @@ class ModelEndpoint:
         if asked.get("stream"):
             chunks = self._chunks(wanted)
             try:
-                first = await anext(chunks)  # an error is answered as one, before a stream begins
+                # An error is answered as one, before a stream begins.
+                first = await anext(chunks, None)
             except ModelFailed as error:
                 return _refusal(error)
+            if await request.is_disconnected():  # while a reply was held
+                return Response()
             return StreamingResponse(_sse(first, chunks), media_type="text/event-stream")
         try:
             return JSONResponse(await self._whole(wanted))
@@ -92,14 +96,18 @@ class ModelEndpoint:
             return _refusal(error)
 
     async def _whole(self, request: ModelRequest) -> dict[str, Any]:
-        text, thinking, calls, usage, reason = "", "", [], ModelUsage(), "stop"
+        text, thinking, refusal, calls, usage, reason = "", "", "", [], ModelUsage(), None
         async for chunk in self._model.stream(request):
             text += chunk.text
             thinking += chunk.thinking
+            refusal += chunk.refusal
             calls += [_tool_call(call) for call in chunk.tool_calls]
             usage = chunk.usage or usage
             reason = chunk.finish_reason or reason
+        self.used += usage
         message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if refusal:
+            message["refusal"] = refusal
         if thinking:
             message["reasoning_content"] = thinking
         if calls:
@@ -117,6 +125,8 @@ class ModelEndpoint:
                 delta["content"] = chunk.text
             if chunk.thinking:
                 delta["reasoning_content"] = chunk.thinking
+            if chunk.refusal:
+                delta["refusal"] = chunk.refusal
             for n, call in enumerate(chunk.tool_calls):  # each in a chunk of its own, as elsewhere
                 called = {**delta, "tool_calls": [{"index": n, **_tool_call(call)}]}
                 delta = {}
@@ -125,14 +135,21 @@ class ModelEndpoint:
             choice = {"index": 0, "delta": delta, "finish_reason": chunk.finish_reason or None}
             yield {**head, "choices": [choice]}
             if chunk.usage is not None:
+                self.used += chunk.usage
                 yield {**head, "choices": [], "usage": _usage(chunk.usage)}
 
 
-async def _sse(first: dict[str, Any], rest: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
-    yield b"data: " + msgspec.json.encode(first) + b"\n\n"
-    async for chunk in rest:
+async def _sse(
+    first: dict[str, Any] | None, rest: AsyncIterator[dict[str, Any]]
+) -> AsyncIterator[bytes]:
+    """Yield the events of a stream; one that breaks off has no last event."""
+    has_ended, chunk = False, first
+    while chunk is not None:
+        has_ended |= any(choice["finish_reason"] for choice in chunk["choices"])
         yield b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-    yield b"data: [DONE]\n\n"
+        chunk = await anext(rest, None)
+    if has_ended:
+        yield b"data: [DONE]\n\n"
 
 
 def _head(kind: str) -> dict[str, Any]:

@@ -44,7 +44,12 @@ class TurnOver(RuntimeError):
 
 
 class Rejected(BaseException):
-    """The function refuses the request (``turn.reject``). No ``except Exception`` catches it."""
+    """The function refuses the request (``turn.reject``).
+
+    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
+    """
+
+    metadata: dict[str, Any] | None = None
 
 
 class NotAuthorized(Exception):
@@ -404,6 +409,11 @@ class Attempt:
         """Return the JSON result of a step that an earlier attempt or turn completed."""
         self.use(f"step:{key}", "step")
         return self.journal.results.get(f"step:{key}")
+
+    def log_result(self, key: str, value: object) -> None:
+        """Log a fact of the task that later attempts find among the results."""
+        result = self.journal.results[key] = msgspec.Raw(msgspec.json.encode(value))
+        self.working().write(StepResult(key=key, value=result))
 
     async def keep_result(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""

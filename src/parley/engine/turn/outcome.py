@@ -104,7 +104,7 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     is such an exception: the caller knows nothing of that agent.
     """
     reason, skill, runner = _reason(failure), attempt.request.skill, attempt.runner
-    metadata = reason.metadata if isinstance(reason, Failed) else None
+    metadata = reason.metadata if isinstance(reason, Failed | Rejected) else None
     is_rejected = isinstance(reason, Rejected | NotAuthorized)
     if _is_for_caller(reason):
         text = str(reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from workflows.errors import WorkflowTimeoutError
 
 from parley.agent.turn import Turn
-from parley.integrations.failures import fail_with, model_failure
+from parley.integrations.serving import fail_with
+from parley.llm.model_failures import model_failure
 
 
 def failed(turn: Turn, error: Exception) -> None:

@@ -108,17 +108,6 @@ def _failure(error: Exception, endpoint: NamedEndpoint, request: ModelRequest) -
     return ModelFailed(said, status=status)
 
 
-def for_callers(error: ModelFailed) -> str:
-    """Return what the caller of an agent is told: nothing of addresses and settings."""
-    if error.status in (401, 403):
-        return "The language model does not accept this agent's credentials."
-    if error.status == 429:
-        return "The language model is busy; try again later."
-    if error.status >= 500 or not error.status:
-        return "The language model cannot be reached now; try again later."
-    return "The language model refused the request."
-
-
 def _words(error: Any) -> str:
     body = getattr(error, "body", None)
     return f"{getattr(error, 'message', '')} {body}"

@@ -1,0 +1,68 @@
+"""What a caller may know of a request to a model that failed: no address, no key, no setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+CLIENTS = (
+    "openai", "anthropic", "httpx", "google", "botocore", "litellm",
+    "ollama", "mistralai", "groq", "cohere", "writerai", "llama_api_client",
+)  # fmt: skip
+"""The packages that ask models: their errors are failures of a model."""
+
+MAX_CAUSES = 16
+"""How many errors are looked at: causes, and members of groups."""
+
+
+def told_of(status: int, kind: str = "") -> str:
+    """Return what a caller is told of a status of HTTP, 0 without an answer.
+
+    ``kind`` is the name of the error's class.
+    """
+    if status in (401, 403):
+        return "The language model does not accept this agent's credentials."
+    if status == 429 or "RateLimit" in kind or "Throttl" in kind:
+        return "The language model is busy; try again later."
+    if status >= 500:
+        return f"The language model failed with status {status}; try again later."
+    if status:
+        return f"The language model refused the request with status {status}."
+    if "Timeout" in kind:
+        return "The language model did not answer in time; try again later."
+    return "The language model cannot be reached now; try again later."
+
+
+def model_failure(error: BaseException) -> str:
+    """Return what a caller may know of a failed request to a model, empty for other errors.
+
+    The request may be the cause of the error, or one of its group.
+    """
+    for each in _causes(error):
+        if type(each).__module__.partition(".")[0] in CLIENTS:  # tools have statuses, too
+            return told_of(_status(each), type(each).__name__)
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    todo: list[BaseException | None] = [error]
+    for _ in range(MAX_CAUSES):
+        if not todo:
+            return
+        each = todo.pop(0)
+        if each is None:
+            continue
+        yield each
+        todo += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        todo.append(each.__cause__ or (None if each.__suppress_context__ else each.__context__))
+
+
+def _status(error: BaseException) -> int:
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # of botocore
+        response = response.get("ResponseMetadata", {})
+        found = response.get("HTTPStatusCode")
+    else:
+        names = ("status_code", "status", "code")
+        known = [getattr(each, name, None) for each in (error, response) for name in names]
+        found = next((each for each in known if type(each) is int), None)
+    return found if type(found) is int and 100 <= found < 600 else 0
