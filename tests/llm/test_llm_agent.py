@@ -28,9 +28,11 @@ from parley.llm import (
     TokenBudget,
     ToolResult,
     llm_agent,
+    model_run,
 )
 from parley.llm.model import ModelReply
 from parley.llm.token_budget import Tally, TokenSpending
+from parley.model.backoff import Backoff
 from parley.model.errors import ContentTypeNotSupportedError
 from parley.testing.model_endpoint import held
 from tests.llm.raw_endpoint import events, refusal, refusing
@@ -434,6 +436,41 @@ async def test_a_model_that_wants_its_thinking_back_gets_it_until_the_answer(raw
     assert raw.bodies[1]["messages"][1]["reasoning_content"] == "Let me look."
     assert "Let me" not in repr(raw.bodies[2])
     assert "Let me" not in repr(task)
+
+
+async def test_a_refusal_is_rejected_with_its_words_and_what_it_used(endpoint) -> None:
+    agent = made(endpoint(lambda request: ScriptedReply(refusal="Not for me.")))
+    async with parley.connect(agent) as remote:
+        task = await remote.send("Do it.")
+        again = await remote.send("Hello?", context_id=task.context_id)
+    assert (task.state, again.state) == (TaskState.REJECTED, TaskState.REJECTED)
+    assert task.status.message.text == "The language model refuses: Not for me."
+    assert task.status.message.metadata[USAGE]["tokens"] > 0
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_answer_that_is_not_whole_says_so(endpoint, reason) -> None:
+    replies = iter(["Once", ""])
+    served = endpoint(lambda request: ScriptedReply(text=next(replies), finish_reason=reason))
+    async with parley.connect(made(served)) as remote:
+        task = await remote.send("Tell.")
+        empty = await remote.send("Tell.")
+    assert (task.state, task.text) == (TaskState.COMPLETED, "Once")
+    assert task.artifacts[0].metadata[RUN_PROGRESS]["finishReason"] == reason
+    assert empty.state is (TaskState.FAILED if reason == "length" else TaskState.REJECTED)
+    assert len(served.requests) == 2
+
+
+async def test_a_reply_that_broke_off_is_asked_for_again(endpoint, monkeypatch) -> None:
+    monkeypatch.setattr(model_run, "AGAIN", Backoff(first=0.001, longest=0.002))
+    cuts = iter([True, False, True, True, True, True])
+    served = endpoint(lambda request: ScriptedReply(text="One two.", is_cut=next(cuts)))
+    async with parley.connect(made(served)) as remote:
+        task = await remote.send("Count.")
+        lost = await remote.send("Count.")
+    assert (task.state, task.text) == (TaskState.COMPLETED, "One two.")
+    assert (lost.state, len(served.requests)) == (TaskState.FAILED, 6)
+    assert "broke off each time" in lost.status.message.text
 
 
 async def test_an_empty_reply_is_asked_for_again(endpoint) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel
 from parley.llm.endpoint import bounded_stream, openai_model
-from parley.llm.model import ModelChunk, ModelToolCall
+from parley.llm.model import ModelChunk, ModelToolCall, ReplyBroken
 from parley.model.backoff import Backoff
 from tests.llm.raw_endpoint import RawEndpoint, events, refusal, refusing, whole
 
@@ -94,6 +94,85 @@ async def test_calls_of_careless_endpoints_are_told_apart(raw, deltas) -> None:
     found = calls(await said(model(raw)))
     assert [(name, arguments) for _, name, arguments in found] == [("one", "{}"), ("two", "{}")]
     assert len({call_id for call_id, _, _ in found}) == 2
+
+
+def named(name: str | None, arguments: str | None = None, **members) -> dict:
+    return {"tool_calls": [{**members, "function": {"name": name, "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [named("we", index=0, id="a"), named("ather", index=0), named(None, "{}", index=0)],
+        [named("weather", "{", index=0), named("weather", "}", index=0)],
+        [named("weather", "{", index=0, id="a"), named("weather", "}", index=0, id="a")],
+        [named("weather", "{}", index=0, id="a", type="function"), {"tool_calls": []}],
+        [named("weather", "{}", id="")],
+        [{"function_call": {"name": "weather", "arguments": "{"}},
+         {"function_call": {"arguments": "}"}}],
+    ],
+    ids=["a name in pieces", "a name again", "name and id again", "an empty list", "whole, no id",
+         "the older form"],
+)  # fmt: skip
+async def test_shapes_of_calls(raw, deltas) -> None:
+    raw.will(events(*deltas, {"finish": "tool_calls"}))
+    assert [each[1:] for each in calls(await said(model(raw)))] == [("weather", "{}")]
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+                     {"type": "text", "text": "Yes."}]},
+        {"content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]},
+        {"content": "Yes.", "reasoning": "Hm.", "reasoning_content": "Hm."},
+    ],
+    ids=["parts", "parts with text", "two names at once"],
+)  # fmt: skip
+async def test_shapes_of_content(raw, delta) -> None:
+    raw.will(events(delta, {"finish": "stop"}))
+    first, _ = await said(model(raw))
+    assert (first.text, first.thinking) == ("Yes.", "Hm.")
+
+
+async def test_a_whole_message_in_a_stream_is_read(raw) -> None:
+    call = {"id": "a", "function": {"name": "weather", "arguments": {}}}
+    whole = {"role": "assistant", "content": "Yes.", "tool_calls": [call]}
+    raw.will(events({"raw": {"choices": [{"message": whole, "finish_reason": "stop"}]}}))
+    chunks = await said(model(raw))
+    assert (chunks[0].text, calls(chunks)) == ("Yes.", [("a", "weather", "{}")])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+async def test_events_without_data_are_left_out(raw, end) -> None:
+    pings = [": OPENROUTER PROCESSING", "event: ping", "retry: 3000", "id: 7", "data:", "data: "]
+    text = '{"choices": [{"delta": {"content": "Hi."}, "finish_reason": "stop"}]}'
+    sent = (2 * end).join([*pings, f"event: message{end}data: {text}", "data: [DONE]"])
+
+    async def pieces() -> AsyncIterator[str]:
+        for at in range(0, len(sent), 7):
+            yield sent[at : at + 7]
+
+    raw.will(lambda body: StreamingResponse(pieces(), media_type="text/event-stream"))
+    assert [chunk.text for chunk in await said(model(raw))] == ["Hi.", ""]
+
+
+async def test_a_refusal_comes_in_pieces(raw) -> None:
+    raw.will(events({"refusal": "I "}, {"refusal": "do not."}, {"finish": "stop"}))
+    assert "".join(chunk.refusal for chunk in await said(model(raw))) == "I do not."
+
+
+async def test_a_reply_without_a_finish_reason_broke_off(raw) -> None:
+    raw.will(events({"content": "Hel"}, done=False))
+    with pytest.raises(ReplyBroken, match="without a finish reason"):
+        await said(model(raw))
+
+
+async def test_a_short_key_is_masked_where_it_is_a_word(raw) -> None:
+    raw.will(refusal(400, "nonetheless none of None: key=none, 'none'"))
+    with pytest.raises(ModelFailed, match="400") as caught:
+        await said(model(raw, api_key="none"))
+    assert "nonetheless [key] of None: key=[key], '[key]'" in str(caught.value)
 
 
 @pytest.mark.parametrize("member", ["stream_options", "response_format", "max_completion_tokens"])

@@ -10,8 +10,8 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.extensions.run_progress import RunProgress
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
-from parley.llm.model_failures import model_failure
-from parley.llm.model_requests import MAX_MODEL_CALLS, ModelRequests
+from parley.llm.model_failures import BROKE_OFF, model_failure
+from parley.llm.model_requests import MAX_CUT, MAX_MODEL_CALLS, ModelRequests
 from parley.llm.run_output import RunOutput
 from parley.model.cards import AgentExtension
 from parley.model.distribution import install_command
@@ -23,9 +23,6 @@ Run = Callable[[Turn, RunOutput], Awaitable[object]]
 
 A run that returns ``None`` has shown its answer.
 """
-
-MAX_CUT = 3
-"""How often in a task a reply that broke off is asked for again."""
 
 CUT_SECONDS = 2.0
 """The pause before a reply that broke off is asked for again; it grows by this."""
@@ -113,10 +110,7 @@ async def _ask_again(turn: Turn) -> None:
     """Let the turn run again after a pause: a reply of its model broke off."""
     begun = [key for key in turn._attempt.results or {} if key.startswith(f"sleep:{CUT}")]
     if len(begun) == MAX_CUT:
-        turn.fail(
-            "The reply of the language model broke off each time that it was asked for; "
-            "try again later."
-        )
+        turn.fail(BROKE_OFF)
     times = len(begun) + 1
     await turn.sleep(CUT_SECONDS * times, key=f"{CUT}:{times}")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
     from parley.llm.run_output import RunOutput
     from parley.llm.scripted import Script, ScriptedModel, ScriptedReply
-    from parley.llm.token_budget import BudgetExceeded, Price, RunStopped, TokenBudget
+    from parley.llm.token_budget import BudgetExceeded, ModelRefused, Price, RunStopped, TokenBudget
     from parley.llm.tool_sources import AgentSkills, ToolSource
 
 _HOMES = {
@@ -34,6 +34,7 @@ _HOMES = {
     "ModelChunk": "parley.llm.model",
     "ModelFailed": "parley.llm.model",
     "ModelLoop": "parley.llm.model_loop",
+    "ModelRefused": "parley.llm.token_budget",
     "ModelRequest": "parley.llm.model",
     "ModelToolCall": "parley.llm.model",
     "ModelUsage": "parley.llm.model_usage",
@@ -63,6 +64,7 @@ __all__ = [
     "ModelChunk",
     "ModelFailed",
     "ModelLoop",
+    "ModelRefused",
     "ModelRequest",
     "ModelToolCall",
     "ModelUsage",

@@ -8,13 +8,13 @@ from typing import Any
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.engine.turn.attempt import Failed
+from parley.engine.turn.attempt import Failed, Rejected
 from parley.extensions.run_progress import RunProgress
-from parley.llm.model import Model, ModelFailed
-from parley.llm.model_failures import told_of
+from parley.llm.model import Model, ModelFailed, ReplyBroken
+from parley.llm.model_failures import BROKE_OFF, told_of
 from parley.llm.model_loop import MAX_ROUNDS, MEMORY_TOKENS, Instructions, ModelLoop
 from parley.llm.scripted import Script
-from parley.llm.token_budget import Price, RunStopped, TokenBudget
+from parley.llm.token_budget import ModelRefused, Price, RunStopped, TokenBudget
 from parley.llm.tool_sources import ToolLike, agents_in, check_installed
 
 READ_MODES = ("text/plain", "application/json", "text/*")
@@ -123,13 +123,20 @@ def llm_agent(
 
 
 async def answered(loop: ModelLoop, turn: Turn) -> Any:
-    """Run a loop and return its answer; what stops it ends the task as FAILED, with the reason."""
+    """Run a loop and return its answer.
+
+    What stops it ends the task as FAILED, a refusal of the model as REJECTED, with the reason.
+    """
+    failure: Failed | Rejected
     try:
         return await loop.run(turn)
+    except ModelRefused as error:
+        failure, metadata = Rejected(str(error)), error.metadata
     except RunStopped as error:
         failure, metadata = Failed(str(error)), error.metadata
     except ModelFailed as error:
         turn.log.error("the model %r could not be asked: %s", loop.name, error)
-        failure, metadata = Failed(told_of(error.status)), error.metadata
+        told = BROKE_OFF if isinstance(error, ReplyBroken) else told_of(error.status)
+        failure, metadata = Failed(told), error.metadata
     failure.metadata = metadata
     raise failure

@@ -79,6 +79,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     text: str = ""
     thinking: str = ""
+    refusal: str = ""
     tool_calls: tuple[ModelToolCall, ...] = ()
     usage: ModelUsage = ModelUsage()
     finish_reason: str = ""
@@ -102,6 +103,10 @@ class ModelFailed(Exception):
         self.status = status
         self.metadata: dict[str, Any] = {}
         super().__init__(message)
+
+
+class ReplyBroken(ModelFailed):
+    """A reply broke off after it had begun, or ended without a finish reason."""
 
 
 def text_of(message: Mapping[str, Any]) -> str:

@@ -10,6 +10,10 @@ CLIENTS = (
 )  # fmt: skip
 """The packages that ask models: their errors are failures of a model."""
 
+BROKE_OFF = (
+    "The reply of the language model broke off each time that it was asked for; try again later."
+)
+
 MAX_CAUSES = 16
 """How many errors are looked at: causes, and members of groups."""
 

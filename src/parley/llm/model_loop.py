@@ -166,8 +166,9 @@ class ModelLoop:
         ``writes=False`` it is only returned. ``key`` identifies the run among those of the turn,
         and its conversation in the context.
 
-        Raises ``RunStopped`` (``BudgetExceeded``), whose text is for callers, and ``ModelFailed``,
-        whose text is for operators. A file that the model does not take ends the task as REJECTED.
+        Raises ``RunStopped`` (``BudgetExceeded``, ``ModelRefused``), whose text is for callers, and
+        ``ModelFailed``, whose text is for operators. A file that the model does not take ends the
+        task as REJECTED.
         """
         parts = turn.parts if message is None else to_parts(message)
 

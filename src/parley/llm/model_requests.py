@@ -16,6 +16,14 @@ from parley.llm.model_usage import ModelUsage
 MAX_MODEL_CALLS = 100
 """How many requests to models a turn may make, unless the author says."""
 
+MAX_CUT = 3
+"""How often in a task a reply that broke off is asked for again."""
+
+REFUSES = "The language model refuses: {}"
+FILTERED = "A content filter of the language model stopped the answer."
+SHORTENED = "The language model's reply reached its longest length, and is empty."
+NOTHING = "The language model answered with nothing."
+
 REQUEST = "parley:model:"
 """Begins the keys of requests in a task's log. The number of the turn and of the request follow."""
 
@@ -95,7 +103,7 @@ class ModelRequests:
         self._turn._attempt.log_result(f"{self._prefix}{self._number}", usage)
         self.usage += usage
         if refusal:
-            self._turn.reject(f"The language model refuses: {refusal}")
+            self._turn.reject(REFUSES.format(refusal))
         if ending == "":
             self.is_cut = True
             raise ReplyCut("the reply of the model ended without a finish reason")
@@ -115,10 +123,10 @@ class ModelRequests:
         if not self.usage.requests:
             return
         if self.ending == CONTENT_FILTER:
-            self._turn.reject("A content filter of the language model stopped the answer.")
+            self._turn.reject(FILTERED)
         if self.ending == LENGTH:
-            self._turn.fail("The language model's reply reached its longest length, and is empty.")
-        self._turn.fail("The language model answered with nothing.")
+            self._turn.fail(SHORTENED)
+        self._turn.fail(NOTHING)
 
     @property
     def total(self) -> Spent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -12,17 +13,37 @@ import msgspec
 from parley.agent.turn import Turn
 from parley.engine.typed.mismatch import Mismatch
 from parley.llm.conversation import Messages, ModelConversation
-from parley.llm.model import Model, ModelFailed, ModelReply, ModelRequest, ModelToolCall
+from parley.llm.model import Model, ModelReply, ModelRequest, ModelToolCall, ReplyBroken
+from parley.llm.model_requests import (
+    CONTENT_FILTER,
+    FILTERED,
+    LENGTH,
+    MAX_CUT,
+    NOTHING,
+    REFUSES,
+    SHORTENED,
+)
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 from parley.llm.structured import OutputType
 from parley.llm.think_tags import ThinkTags
-from parley.llm.token_budget import Price, RunStopped, TokenSpending, estimated, priced
+from parley.llm.token_budget import (
+    ModelRefused,
+    Price,
+    RunStopped,
+    TokenSpending,
+    estimated,
+    priced,
+)
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
+from parley.model.backoff import Backoff
 from parley.model.encoding import valid_text
 
 MAX_EMPTY = 2
 """How many replies of a run may say nothing."""
+
+AGAIN = Backoff(first=0.5, longest=4.0, jitter=(0.75, 1.0))
+"""The pauses before a reply that broke off is asked for again, in seconds."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +115,13 @@ class ModelRun:
             if not reply.tool_calls:
                 if reply.text.strip() or earlier:
                     return reply if reply.text.strip() else replace_text(reply, earlier)
+                if self._output.requests.ending == CONTENT_FILTER:
+                    raise ModelRefused(FILTERED)
+                if self._output.requests.ending == LENGTH:
+                    raise RunStopped(SHORTENED)
                 empty += 1
                 if empty == MAX_EMPTY:
-                    raise ModelFailed("the model answered with nothing, twice")
+                    raise RunStopped(NOTHING)
                 continue
             earlier = reply.text.strip() or earlier
             own.append(_said(reply))
@@ -133,26 +158,38 @@ class ModelRun:
 
         reply: ModelReply = await self._turn.step(f"{self._key}:reply:{number}", ask)
         self._ids.update(call.id for call in reply.tool_calls)
-        self._output.used(reply.usage)
+        self._output.requests.count(reply.usage, ending=reply.finish_reason)
         self._last = reply.usage.input_tokens
         await self._spending.count(number, reply)
         if not is_new and self._writes and not reply.tool_calls:
             await self._output.text(reply.text)  # what an earlier attempt has streamed of it
         if reply.finish_reason == "length" and is_new:
             await self._output.step("cut", "the reply reached the most tokens that it may have")
-        if reply.finish_reason == "content_filter":
-            raise RunStopped("A content filter of the language model ended the answer.")
+        if reply.refusal:
+            raise ModelRefused(REFUSES.format(reply.refusal))
         return reply, is_new
 
     async def _asked(self, request: ModelRequest) -> ModelReply:
-        """Ask the model, and show its reply as it comes."""
+        """Ask the model, and show its reply as it comes; ask again for one that broke off."""
+        times = 0
+        while True:
+            try:
+                return await self._asked_once(request)
+            except ReplyBroken:
+                times += 1
+                if times > MAX_CUT:
+                    raise
+            await self._output.new_message()
+            await asyncio.sleep(AGAIN.delay(times))
+
+    async def _asked_once(self, request: ModelRequest) -> ModelReply:
         left = await self._spending.left(request, self._output.total, self._last)
         if left is not None:
             most = left if request.max_tokens is None else min(left, request.max_tokens)
             request = msgspec.structs.replace(request, max_tokens=most)
         tags, said = ThinkTags(), [""]
         calls: list[ModelToolCall] = []
-        usage, reason, thought = None, "", 0
+        usage, reason, refusal, thought = None, "", "", 0
         kept: list[str] = []
         chunks: Any = self._model.stream(request)
         async with aclosing(chunks):
@@ -163,9 +200,12 @@ class ModelRun:
                     await self._output.thinking(chunk.thinking)
                 thought += await self._show(tags.add(chunk.text), said)
                 calls += chunk.tool_calls
+                refusal += chunk.refusal
                 usage = usage if chunk.usage is None else chunk.usage
                 reason = chunk.finish_reason or reason
         thought += await self._show(tags.end(), said)
+        if not reason:
+            raise ReplyBroken("the reply of the model ended without a finish reason")
         text = valid_text("".join(said))  # a stream may cut an emoji
         calls = [valid_text(self._with_own_id(call)) for call in calls]
         if usage is None:  # the endpoint does not say
@@ -180,6 +220,7 @@ class ModelRun:
             id=secrets.token_hex(8),
             text=text,
             thinking=valid_text("".join(kept)) if wants_it_back and calls else "",
+            refusal=valid_text(refusal),
             tool_calls=tuple(calls),
             usage=priced(usage, name, self._settings.prices),
             finish_reason=reason,

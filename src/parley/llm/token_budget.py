@@ -37,6 +37,10 @@ class RunStopped(Exception):
         super().__init__(message)
 
 
+class ModelRefused(RunStopped):
+    """The model refuses to answer, or a content filter of it stopped the answer."""
+
+
 class BudgetExceeded(RunStopped):
     """The tokens that a run may use are used up."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from parley.llm.model import ModelFailed, ModelRequest
+from parley.llm.model import ModelFailed, ModelRequest, ReplyBroken
 
 QUOTED = 300
 """How many characters of an endpoint's own words an error quotes."""
@@ -34,7 +34,8 @@ def is_temporary(error: Exception) -> bool:
 
     if isinstance(error, openai.APIStatusError):
         return error.status_code in (408, 409, 425, 429) or error.status_code >= 500
-    return isinstance(error, openai.APIConnectionError) or _is_broken(error)
+    is_broken = isinstance(error, openai.APIConnectionError | ReplyBroken)
+    return is_broken or _is_broken(error)
 
 
 def _is_broken(error: Exception) -> bool:
@@ -73,7 +74,8 @@ def failure_of(error: Exception, endpoint: NamedEndpoint, request: ModelRequest)
     Raise it ``from None``: the words of the endpoint may quote the key.
     """
     failure = _failure(error, endpoint, request)
-    return ModelFailed(endpoint.without_secrets(str(failure)), status=failure.status)
+    kind = type(failure)
+    return kind(endpoint.without_secrets(str(failure)), status=failure.status)
 
 
 def _failure(error: Exception, endpoint: NamedEndpoint, request: ModelRequest) -> ModelFailed:
@@ -90,7 +92,7 @@ def _failure(error: Exception, endpoint: NamedEndpoint, request: ModelRequest) -
         return ModelFailed(f"cannot reach the model's endpoint {place} ({cause}){hint}")
     if not isinstance(error, openai.APIStatusError):
         words = f": {_quoted(str(error))}" if isinstance(error, openai.APIError) else ""
-        return ModelFailed(f"the reply of {place} broke off ({type(error).__name__}){words}")
+        return ReplyBroken(f"the reply of {place} broke off ({type(error).__name__}){words}")
     status = error.status_code
     if status in (401, 403):  # endpoints quote the key in their own words
         said = f"{place} refuses the key ({status}); set OPENAI_API_KEY, or give api_key="

@@ -6,14 +6,15 @@ import asyncio
 import importlib
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 from parley.llm.endpoint.failures import failure_of, is_temporary, later, unsupported
-from parley.llm.endpoint.tool_call_deltas import ToolCallDeltas
-from parley.llm.model import ModelChunk, ModelFailed, ModelRequest
+from parley.llm.endpoint.tool_call_deltas import ToolCallDeltas, member
+from parley.llm.model import ModelChunk, ModelFailed, ModelRequest, ReplyBroken
 from parley.llm.model_usage import ModelUsage
 from parley.model.backoff import Backoff
 from parley.model.distribution import install_command
@@ -110,8 +111,8 @@ class OpenAIModel:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without the key."""
-        return text.replace(self._key, "[key]") if self._key else text
+        """Return a text without the key, where that is a word: ``none`` is part of some."""
+        return re.sub(rf"(?<!\w){re.escape(self._key)}(?!\w)", "[key]", text) if self._key else text
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -160,8 +161,12 @@ class OpenAIModel:
         from parley.llm.endpoint.bounded_stream import BoundedStream
 
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        is_encoded = encoding not in ("", "identity")
-        response.stream = BoundedStream(response.stream, self.place, is_encoded=is_encoded)
+        response.stream = BoundedStream(
+            response.stream,
+            self.place,
+            is_encoded=encoding not in ("", "identity"),
+            has_events="text/event-stream" in response.headers.get("content-type", ""),
+        )
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -231,35 +236,58 @@ class OpenAIModel:
                     usage = found
                 for choice in getattr(chunk, "choices", None) or ():
                     reason = getattr(choice, "finish_reason", None) or reason
-                    delta = getattr(choice, "delta", None)
+                    delta = member(choice, "delta") or member(choice, "message")
                     if delta is None:
                         continue
-                    calls.add(getattr(delta, "tool_calls", None) or ())
-                    text, thinking = _text(delta, "content"), _thinking(delta)
-                    size += len(text) + len(thinking)
+                    calls.add(member(delta, "tool_calls") or _older_call(delta))
+                    text, thinking = _said(delta)
+                    refusal = _text(delta, "refusal")
+                    size += len(text) + len(thinking) + len(refusal)
                     if size + calls.size > MAX_REPLY:
                         raise ModelFailed(
                             f"the reply of {self.place} has more than {MAX_REPLY:,} characters, "
                             "so it was cut off; max_reply_tokens= bounds replies"
                         )
-                    if text or thinking:
-                        yield ModelChunk(text=text, thinking=thinking)
+                    if text or thinking or refusal:
+                        yield ModelChunk(text=text, thinking=thinking, refusal=refusal)
         if not has_events:
             raise ModelFailed(
                 f"the endpoint {self.place} answered without a stream of events; it has to be an "
                 "OpenAI-compatible one that streams (its address usually ends in /v1)"
             )
-        yield ModelChunk(tool_calls=calls.whole(), usage=usage, finish_reason=reason or "stop")
+        if not reason:
+            raise ReplyBroken(f"the reply of {self.place} ended without a finish reason")
+        yield ModelChunk(tool_calls=calls.whole(), usage=usage, finish_reason=reason)
 
 
 def _text(delta: Any, field: str) -> str:
-    value = getattr(delta, field, None)
+    value = member(delta, field)
     return value if isinstance(value, str) else ""
 
 
-def _thinking(delta: Any) -> str:
-    """Return the thinking of a piece: endpoints name its field in one of two ways, or both."""
-    return _text(delta, "reasoning_content") or _text(delta, "reasoning")
+def _said(delta: Any) -> tuple[str, str]:
+    """Return the text and the thinking of a piece.
+
+    Endpoints name the field of thinking in one of two ways, or both, or write content as a list of
+    parts, in which thinking may be a list again.
+    """
+    thinking = _text(delta, "reasoning_content") or _text(delta, "reasoning")
+    content = member(delta, "content")
+    if not isinstance(content, list):
+        return _text(delta, "content"), thinking
+    texts = "".join(_text(part, "text") for part in content)
+    for part in content:
+        thought = member(part, "thinking")
+        for each in thought if isinstance(thought, list) else ():
+            thinking += _text(each, "text")
+        thinking += thought if isinstance(thought, str) else ""
+    return texts, thinking
+
+
+def _older_call(delta: Any) -> list[dict[str, Any]]:
+    """Return the call of a piece as older endpoints write it."""
+    function = member(delta, "function_call")
+    return [] if function is None else [{"index": 0, "function": function}]
 
 
 def _usage(said: Any) -> ModelUsage | None:
