@@ -38,6 +38,7 @@ BOUNDARIES = {
     ("security/owner.py", "_group"): AUTHOR,
     ("engine/turn/function_call.py", "run"): AUTHOR,
     ("llm/function_tools.py", "_call"): AUTHOR,
+    ("integrations/serving.py", "serve"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
     ("engine/turn/task_runner.py", "_cancel_at_rest"): AUTHOR,

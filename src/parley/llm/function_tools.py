@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,12 @@ from parley.engine.typed.mismatch import Mismatch
 from parley.engine.typed.parameters import tool_inputs
 from parley.engine.typed.results import result_of
 from parley.llm.current_turn import current_turn
-from parley.llm.tool_names import tool_name
 from parley.model.parts import Part
 
 log = logging.getLogger("parley.llm")
+
+LONGEST = 64
+"""How long the name of a tool may be."""
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
 """The schema of a tool that takes nothing."""
@@ -202,3 +204,17 @@ def _described(schema: Mapping[str, Any], about: Mapping[str, str]) -> dict[str,
         for name, each in schema.get("properties", {}).items()
     }
     return {**schema, "properties": properties}
+
+
+def tool_name(text: str) -> str:
+    """Return a text as the name of a tool: letters, digits, ``_`` and ``-``, at most 64."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:LONGEST] or "skill"
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    chosen, number = name, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name[: LONGEST - 4]}_{number}"
+    return chosen

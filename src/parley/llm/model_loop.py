@@ -19,6 +19,7 @@ from parley.client.message import Sendable
 from parley.engine.content import to_parts
 from parley.llm.conversation import ModelConversation
 from parley.llm.endpoint.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
+from parley.llm.function_tools import free_name, tool_name
 from parley.llm.message_content import MAX_FILE_BYTES, NotTaken, content_of
 from parley.llm.model import Model, ModelFailed
 from parley.llm.model_run import ModelRun, RunSettings
@@ -27,7 +28,6 @@ from parley.llm.scripted import Script, ScriptedModel
 from parley.llm.structured import OutputType
 from parley.llm.token_budget import Price, RunStopped, TokenBudget, TokenSpending
 from parley.llm.tool_calls import ToolCalls
-from parley.llm.tool_names import free_name, tool_name
 from parley.llm.tool_sources import AskUser, ToolLike, ToolSource, sorted_out
 from parley.model.errors import A2AError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,9 +17,8 @@ from parley.extensions.spent import Spent, spent_on
 from parley.extensions.typed_questions import question
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
-from parley.llm.outside_trace import with_trace
-from parley.llm.tool_names import free_name
-from parley.llm.tool_names import tool_name as tool_name
+from parley.llm.function_tools import free_name
+from parley.llm.function_tools import tool_name as tool_name
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -248,3 +248,17 @@ def described(card: AgentCard, skill: AgentSkill) -> str:
     if skill.examples:
         text += "\nExamples: " + "; ".join(skill.examples[:3])
     return f"{text}\n(a skill of the agent {card.name})"[:1024]
+
+
+def with_trace(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``parley.connect`` with the headers of the current span.
+
+    It is that of OpenTelemetry, where the program uses it; headers that are given take precedence.
+    """
+    propagate = sys.modules.get("opentelemetry.propagate")
+    found: dict[str, str] = {}
+    if propagate is not None:
+        propagate.inject(found)
+    if not found:
+        return dict(options)
+    return {**options, "headers": {**found, **(options.get("headers") or {})}}

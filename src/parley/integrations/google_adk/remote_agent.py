@@ -20,8 +20,7 @@ from parley.host.connecting import connect
 from parley.integrations.google_adk.content import adk_parts, parts_of
 from parley.integrations.google_adk.interrupts import INPUT
 from parley.llm.current_turn import current_turn
-from parley.llm.outside_trace import with_trace
-from parley.llm.remote_skills import RemoteQuestion
+from parley.llm.remote_skills import RemoteQuestion, with_trace
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part

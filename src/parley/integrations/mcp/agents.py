@@ -20,8 +20,8 @@ from parley.client.remote_agent import RemoteAgent
 from parley.extensions.skill_schemas import schemas_on
 from parley.host.connecting import connect
 from parley.integrations.mcp.schemas import WRAPPED_INPUT, WRAPPED_RESULT, object_schema
+from parley.llm.function_tools import LONGEST
 from parley.llm.remote_skills import RemoteSkill, tool_name
-from parley.llm.tool_names import LONGEST
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 
