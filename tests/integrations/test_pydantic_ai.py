@@ -25,7 +25,9 @@ def failed(task) -> str:
 async def test_the_card_is_the_agents_own(served):
     async with agent_of(served) as remote:
         card = remote.card
-    assert (card.name, card.description) == ("Travel helper", "Helps with travel")
+    about, _, tools = card.description.partition("\n\nTools:\n")
+    assert (card.name, about) == ("Travel helper", "Helps with travel")
+    assert "- add: Add two numbers.\n" in tools
     assert set(card.skills[0].tags) >= {"pydantic-ai", "add", "book"}
     async with agent_of(served, "structured") as remote:
         (schema,) = schemas_on(remote.card).values()
@@ -68,7 +70,7 @@ async def test_what_an_output_validator_makes_of_the_text_is_the_answer(served):
     async with agent_of(served, "checked") as remote:
         assert completed(await remote.send("hello")).text == "YOU SAID: HELLO"
         task = await remote.send("whisper")
-    assert failed(task) == "the model gave no answer that fits"
+    assert failed(task) == "The language model gave no answer that fits."
 
 
 async def test_a_file_that_the_agent_returns_is_an_artifact(served):

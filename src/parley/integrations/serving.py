@@ -85,6 +85,8 @@ def framework_agent(
                 if not requests.is_cut or isinstance(error, asyncio.CancelledError):
                     if isinstance(error, Exception) and not isinstance(error, A2AError):
                         reason = told(error) if told is not None else ""
+                        if not output.has_said:
+                            requests.check_whole()
                         fail_with(turn, reason or model_failure(error), error)
                     raise
             if requests.is_cut:
@@ -123,6 +125,12 @@ def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
     if reason:
         turn.log.warning("the run failed: %s", error, exc_info=error)
         turn.fail(reason)
+
+
+def with_tools(text: str, tools: Mapping[str, str]) -> str:
+    """Return the description of an agent with its tools: what each does, by their names."""
+    lines = [f"- {name}: {said.strip().partition(chr(10))[0]}" for name, said in tools.items()]
+    return "\n".join([text, "", "Tools:", *lines]).strip() if lines else text
 
 
 def missing(extra: str, error: ImportError) -> ImportError:

@@ -79,10 +79,10 @@ class ModelRequests:
     ) -> None:
         """Log what a request used, and note how its reply ended. Threads may call it, too.
 
-        ``ending`` is the finish reason in the words of the framework or the model, ``None`` where
-        the framework does not say. A reply that ends without a finish reason raises ``ReplyCut``.
-        A refusal ends the task as REJECTED with its words. More requests than a turn may make end
-        it as FAILED.
+        ``usage`` may be that of several requests. ``ending`` is the finish reason in the words of
+        the framework or the model, ``None`` where the framework does not say. A reply that ends
+        without a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its
+        words. More requests than a turn may make end it as FAILED.
         """
         try:
             is_here = asyncio.get_running_loop() is self._loop
@@ -99,7 +99,7 @@ class ModelRequests:
 
     def _replied(self, usage: ModelUsage, ending: str | None, refusal: str) -> None:
         self._number += 1
-        usage = msgspec.structs.replace(usage, requests=1)
+        usage = msgspec.structs.replace(usage, requests=usage.requests or 1)
         self._turn._attempt.log_result(f"{self._prefix}{self._number}", usage)
         self.usage += usage
         if refusal:
@@ -120,13 +120,16 @@ class ModelRequests:
 
     def check_said(self) -> None:
         """End the task of a run that asked a model, and said nothing, with the reason."""
-        if not self.usage.requests:
-            return
+        self.check_whole()
+        if self.usage.requests:
+            self._turn.fail(NOTHING)
+
+    def check_whole(self) -> None:
+        """End the task of a run that said nothing because the newest reply was stopped."""
         if self.ending == CONTENT_FILTER:
             self._turn.reject(FILTERED)
         if self.ending == LENGTH:
             self._turn.fail(SHORTENED)
-        self._turn.fail(NOTHING)
 
     @property
     def total(self) -> Spent:

@@ -23,6 +23,14 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
             requests=self.requests + other.requests,
         )
 
+    def __sub__(self, other: ModelUsage) -> ModelUsage:
+        return ModelUsage(
+            input_tokens=self.input_tokens - other.input_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+            cost=self.cost - other.cost,
+            requests=self.requests - other.requests,
+        )
+
     @property
     def tokens(self) -> int:
         """The tokens of requests and replies."""

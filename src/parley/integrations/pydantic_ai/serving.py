@@ -8,12 +8,7 @@ from types import NoneType
 from typing import Any, get_args
 
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.exceptions import (
-    AgentRunError,
-    ModelHTTPError,
-    UnexpectedModelBehavior,
-    UsageLimitExceeded,
-)
+from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.output import TextOutput
 from pydantic_ai.tools import DeferredToolRequests
@@ -25,8 +20,8 @@ from parley.agent.turn import Turn
 from parley.integrations.pydantic_ai.content import prompt_of
 from parley.integrations.pydantic_ai.conversation import KeptConversation
 from parley.integrations.pydantic_ai.deferred import results_of
-from parley.integrations.pydantic_ai.shown_events import ShownRun, schema_of, usage_of
-from parley.integrations.serving import framework_agent
+from parley.integrations.pydantic_ai.shown_events import ShownRun, schema_of
+from parley.integrations.serving import framework_agent, with_tools
 from parley.llm.run_output import RunOutput
 
 MAX_MESSAGES = 200
@@ -69,14 +64,13 @@ def agent(
             "deps_of=lambda turn: ... to make them for each turn"
         )
     runs = AgentRuns(thing, deps, deps_of, usage_limits, tuple(toolsets), max_messages)
-    about = description if description is not None else str(thing.description or "")
-    tools = _tool_names(thing, toolsets)
-    about = about or (f"An agent that can use: {', '.join(tools[:30])}." if tools else "")
+    tools = _tools(thing, toolsets)
+    about = with_tools(str(thing.description or ""), tools) if description is None else description
     settings: dict[str, Any] = {"tags": ("pydantic-ai", *tools), **options}
     if runs.schema is not None:
         settings.setdefault("output_schema", runs.schema)
     return framework_agent(
-        runs.run, name=name or thing.name or "Agent", description=about, **settings
+        runs.run, name=name or thing.name or "Agent", description=about, told=_told, **settings
     )
 
 
@@ -114,14 +108,7 @@ class AgentRuns:
         """Run the agent until the task is done; ask the caller whenever a call is deferred."""
         kept = KeptConversation(turn, self._max_messages)
         await kept.load()
-        shown = ShownRun(output, allows_text=self._allows_text)
-        try:
-            await self._advance(turn, shown, kept)
-        except AgentRunError as error:
-            turn.log.error("the run failed", exc_info=error)
-            turn.fail(_said_of(error))
-
-    async def _advance(self, turn: Turn, shown: ShownRun, kept: KeptConversation) -> None:
+        shown = ShownRun(output, kept.usage, allows_text=self._allows_text)
         deps = self._deps if self._deps_of is None else self._deps_of(turn)
         if inspect.isawaitable(deps):
             deps = await deps
@@ -136,7 +123,6 @@ class AgentRuns:
             if not isinstance(found.output, DeferredToolRequests):
                 break
             await kept.checkpoint(found.all_messages(), found.usage, found.output)
-        shown.output.used(usage_of(found.usage))
         await shown.show_output(found.output, schema_of(found.output, self.schema))
         await kept.finish(found.all_messages())
 
@@ -155,6 +141,7 @@ class AgentRuns:
             options["output_type"] = self._output_type
         if self._toolsets:
             options["toolsets"] = self._toolsets
+        is_asked = False
         async with self._agent.iter(
             prompt,
             message_history=[*kept.earlier, *kept.messages],
@@ -173,7 +160,10 @@ class AgentRuns:
                     async with node.stream(run.ctx) as events:
                         async for event in events:
                             await shown.show(event)
+                    is_asked = True
                 elif self._agent.is_call_tools_node(node):
+                    if is_asked:  # else the response is of the run before the pause
+                        shown.replied(node.model_response, run.usage)
                     if node.model_response.tool_calls and results is None:
                         await kept.checkpoint(run.all_messages(), run.usage)
                     results = None
@@ -206,25 +196,24 @@ def _outputs(spec: Any) -> list[Any]:
     return [spec]
 
 
-def _tool_names(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> tuple[str, ...]:
-    """Return the names of the tools that are known before a run."""
-    names: list[str] = []
+def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str]:
+    """Return what the tools that are known before a run do, by their names."""
+    found: dict[str, str] = {}
 
     def look(toolset: Any) -> None:
         known = getattr(toolset, "tools", None)
-        names.extend(known if isinstance(known, dict) else ())
+        for name, tool in known.items() if isinstance(known, dict) else ():
+            found.setdefault(name, str(getattr(tool, "description", "") or ""))
 
     for each in (*thing.toolsets, *more):
         each.apply(look)
-    return tuple(dict.fromkeys(names))
+    return found
 
 
-def _said_of(error: AgentRunError) -> str:
-    """Return what a caller may know of a run that failed."""
+def _told(error: Exception) -> str:
+    """Return what a caller may know of a run that the framework ended."""
     if isinstance(error, UsageLimitExceeded):
-        return f"the run used more than it may: {error}"
-    if isinstance(error, ModelHTTPError):
-        return f"the model could not be asked (HTTP {error.status_code})"
+        return f"The run used more than it may (usage_limits): {error}"
     if isinstance(error, UnexpectedModelBehavior):
-        return "the model gave no answer that fits"
-    return f"the run failed ({type(error).__name__})"
+        return "The language model gave no answer that fits."
+    return ""

@@ -9,6 +9,7 @@ from pydantic_ai.messages import (
     FilePart,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
+    ModelResponse,
     PartDeltaEvent,
     PartEndEvent,
     PartStartEvent,
@@ -26,10 +27,14 @@ from parley.llm.run_output import RunOutput
 
 
 class ShownRun:
-    """Shows the events of a run. Only with ``allows_text`` is what the model says the answer."""
+    """Shows the events of a run. Only with ``allows_text`` is what the model says the answer.
 
-    def __init__(self, output: RunOutput, *, allows_text: bool) -> None:
+    ``counted`` is what the run had used before.
+    """
+
+    def __init__(self, output: RunOutput, counted: RunUsage, *, allows_text: bool) -> None:
         self.output = output
+        self._counted = usage_of(counted)
         self._allows_text = allows_text
         self._said = ""
 
@@ -37,6 +42,17 @@ class ShownRun:
         """Let the next message of the model be the answer."""
         self._said = ""
         await self.output.new_message()
+
+    def replied(self, response: ModelResponse, usage: RunUsage) -> None:
+        """Note what a request used, with those of agents that tools asked, and how it ended."""
+        details = response.provider_details or {}
+        ending: str | None = response.finish_reason
+        if details and "finish_reason" not in details and "refusal" not in details:
+            ending = ""  # the framework takes a stream that broke off for one that ended
+        counted, self._counted = self._counted, usage_of(usage)
+        self.output.requests.replied(
+            self._counted - counted, ending=ending, refusal=str(details.get("refusal") or "")
+        )
 
     async def show(self, event: Any) -> None:
         """Show an event."""
