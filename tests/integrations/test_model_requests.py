@@ -173,7 +173,7 @@ def test_callers_learn_of_a_model_that_fails_and_nothing_of_its_address() -> Non
         model_failure(failure("ThrottlingException", "botocore", response=throttled)),
         model_failure(failure("APITimeoutError")),
         model_failure(failure("ConnectError", "httpx")),
-        model_failure(failure("ClientError", "google", code=404)),
+        model_failure(failure("ClientError", "google.genai", code=404)),
         model_failure(failure("AuthenticationError", status_code=401)),
         model_failure(wrapped),
         model_failure(failure("ValueError", "somebody")),

@@ -85,13 +85,12 @@ def framework_agent(
                 if not requests.is_cut or isinstance(error, asyncio.CancelledError):
                     if isinstance(error, Exception) and not isinstance(error, A2AError):
                         reason = told(error) if told is not None else ""
-                        if not output.has_said:
-                            requests.check_whole()
+                        requests.check_whole()
                         fail_with(turn, reason or model_failure(error), error)
                     raise
             if requests.is_cut:
                 await _ask_again(turn)
-            if result is None and not output.has_said:
+            if result is None:
                 requests.check_said()
         return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 CLIENTS = (
-    "openai", "anthropic", "httpx", "google", "botocore", "litellm",
+    "openai", "anthropic", "httpx", "google.genai", "google.api_core", "botocore", "litellm",
     "ollama", "mistralai", "groq", "cohere", "writerai", "llama_api_client",
 )  # fmt: skip
 """The packages that ask models: their errors are failures of a model."""
@@ -41,9 +41,11 @@ def model_failure(error: BaseException) -> str:
 
     The request may be the cause of the error, or one of its group.
     """
-    for each in _causes(error):
-        if type(each).__module__.partition(".")[0] in CLIENTS:  # tools have statuses, too
-            return told_of(_status(each), type(each).__name__)
+    modules = tuple(f"{name}." for name in CLIENTS)  # tools of others have statuses, too
+    found = [each for each in _causes(error) if f"{type(each).__module__}.".startswith(modules)]
+    answered = [each for each in found if _status(each)]
+    for each in answered or found:
+        return told_of(_status(each), type(each).__name__)
     return ""
 
 

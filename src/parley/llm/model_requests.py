@@ -50,13 +50,15 @@ class ModelRequests:
 
     ``usage`` is what all of them used, as the task's log has it, so a further attempt counts none
     twice. ``spent`` is what tools and other agents have cost. ``ending`` is how the newest reply
-    ended: ``length``, ``content_filter``, ``stop`` or empty.
+    ended: ``length``, ``content_filter``, ``stop`` or empty. ``has_said`` is whether the run has
+    shown something of its answer.
     """
 
     def __init__(self, turn: Turn, *, most: int | None = None) -> None:
         self.usage = ModelUsage()
         self.spent = Spent()
         self.ending = ""
+        self.has_said = False
         self.is_cut = False
         self._turn = turn
         self._most = most
@@ -120,12 +122,16 @@ class ModelRequests:
 
     def check_said(self) -> None:
         """End the task of a run that asked a model, and said nothing, with the reason."""
+        if self.has_said:
+            return
         self.check_whole()
         if self.usage.requests:
             self._turn.fail(NOTHING)
 
     def check_whole(self) -> None:
         """End the task of a run that said nothing because the newest reply was stopped."""
+        if self.has_said:
+            return
         if self.ending == CONTENT_FILTER:
             self._turn.reject(FILTERED)
         if self.ending == LENGTH:

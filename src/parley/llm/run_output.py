@@ -41,7 +41,6 @@ class RunOutput:
     ) -> None:
         self.turn = turn
         self.requests = requests or ModelRequests(turn)
-        self.has_said = False
         self._name = artifact
         self._stream: ArtifactStream | None = None
         self._thoughts: list[str] = []
@@ -77,7 +76,7 @@ class RunOutput:
         if not delta:
             return
         await self._show_thoughts()
-        self.has_said = True
+        self.requests.has_said = True
         if self._stream is None:
             self._stream = self.turn.stream(self._name, artifact_id=self._name)
             await self._stream.__aenter__()
@@ -97,12 +96,12 @@ class RunOutput:
         await self.new_message()
         part = Part(data=value, media_type="application/json")
         metadata |= self.requests.said(name)
-        self.has_said = True
+        self.requests.has_said = True
         await self.turn.artifact(part, name=name, artifact_id=name, metadata=metadata)
 
     async def file(self, part: Part, *, name: str = "") -> None:
         """Write a file that the run made as an artifact."""
-        self.has_said = True
+        self.requests.has_said = True
         await self.turn.artifact(part, name=name or part.filename)
 
     # -- progress ------------------------------------------------------------------------------
