@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
+from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps.app import App, ResumabilityConfig
@@ -25,10 +26,11 @@ from parley.integrations.conversations import MAX_BYTES
 from parley.integrations.google_adk.content import content_of, parts_of
 from parley.integrations.google_adk.interrupts import answer_to, open_calls
 from parley.integrations.google_adk.sessions import MAX_EVENTS, ContextSessions
-from parley.integrations.google_adk.shown_events import ShownEvents, schema_of, usage_of
+from parley.integrations.google_adk.shown_events import ModelReplies, ShownEvents, schema_of
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import user_id
+from parley.llm.model_requests import CONTENT_FILTER, LENGTH
 from parley.llm.run_output import RunOutput
 
 TASK = "parleyTask"
@@ -83,7 +85,11 @@ def agent(
     if output is not None:
         settings.setdefault("output_schema", schema_of(output))
     return framework_agent(
-        runs.run, name=name or thing.name.replace("_", " "), description=about, **settings
+        runs.run,
+        name=name or thing.name.replace("_", " "),
+        description=about,
+        told=_told,
+        **settings,
     )
 
 
@@ -118,8 +124,9 @@ class AdkRuns:
             "session_id": turn.context_id,
         }
         sessions = self._sessions_for(turn)
+        replies = ModelReplies(output.requests)
         runner = Runner(
-            app=self._app,
+            app=self._app.model_copy(update={"plugins": [*self._app.plugins, replies]}),
             app_name=self._app_name,
             session_service=sessions,
             artifact_service=artifacts,
@@ -128,8 +135,11 @@ class AdkRuns:
         )
         async with AsyncExitStack() as exits:
             shown = ShownEvents(output, runner.agent, artifacts, where, exits)
-            await self._advance(turn, output, runner, where, shown)
-        if shown.error is not None:
+            try:
+                await self._advance(turn, runner, where, shown)
+            except Exception as error:
+                raise error from replies.failure  # workflows of ADK leave the cause out
+        if shown.error is not None and output.requests.ending not in (LENGTH, CONTENT_FILTER):
             turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
             turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")
         if isinstance(sessions, ContextSessions):
@@ -140,18 +150,9 @@ class AdkRuns:
         return sessions if isinstance(sessions, BaseSessionService) else sessions(turn)
 
     async def _advance(
-        self,
-        turn: Turn,
-        output: RunOutput,
-        runner: Runner,
-        where: Mapping[str, str],
-        shown: ShownEvents,
+        self, turn: Turn, runner: Runner, where: Mapping[str, str], shown: ShownEvents
     ) -> None:
         events = await self._events_of(turn, runner, where)
-        for event in events:
-            used = usage_of(event)
-            if used is not None:
-                output.used(used)
         if not events:
             content = await content_of(turn, turn.message)
             events = await self._run(turn, runner, where, shown, new_message=content)
@@ -186,6 +187,7 @@ class AdkRuns:
                 await shown.show(event)
                 if not event.partial:
                     events.append(event)
+        shown.check_whole()
         return events
 
     async def _events_of(self, turn: Turn, runner: Runner, where: Mapping[str, str]) -> list[Event]:
@@ -206,6 +208,13 @@ class AdkRuns:
             ended = last is not None and (last.actions.end_of_agent or last.is_final_response())
             return bool(ended and said and said[-1].is_final_response())
         return any(e.actions.end_of_agent and e.author == runner.agent.name for e in since)
+
+
+def _told(error: Exception) -> str:
+    """Return what a caller may know of a run that the framework ended."""
+    if isinstance(error, LlmCallsLimitExceededError):
+        return "The agent asked its model more often than it may (RunConfig.max_llm_calls)."
+    return ""
 
 
 def _app(root: Any) -> App:

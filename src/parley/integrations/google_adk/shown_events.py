@@ -11,14 +11,20 @@ from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.parallel_agent import ParallelAgent
 from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.events.event import Event
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from parley.integrations.google_adk.content import file_of
+from parley.integrations.google_adk.content import file_of, parts_of
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
+from parley.llm.model_requests import ModelRequests
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
+
+REFUSAL = "[[REFUSAL]]: "
+"""Begins a refusal in a text, as a model of ADK for the chat completions API writes it."""
 
 
 class ShownEvents:
@@ -64,15 +70,14 @@ class ShownEvents:
             await self._show_step(event)
         await self._show_content(output, event, again=again)
         await self._show_files(event)
-        if not event.partial and not again:
-            self._count(output, event)
 
     async def _output_of(self, event: Event) -> RunOutput:
         name = event.author
         if name not in self._parallel:
             return self._output
         if name not in self._branches:
-            branch = RunOutput(self._output.turn, artifact=name)
+            requests = self._output.requests
+            branch = RunOutput(self._output.turn, artifact=name, requests=requests)
             self._branches[name] = await self._exits.enter_async_context(branch)
         return self._branches[name]
 
@@ -111,7 +116,8 @@ class ShownEvents:
             return
         if event.output is not None and self._is_result(event):
             await self._show_result(output, event.output)
-        self._streamed[event.author] = False
+        if event.content is not None:
+            self._streamed[event.author] = False
         if event.content is not None and any(part.text for part in event.content.parts or ()):
             self._begun[event.author] = False
 
@@ -179,26 +185,46 @@ class ShownEvents:
             kind = type(result)
         await output.data(value, schema=None if kind is None else schema_of(kind))
 
-    # -- usage ---------------------------------------------------------------------------------
-
-    def _count(self, output: RunOutput, event: Event) -> None:
-        used = usage_of(event)
-        if used is not None:
-            output.used(used)
-            if output is not self._output:
-                self._output.used(used)
+    def check_whole(self) -> None:
+        """Note a reply that broke off: its pieces were shown, and it never came as a whole."""
+        if self.error is None and any(self._streamed.values()):
+            self._output.requests.replied(None, ending="")
 
 
-def usage_of(event: Event) -> ModelUsage | None:
-    """Return what a model used for an event."""
-    used = event.usage_metadata
-    if used is None or event.partial:
-        return None
-    return ModelUsage(
-        input_tokens=used.prompt_token_count or 0,
-        output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
-        requests=1,
-    )
+class ModelReplies(BasePlugin):
+    """Notes the replies of models in a run, also in agents that are tools.
+
+    ``failure`` is the newest error of a request.
+    """
+
+    def __init__(self, requests: ModelRequests) -> None:
+        super().__init__(name="parley")
+        self.failure: Exception | None = None
+        self._requests = requests
+
+    async def on_model_error_callback(
+        self, *, callback_context: Any, llm_request: Any, error: Exception
+    ) -> None:
+        """Remember why a request failed."""
+        self.failure = error
+
+    async def after_model_callback(
+        self, *, callback_context: Any, llm_response: LlmResponse
+    ) -> None:
+        """Note what a request used, and how its reply ended."""
+        if llm_response.partial:
+            return
+        used = llm_response.usage_metadata or types.GenerateContentResponseUsageMetadata()
+        usage = ModelUsage(
+            input_tokens=used.prompt_token_count or 0,
+            output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
+        )
+        reason = llm_response.finish_reason
+        texts = [part.text or "" for part in parts_of(llm_response.content)]
+        refused = [text.partition(REFUSAL)[2] for text in texts if REFUSAL in text]
+        self._requests.replied(
+            usage, ending=None if reason is None else reason.value, refusal="".join(refused)
+        )
 
 
 def schema_of(kind: Any) -> dict[str, Any] | None:
