@@ -21,9 +21,11 @@ def said_in(request: ModelRequest) -> str:
 
 
 def finished(request: ModelRequest, text: str) -> ScriptedReply | str:
-    """Return the last words of a run; BeeAI wants them as a call of a tool."""
+    """Return the last words of a run; BeeAI wants them as a call of a tool, or as its JSON."""
     if any(tool["function"]["name"] == "final_answer" for tool in request.tools):
         return ScriptedReply(tool_calls=[("final_answer", {"response": text})])
+    if "final_answer" in str(request.response_format):
+        return json.dumps({"name": "final_answer", "parameters": {"response": text}})
     return text
 
 

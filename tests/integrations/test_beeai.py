@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parley import Part, TaskArtifactUpdateEvent, TaskState
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from parley.extensions.spent import spent_on
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["beeai"], indirect=True)]
 
@@ -41,6 +42,40 @@ async def test_a_final_answer_that_is_a_call_of_a_tool_is_the_answer(served):
         task = completed(await remote.get(events.task_id))
     assert task.text == "You said: good morning"
     assert "toolCall" not in [each["kind"] for each in progress_in(seen)]
+
+
+async def test_what_is_said_before_the_framework_asks_again_is_no_answer_but_has_its_usage(served):
+    with counted(served) as used:
+        async with agent_of(served, "speaker") as remote:
+            task = completed(await remote.send("count to five"))  # in words, not by a call
+    assert "five" not in task.text
+    assert task.text.startswith("You said: The model was required to produce a tool call")
+    assert spent_on(task).tokens == used[0]
+    (answer,) = task.artifacts
+    assert answer.metadata["urn:parley:run-progress:v1"]["usage"]["requests"] == 2
+
+
+async def test_a_call_in_the_text_of_a_reply_is_not_streamed(served):
+    async with agent_of(served, "clerk") as remote, remote.stream("good morning to you") as events:
+        seen = [event async for event in events]
+        task = completed(await remote.get(events.task_id))
+    chunks = [
+        part.text
+        for event in seen
+        if isinstance(event, TaskArtifactUpdateEvent)
+        for part in event.artifact.parts
+    ]
+    assert task.text == "You said: good morning to you"
+    assert "{" not in "".join(chunks)
+
+
+async def test_the_agents_of_a_workflow_have_their_usage(served):
+    with counted(served) as used:
+        async with agent_of(served, "team") as remote:
+            task = completed(await remote.send("add 2 and 3"))
+    assert task.text == "The sum is 5."
+    assert served.notes("add") == ["2+3"]
+    assert spent_on(task).tokens == used[0]
 
 
 async def test_an_answer_asks_the_model_nothing_twice(served):
@@ -93,7 +128,7 @@ async def test_what_was_said_while_a_question_waited_is_remembered(served):
 
 
 async def test_large_files_of_earlier_tasks_are_not_kept_with_the_context(served):
-    picture = Part(raw=b"\x89PNG" * 200_000, media_type="image/png")
+    picture = Part(raw=b"\x89PNG" * 150_000, media_type="image/png")
     async with agent_of(served) as remote:
         first = completed(await remote.send(["look at this", picture]))
         second = await remote.send(["look at this", picture], context_id=first.context_id)

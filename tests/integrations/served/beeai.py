@@ -95,6 +95,8 @@ speaker = RequirementAgent(
     name="speaker",
     description="Ends with a call of a tool",
 )
+team = AgentWorkflow(name="team")
+team.add_agent(name="adder", role="Adds", llm=MODEL, tools=[tool(add)], final_answer_as_tool=False)
 react = ReActAgent(llm=MODEL, tools=[tool(add)], memory=UnconstrainedMemory())
 serve(
     {
@@ -104,6 +106,10 @@ serve(
         "plain": plain,
         "asks": asks,
         "speaker": beeai.agent(speaker),
+        "clerk": beeai.agent(
+            agent("clerk", [tool(add)])
+        ),  # its model cannot be made to call a tool
+        "team": beeai.agent(team),
         "react": beeai.agent(react, name="react"),
         "workflow": beeai.agent(trips),
         "page": on_page["served"],

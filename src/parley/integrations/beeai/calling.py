@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from beeai_framework.context import RunContext
 from beeai_framework.emitter import Emitter
@@ -27,88 +28,67 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
     if not skills:
         return []
     questions = OpenQuestions(skills[0].card.name)
-    return [*(BeeRemoteTool(skill, questions) for skill in skills), BeeAnswerTool(questions)]
+
+    def tool_of(skill: RemoteSkill) -> BeeRemoteTool:
+        async def call(arguments: dict[str, Any]) -> ToolResult:
+            try:
+                return await skill.call(arguments)
+            except RemoteQuestion as question:
+                return questions.ask(skill, question)
+
+        return BeeRemoteTool(skill.name, skill.description, skill.parameters, call)
+
+    async def answer(given: dict[str, Any]) -> ToolResult:
+        return await questions.answer(str(given["task"]), str(given["answer"]))
+
+    about = (questions.tool_name, questions.description, PARAMETERS)
+    return [*map(tool_of, skills), BeeRemoteTool(*about, answer, answers=True)]
 
 
 class BeeRemoteTool(Tool[Any, Any, Any]):  # type: ignore[misc]
-    """A skill of an A2A agent as a tool of the framework."""
+    """A skill of an A2A agent as a tool of the framework, or what ``answers`` its questions."""
 
-    _parley_remote_skill: ClassVar[bool] = True
-
-    def __init__(self, skill: RemoteSkill, questions: OpenQuestions) -> None:
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Any],
+        call: Callable[[dict[str, Any]], Awaitable[ToolResult]],
+        *,
+        answers: bool = False,
+    ) -> None:
         super().__init__()
-        self._skill = skill
-        self._questions = questions
+        self.answers = answers
+        self._about = (name, description)
+        self._parameters = parameters
+        self._call = call
 
     @property
     def name(self) -> str:
         """The name of the skill."""
-        return self._skill.name
+        return self._about[0]
 
     @property
     def description(self) -> str:
         """What the skill does, whose it is, examples."""
-        return self._skill.description
+        return self._about[1]
 
     @cached_property
     def input_schema(self) -> Any:
         """The parameters of the skill."""
-        return JSONSchemaModel.create(self.name, dict(self._skill.parameters))
+        return JSONSchemaModel.create(self.name, dict(self._parameters))
 
     def _create_emitter(self) -> Any:
         return Emitter.root().child(namespace=["tool", "a2a"], creator=self)
 
     async def _run(self, input: Any, options: Any, context: RunContext) -> Any:
-        try:
-            result = await self._skill.call(input.model_dump(mode="json", exclude_none=True))
-        except RemoteQuestion as question:
-            result = self._questions.ask(self._skill, question)
-        return _output(result)
+        result = await self._call(input.model_dump(mode="json", exclude_none=True))
+        if result.is_error:
+            raise ToolError(result.text)
+        if result.data is not None and not any(part.text for part in result.parts):
+            return JSONToolOutput(result.data)
+        return StringToolOutput(result.text)
 
     async def clone(self) -> BeeRemoteTool:
         """Return the same tool."""
-        return BeeRemoteTool(self._skill, self._questions)
-
-
-class BeeAnswerTool(Tool[Any, Any, Any]):  # type: ignore[misc]
-    """Answers questions of an A2A agent that was called outside of a turn."""
-
-    _parley_remote_skill: ClassVar[bool] = True
-
-    def __init__(self, questions: OpenQuestions) -> None:
-        super().__init__()
-        self._questions = questions
-
-    @property
-    def name(self) -> str:
-        """The name of the tool, which has that of the agent."""
-        return self._questions.tool_name
-
-    @property
-    def description(self) -> str:
-        """Whose questions it answers."""
-        return self._questions.description
-
-    @cached_property
-    def input_schema(self) -> Any:
-        """The task that asks, and the answer."""
-        return JSONSchemaModel.create(self.name, dict(PARAMETERS))
-
-    def _create_emitter(self) -> Any:
-        return Emitter.root().child(namespace=["tool", "a2a"], creator=self)
-
-    async def _run(self, input: Any, options: Any, context: RunContext) -> Any:
-        given = input.model_dump(mode="json")
-        return _output(await self._questions.answer(str(given["task"]), str(given["answer"])))
-
-    async def clone(self) -> BeeAnswerTool:
-        """Return the same tool."""
-        return BeeAnswerTool(self._questions)
-
-
-def _output(result: ToolResult) -> Any:
-    if result.is_error:
-        raise ToolError(result.text)
-    if result.data is not None and not any(part.text for part in result.parts):
-        return JSONToolOutput(result.data)
-    return StringToolOutput(result.text)
+        return BeeRemoteTool(*self._about, self._parameters, self._call, answers=self.answers)

@@ -16,9 +16,6 @@ from beeai_framework.backend.message import (
 from parley.agent.turn import Turn
 from parley.integrations.message_files import input_of
 
-MAX_BYTES = 1_000_000
-"""How many bytes of JSON a conversation keeps; its oldest messages go above that."""
-
 KINDS: dict[str, Any] = {
     "user": UserMessage,
     "assistant": AssistantMessage,
@@ -60,18 +57,18 @@ def read(messages: Iterable[dict[str, Any]]) -> list[Any]:
     return [KINDS[each["role"]](each["content"]) for each in messages]
 
 
-def newest(messages: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the newest messages, at most ``most`` and ``MAX_BYTES``, from one of the user on.
+def without_files(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages that ``written`` wrote without their files."""
+    files = ("image_url", "file")
+    return [
+        {**each, "content": [part for part in each["content"] if part["type"] not in files]}
+        for each in messages
+    ]
 
-    What the user said last, and all after it, is kept in any case.
-    """
-    kept = messages
-    while len(kept) > most or len(msgspec.json.encode(kept)) > MAX_BYTES:
-        later = [n for n, each in enumerate(kept) if n and each["role"] == "user"]
-        if not later:
-            return kept if most else []
-        kept = kept[later[0] :]
-    return kept
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON, if it is a pydantic model."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
 def _content(part: Any) -> Any:
@@ -79,5 +76,4 @@ def _content(part: Any) -> Any:
         names = ("file_id", "file_data", "filename", "format")
         given = {name: getattr(part, name) for name in names}
         return {"type": "file", **{name: value for name, value in given.items() if value}}
-    dumped = part.model_dump(mode="json") if hasattr(part, "model_dump") else part
-    return msgspec.json.decode(msgspec.json.encode(dumped, enc_hook=str))
+    return msgspec.json.decode(msgspec.json.encode(plain(part), enc_hook=str))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
-from beeai_framework.agents import BaseAgent
+from beeai_framework.agents import AgentError, BaseAgent
 from beeai_framework.agents.react import ReActAgent
 from beeai_framework.agents.requirement import RequirementAgent
 from beeai_framework.agents.requirement.requirements import ask_permission
+from beeai_framework.backend import ChatModel
 from beeai_framework.runnable import Runnable
 from beeai_framework.workflows import Workflow
 from beeai_framework.workflows.agent import AgentWorkflow, AgentWorkflowInput
@@ -19,10 +18,11 @@ from beeai_framework.workflows.agent import AgentWorkflow, AgentWorkflowInput
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
-from parley.integrations.beeai.calling import BeeAnswerTool
-from parley.integrations.beeai.messages import message_of, newest, read, written
-from parley.integrations.beeai.replay import RunReplay
+from parley.integrations.beeai.messages import message_of, plain, read, without_files, written
+from parley.integrations.beeai.requests import RUN
 from parley.integrations.beeai.shown import EmittedEvents
+from parley.integrations.conversations import ContextConversation
+from parley.integrations.remembered_calls import CallKeys
 from parley.integrations.serving import framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -69,8 +69,16 @@ def agent(
         description=description or given_description,
         tags=("beeai",),
         input_modes=("text/plain", "application/json", "image/*", "application/pdf"),
+        told=_told,
         **options,
     )
+
+
+def _told(error: Exception) -> str:
+    """Return what a caller may know of an error of the framework."""
+    if isinstance(error, AgentError) and error.message.endswith("iterations."):
+        return "The agent came to no answer in as many steps as its max_iterations allows."
+    return ""
 
 
 class _Runs:
@@ -82,9 +90,9 @@ class _Runs:
         self._max_messages = max_messages
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        replay = RunReplay(turn)
-        is_quiet = self._format is not None or not isinstance(self._thing, RequirementAgent)
-        shown = EmittedEvents(output, replay, is_quiet=is_quiet)
+        speaks = self._format is None and isinstance(self._thing, RequirementAgent | ChatModel)
+        shown = EmittedEvents(output, speaks=speaks)
+        token = RUN.set(shown.requests)
         try:
             if isinstance(self._thing, Workflow):
                 await self._workflow(turn, output, shown)
@@ -93,54 +101,34 @@ class _Runs:
             else:
                 await self._run(turn, output, shown)
         finally:
-            replay.close()
+            RUN.reset(token)
         return None
 
     async def _run(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
-        kept = await turn.step("memory", turn.recall, MEMORY) or []
+        conversation = ContextConversation(
+            turn, MEMORY, max_messages=self._max_messages, shorten=without_files
+        )
+        kept = await conversation.earlier(step="memory")
         message = await message_of(turn)
         options: dict[str, Any] = {}
         if isinstance(self._thing, BaseAgent):
             running = await _copied(self._thing, turn, kept)
+            options["max_iterations"] = 0  # max_model_calls bounds the run
             if self._format is not None:
                 options["expected_output"] = self._format
             given = [message]
         else:
             running, given = self._thing, [*read(kept), message]
         result = await running.run(given, **options).observe(shown.listen)
-        text = result.last_message.text
         if self._format is None:
-            await shown.finish(text)
+            await shown.show(result.last_message.text)
         else:
-            value = result.output_structured
-            schema = None
-            if hasattr(self._format, "model_json_schema"):
-                schema = self._format.model_json_schema()
-            await output.data(_plain(value), schema=schema)
-        messages = (
-            written(running.memory.messages)
-            if isinstance(running, BaseAgent)
-            else [*kept, *written([message, *result.output])]
-        )
-        await self._remember(turn, kept, messages)
-
-    async def _remember(
-        self, turn: Turn, kept: list[dict[str, Any]], messages: list[dict[str, Any]]
-    ) -> None:
-        """Keep the messages of a task; those that other tasks added meanwhile stay, too.
-
-        ``kept`` is what there was when the task began. A memory that forgets replaces all.
-        """
-        before = [_untagged(each) for each in kept]
-        grows = [_untagged(each) for each in messages[: len(kept)]] == before
-        own = messages[len(kept) :] if grows else messages
-        tagged = [{**each, "task": turn.task_id} for each in own]
-
-        def added(now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            others = [each for each in now if grows and each["task"] != turn.task_id]
-            return newest([*others, *tagged], self._max_messages)
-
-        await turn.update(MEMORY, added, [])
+            schema = getattr(self._format, "model_json_schema", lambda: None)()
+            await output.data(plain(result.output_structured), schema=schema)
+        if isinstance(running, BaseAgent):
+            await conversation.finish(written(running.memory.messages))
+        else:
+            await conversation.add(written([message, *result.output]))
 
     async def _workflow(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
         workflow = self._thing
@@ -162,12 +150,12 @@ class _Runs:
         except ValueError as error:
             turn.reject(f"The data does not fit this workflow: {error}")
         result = await workflow.run(state).observe(shown.listen)
-        await output.data(_plain(result.state), schema=workflow.schema.model_json_schema())
+        await output.data(plain(result.state), schema=workflow.schema.model_json_schema())
 
     async def _agents(self, turn: Turn, shown: EmittedEvents) -> None:
-        given = [AgentWorkflowInput(prompt=turn.message.text)]
-        result = await self._thing.run(given).observe(shown.listen)
-        await shown.finish(str(result.result.final_answer))
+        asked = AgentWorkflowInput(prompt=turn.message.text)
+        result = await self._thing.run([asked]).observe(shown.listen)
+        await shown.show(str(result.result.final_answer))
 
 
 async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
@@ -179,30 +167,19 @@ async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
         memory.reset()
         await memory.add_many(read(kept))
     if isinstance(agent, ReActAgent):
-        used = {"memory": memory, "stream": True, "tools": _without_answers(agent._input.tools)}
+        used = {"memory": memory, "tools": _without_answers(agent._input.tools)}
         copied._input = agent._input.model_copy(update=used)
-        copied._input.llm = _streaming(agent._input.llm)
         return copied
     copied.memory = memory
     if isinstance(agent, RequirementAgent):
-        copied._llm = _streaming(agent._llm)
         copied._tools = _without_answers(agent._tools)
-        asks = _Permissions(turn)
-        copied._requirements = [asks.of(each) for each in agent._requirements]
+        copied._requirements = _asking(turn, agent._requirements)
     return copied
 
 
-def _without_answers(tools: Iterable[Any]) -> list[Any]:
+def _without_answers(tools: Any) -> list[Any]:
     """Return tools but those that answer agents: within a turn its caller is asked."""
-    return [each for each in tools if not isinstance(each, BeeAnswerTool)]
-
-
-def _streaming(llm: Any) -> Any:
-    """Return a copy of a model that streams."""
-    copied = copy.copy(llm)
-    copied.__dict__.pop("emitter", None)
-    copied.parameters = llm.parameters.model_copy(update={"stream": True})
-    return copied
+    return [each for each in tools if not getattr(each, "answers", False)]
 
 
 def _check_permissions(workflow: AgentWorkflow) -> None:
@@ -226,35 +203,25 @@ def _check_permissions(workflow: AgentWorkflow) -> None:
                 )
 
 
-class _Permissions:
-    """Asks the turn's caller where the framework would ask at the terminal."""
+def _asking(turn: Turn, requirements: list[Any]) -> list[Any]:
+    """Return requirements for one turn, whose caller is asked where the terminal would be.
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._times: Counter[str] = Counter()
+    Choices that one caller made are not another's.
+    """
+    keys = CallKeys()
 
-    def of(self, requirement: Any) -> Any:
-        """Return a requirement for one turn. Choices that one caller made are not another's."""
-        copied = copy.copy(requirement)
-        if isinstance(requirement, ask_permission.AskPermissionRequirement):
-            copied._state = {}
-            if requirement._handler is ask_permission._default_handler:
-                copied._handler = self._ask
-        return copied
-
-    async def _ask(self, tool: Any, given: dict[str, Any]) -> bool:
-        self._times[tool.name] += 1
-        key = f"permission:{tool.name}:{self._times[tool.name]}"
-        decision = await approval(self._turn, tool.name, _plain(given.get("input", given)), key=key)
+    async def ask(tool: Any, given: dict[str, Any]) -> bool:
+        key = keys.key("permission", tool.name)
+        decision = await approval(turn, tool.name, plain(given.get("input", given)), key=key)
         return decision.is_approved
 
-
-def _untagged(message: dict[str, Any]) -> dict[str, Any]:
-    return {"role": message["role"], "content": message["content"]}
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    copies = [copy.copy(each) for each in requirements]
+    for each in copies:
+        if isinstance(each, ask_permission.AskPermissionRequirement):
+            each._state = {}
+            if each._handler is ask_permission._default_handler:
+                each._handler = ask
+    return copies
 
 
 def _described(thing: Any) -> tuple[str, str]:
