@@ -7,7 +7,8 @@ import json
 import pytest
 
 from parley import TaskState
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from parley.extensions.spent import spent_on
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["crewai"], indirect=True)]
 
@@ -98,3 +99,26 @@ async def test_the_page_calls_an_agent(served):
         answer = completed(await remote.send("agent, tell me about birds"))
         assert "Consults" in remote.card.description or "consult" in remote.card.description
     assert "consulted on agent, tell me about birds" in answer.text
+
+
+@pytest.mark.parametrize("name", ["typed", "structured", "team"])
+@pytest.mark.parametrize(
+    ("said", "reason"), [("refuse this", "I do not help with that."), ("filter this", "filter")]
+)
+async def test_a_refusal_instead_of_a_value_or_in_a_flow_is_rejected(served, name, said, reason):
+    with counted(served) as used:
+        async with agent_of(served, name) as remote:
+            task = await remote.send(said)
+    assert task.state is TaskState.REJECTED, (task.state, why(task))
+    assert reason in why(task)
+    assert spent_on(task).tokens == used[0] > 0
+
+
+async def test_the_agents_that_a_flow_makes_have_their_usage(served):
+    with counted(served) as used:
+        async with agent_of(served, "team") as remote:
+            task = completed(await remote.send("good morning"))
+            nothing = completed(await remote.send("say nothing"))
+    assert task.text == "You said: good morning"
+    assert nothing.text == "The flow has ended without a result."
+    assert spent_on(task).tokens + spent_on(nothing).tokens == used[0]

@@ -37,7 +37,8 @@ llm = LLM(model="openai/gpt-4o", base_url=MODEL_URL, api_key="none")
 
 
 def person(role, tools=()):
-    return Agent(role=role, goal=f"{role} things", backstory="Likes it", llm=llm, tools=list(tools))
+    about = {"role": role, "goal": f"{role} things", "backstory": "Likes it"}
+    return Agent(**about, llm=llm, tools=list(tools), max_iter=1000)
 
 
 assistant = person("assistant", [tool("add")(add), tool("book")(book), tool("wait")(wait)])
@@ -70,6 +71,15 @@ class Letters(Flow):
     def send(self, feedback):
         note("flow", "sent")
         return f"{feedback.output}: {feedback.feedback}"
+
+
+class Team(Flow):
+    """Asks an agent that it makes, and does what it says."""
+
+    @start()
+    def ask(self):
+        said = person("member").kickoff(self.state["message"]).raw
+        return None if "nothing" in said else said
 
 
 class Diary(BaseModel):
@@ -126,6 +136,8 @@ serve(
             Crew(name="writers", agents=[writer], tasks=[draft], process=Process.sequential)
         ),
         "flow": crewai.agent(Letters),
+        "typed": crewai.agent(person("typed"), response_format=Weather),
+        "team": crewai.agent(Team),
         "calendar": crewai.agent(Calendar),
         "plain": plain,
         "page": on_page["served"],

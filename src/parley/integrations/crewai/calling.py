@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, ClassVar
+from typing import Any
 
 from crewai.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, create_model
@@ -29,7 +28,6 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
 class CrewRemoteTool(BaseTool):  # type: ignore[misc]
     """A skill of an A2A agent as a tool of the framework."""
 
-    _parley_remote_skill: ClassVar[bool] = True
     _skill: Any = PrivateAttr(default=None)
     _task_field: str = PrivateAttr(default="")
 
@@ -52,20 +50,13 @@ class CrewRemoteTool(BaseTool):  # type: ignore[misc]
         return CrewRemoteTool.of(self._skill, in_turn=True)
 
     def _run(self, **arguments: Any) -> str:
-        given = {name: value for name, value in arguments.items() if value is not None}
         run = current_run()
         if run is not None:
-            return run.wait(self._call(given))
-        return asyncio.run(self._call(given))
+            return run.wait(self._arun(**arguments))
+        return asyncio.run(self._arun(**arguments))
 
-    async def _arun(self, **arguments: Any) -> str:
-        given = {name: value for name, value in arguments.items() if value is not None}
-        return await self._call(given)
-
-    def _call(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, str]:
-        return self._called(arguments)
-
-    async def _called(self, arguments: dict[str, Any]) -> str:
+    async def _arun(self, **given: Any) -> str:
+        arguments = {name: value for name, value in given.items() if value is not None}
         skill: RemoteSkill = self._skill
         waiting = arguments.pop(self._task_field, None) if self._task_field else None
         try:
@@ -108,12 +99,9 @@ def _model_of(skill: RemoteSkill, task_field: str) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for name, about in schema.get("properties", {}).items():
         kind = KINDS.get(about.get("type", ""), Any)
-        field = Field(description=about.get("description", name), json_schema_extra=None)
-        if name in required:
-            fields[name] = (kind, field)
-        else:
-            default = about.get("default")
-            fields[name] = (kind | None, Field(default, description=about.get("description", name)))
+        default = ... if name in required else about.get("default")
+        field = Field(default, description=about.get("description", name))
+        fields[name] = (kind if name in required else kind | None, field)
     if task_field:
         about = "The id of the task whose question this answers; none for a new request"
         fields[task_field] = (str | None, Field(None, description=about))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow.async_feedback import ConsoleProvider, HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow_config import flow_config
 from crewai.flow.persistence.base import FlowPersistence
 
 from parley.integrations.answers import text_in
 from parley.integrations.conversations import ContextState
-from parley.integrations.crewai.people import Asker, Pause
+from parley.integrations.crewai.people import Asker
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
 from parley.integrations.task_values import TaskValue
 
@@ -32,16 +32,14 @@ async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) ->
     pause = await paused.read()
     number = 0 if pause is None else pause["number"]
     earlier = await shared.read(step="flow")
+    result = None
     if pause is None:
         result = await run.run(functools.partial(_begin, kind, run, state, inputs, earlier))
-    else:
-        result = None
     while pause is not None or isinstance(result, HumanFeedbackPending):
-        if isinstance(result, HumanFeedbackPending):
+        if pause is None:
             number += 1
             pause = {**state.pending, "number": number}
             await paused.write(pause)
-        assert pause is not None
         answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
         state.pending = pause
         resume = functools.partial(_resume, kind, run, state, pause["id"], text_in(answer))
@@ -63,10 +61,13 @@ def _begin(
     flow = kind()
     flow.input_provider = Asker(run)
     flow.persistence = state
-    for name, value in earlier.items():
-        _set(flow.state, name, value)
+    for name, value in _fitting(flow.state, earlier).items():
+        if isinstance(flow.state, dict):
+            flow.state[name] = value
+        else:
+            setattr(flow.state, name, value)
     result = flow.kickoff(inputs=_fitting(flow.state, inputs))
-    state.keep(flow.state)
+    state.save_state("", "", flow.state)
     return result
 
 
@@ -74,7 +75,7 @@ def _resume(kind: type[Any], run: ThreadedRun, state: _State, id: str, feedback:
     flow = kind.from_pending(id, state)
     flow.input_provider = Asker(run)
     result = flow.resume(feedback)
-    state.keep(flow.state)
+    state.save_state("", "", flow.state)
     return result
 
 
@@ -84,13 +85,6 @@ def _fitting(state: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     if fields is None or type(state).model_config.get("extra") == "allow":
         return inputs
     return {name: value for name, value in inputs.items() if name in fields}
-
-
-def _set(state: Any, name: str, value: Any) -> None:
-    if isinstance(state, dict):
-        state[name] = value
-    elif name in type(state).model_fields:
-        setattr(state, name, value)
 
 
 def _question(context: dict[str, Any]) -> str:
@@ -112,7 +106,7 @@ class _State(FlowPersistence):  # type: ignore[misc]
         """Nothing is to be set up."""
 
     def save_state(self, flow_uuid: str, method_name: str, state_data: Any) -> None:
-        """Keep the state after a method."""
+        """Keep the state after a method, and at the end of a run."""
         self.newest = _plain(state_data)
 
     def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
@@ -133,15 +127,10 @@ class _State(FlowPersistence):  # type: ignore[misc]
         """Forget what the flow waited for."""
         self.pending = {}
 
-    def keep(self, state: Any) -> None:
-        """Keep the state at the end of a run."""
-        self.newest = _plain(state)
 
-
-def _plain(state: Any) -> dict[str, Any]:
+def _plain(state: Any) -> Any:
     if hasattr(state, "model_dump"):
-        dumped: dict[str, Any] = state.model_dump(mode="json")
-        return dumped
+        return state.model_dump(mode="json")
     return {str(name): value for name, value in dict(state).items()}
 
 
@@ -154,12 +143,8 @@ class _InRuns:
     def request_feedback(self, context: Any, flow: Any) -> Any:
         """Pause the flow of a turn."""
         if current_run() is not None:
-            return Pause().request_feedback(context, flow)
-        if self._configured is not None:
-            return self._configured.request_feedback(context, flow)
-        from crewai.flow.async_feedback import ConsoleProvider
-
-        return ConsoleProvider().request_feedback(context, flow)
+            raise HumanFeedbackPending(context=context)
+        return self._configured.request_feedback(context, flow)
 
 
-flow_config.hitl_provider = _InRuns(flow_config.hitl_provider)
+flow_config.hitl_provider = _InRuns(flow_config.hitl_provider or ConsoleProvider())

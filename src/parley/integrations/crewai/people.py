@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
-from crewai.flow.async_feedback import HumanFeedbackPending
 from crewai.hooks import LLMCallHookContext, ToolCallHookContext
 
 from parley.integrations.answers import text_in
 from parley.integrations.approvals import approval, decision_in
 from parley.integrations.crewai.threaded_run import ThreadedRun, current_run
+from parley.integrations.remembered_calls import CallKeys
 
 
 class Feedback:
@@ -37,11 +36,7 @@ class Feedback:
         """Ask until the answer is accepted, in a thread of the run."""
         answer = formatted_answer
         while context.ask_for_human_input:
-            feedback = self._run.wait(self._ask(answer))
-            if feedback is None:
-                context.ask_for_human_input = False
-            else:
-                context.messages.append(context._format_feedback_message(feedback))
+            if self._takes(context, self._run.wait(self._ask(answer))):
                 answer = context._invoke_loop()
         return answer
 
@@ -49,14 +44,15 @@ class Feedback:
         """Ask until the answer is accepted, in an event loop of the framework."""
         answer = formatted_answer
         while context.ask_for_human_input:
-            ask = self._ask(answer)
-            feedback = await asyncio.to_thread(self._run.wait, ask)
-            if feedback is None:
-                context.ask_for_human_input = False
-            else:
-                context.messages.append(context._format_feedback_message(feedback))
+            if self._takes(context, await asyncio.to_thread(self._run.wait, self._ask(answer))):
                 answer = await context._ainvoke_loop()
         return answer
+
+    def _takes(self, context: Any, feedback: str | None) -> bool:
+        context.ask_for_human_input = feedback is not None
+        if feedback is not None:
+            context.messages.append(context._format_feedback_message(feedback))
+        return feedback is not None
 
     async def _ask(self, answer: Any) -> str | None:
         self._asked += 1
@@ -83,29 +79,20 @@ class Asker:
         return text_in(self._run.wait(self._run.turn.ask(message, key=f"input:{self._asked}")))
 
 
-class Pause:
-    """Pauses a flow whose method wants feedback; it goes on from the state that is kept."""
-
-    def request_feedback(self, context: Any, flow: Any) -> str:
-        """Pause the flow."""
-        raise HumanFeedbackPending(context=context)
-
-
 class Approvals:
     """Asks the caller before tools with certain names are called: a hook of the framework."""
 
     def __init__(self, run: ThreadedRun, names: Collection[str]) -> None:
         self._run = run
         self._names = {name.strip().lower().replace(" ", "_") for name in names}
-        self._times: Counter[str] = Counter()
+        self._keys = CallKeys()
 
     def __call__(self, context: Any) -> bool | None:
         """Return false for a call that the caller does not approve."""
         name = context.tool_name.strip().lower().replace(" ", "_")
         if name not in self._names:
             return None
-        self._times[name] += 1
-        key = f"approve:{name}:{self._times[name]}"
+        key = self._keys.key("approve", name)
         asked = approval(self._run.turn, context.tool_name, dict(context.tool_input), key=key)
         return None if self._run.wait(asked).is_approved else False
 

@@ -6,39 +6,33 @@ log, so the model is not asked twice and no tool that returned is called twice.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
+from parley.integrations.crewai.calling import CrewRemoteTool
 from parley.integrations.crewai.threaded_run import ThreadedRun
 from parley.integrations.remembered_calls import CallKeys, json_value, remembered
-from parley.llm.model_usage import ModelUsage
-from parley.llm.run_output import RunOutput
-
-PARLEY = "_parley_remote_skill"
-"""The attribute of tools that are remote skills: the turn remembers their calls by itself."""
+from parley.llm.model_requests import ModelRequests
 
 
 class ThreadedReplay:
     """Remembers calls in the task of a run."""
 
-    def __init__(self, run: ThreadedRun, output: RunOutput) -> None:
+    def __init__(self, run: ThreadedRun, requests: ModelRequests) -> None:
         self._run = run
-        self._output = output
+        self._requests = requests
         self._keys = CallKeys()
-        self.newest_usage: ModelUsage | None = None
 
     # -- what an agent of the framework uses ---------------------------------------------------
 
     def prepare(self, agent: Any) -> None:
         """Let the model and the tools of an agent, which this run alone uses, be remembered."""
         agent.tools = [self.tool(tool) for tool in agent.tools or ()]
-        if agent.llm is not None and hasattr(agent.llm, "call"):
+        if hasattr(agent.llm, "call"):
             agent.llm = self.model(agent.llm)
 
     def model(self, llm: Any) -> Any:
@@ -52,15 +46,13 @@ class ThreadedReplay:
             asked = [_plain(messages), getattr(kind, "__name__", "")]
 
             def ask() -> tuple[Any, Any]:
-                self.newest_usage = None
                 reply = inner(messages, *args, **options)
-                return reply, _written(reply, self.newest_usage)
+                return reply, _written(reply, self._requests.ending)
 
             kept, reply = self._once("model", asked, ask)
             if kept is None:
                 return reply
-            if kept.get("usage"):
-                self._output.used(msgspec.convert(kept["usage"], ModelUsage))
+            self._requests.end_as(kept["ending"])
             return _read(kept, kind)
 
         copied.__dict__["call"] = call
@@ -72,8 +64,8 @@ class ThreadedReplay:
         """Return a tool whose results are remembered; its coroutines run in Parley's event loop."""
         if not hasattr(tool, "model_copy"):
             return tool
-        if is_remote := getattr(type(tool), PARLEY, False):
-            tool = tool.in_turn()
+        if is_remote := isinstance(tool, CrewRemoteTool):
+            tool = tool.in_turn()  # the turn remembers its calls by itself
         copied = tool.model_copy()
         name = "func" if callable(getattr(tool, "func", None)) else "_run"
         inner = getattr(tool, name)
@@ -101,45 +93,31 @@ class ThreadedReplay:
 
         The second value is what a call that was made now returned.
         """
-        begun: Future[bool] = Future()
-        made: Future[Any] = Future()
-        key = self._keys.key(kind, asked)
+        key, attempt = self._keys.key(kind, asked), self._run.turn._attempt
 
-        async def step() -> Any:
-            begun.set_result(True)
-            return await asyncio.wrap_future(made)
+        async def recall() -> Any:
+            return attempt.step_result(key)
 
-        async def whole() -> Any:
-            try:
-                return await self._run.turn.step(key, step)
-            finally:
-                if not begun.done():
-                    begun.set_result(False)
-
-        def make() -> Any:
-            try:
-                value, written = function()
-            except BaseException as error:
-                made.set_exception(error if isinstance(error, Exception) else RuntimeError("ended"))
-                raise
-            made.set_result(remembered(written))
-            return value
-
-        kept, value = self._run.wait_with(whole(), begun, make)
-        return (None, value) if begun.result() else (kept, None if kept else function()[0])
+        recalled = self._run.wait(recall())
+        kept = None if recalled is None else msgspec.json.decode(recalled)
+        if kept is not None:
+            return kept, None
+        value, written = function()
+        if recalled is None:
+            self._run.wait(attempt.keep_result(key, msgspec.json.encode(remembered(written))))
+        return None, value
 
 
-def _written(reply: Any, usage: ModelUsage | None) -> dict[str, Any] | None:
+def _written(reply: Any, ending: str) -> dict[str, Any] | None:
     """Return the reply of a model as JSON, ``None`` if it has no such form."""
-    used = None if usage is None else msgspec.to_builtins(usage)
     if isinstance(reply, str):
-        return {"text": reply, "usage": used}
+        return {"text": reply, "ending": ending}
     if hasattr(reply, "model_dump"):
-        return {"model": reply.model_dump(mode="json"), "usage": used}
+        return {"model": reply.model_dump(mode="json"), "ending": ending}
     if isinstance(reply, list):
         calls = [_call(each) for each in reply]
         if all(calls):
-            return {"calls": calls, "usage": used}
+            return {"calls": calls, "ending": ending}
     return None
 
 
@@ -163,7 +141,6 @@ def _read(kept: dict[str, Any], kind: Any) -> Any:
     return kept["calls"] if "calls" in kept else kept["text"]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> bytes:
     """Return a value as JSON, with the text of what has no such form left out."""
-    encoded = msgspec.json.encode(value, enc_hook=lambda other: type(other).__name__)
-    return msgspec.json.decode(encoded)
+    return msgspec.json.encode(value, enc_hook=lambda other: type(other).__name__)

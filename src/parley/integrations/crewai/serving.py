@@ -11,6 +11,7 @@ from crewai import Crew, Flow
 from crewai.core.providers.human_input import reset_provider, set_provider
 from crewai.events.stream_context import add_stream_sink, reset_stream_sinks
 from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
+from openai import LengthFinishReasonError
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
@@ -76,6 +77,7 @@ def agent(
         description=description or given_description,
         tags=("crewai",),
         input_modes=("text/plain", "application/json", "image/*", "application/pdf", "audio/*"),
+        told=_told,
         **options,
     )
 
@@ -103,8 +105,8 @@ class _Runs:
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
         run = ThreadedRun(turn)
-        replay = ThreadedReplay(run, output)
-        shown = RunEvents(run, output, replay, hidden=self._format is not None)
+        replay = ThreadedReplay(run, output.requests)
+        shown = RunEvents(run, output, hidden=self._format is not None)
         conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
         history = await conversation.earlier(step="conversation")
         said = await input_of(turn, turn.message)
@@ -112,7 +114,7 @@ class _Runs:
             stack.callback(reset_stream_sinks, add_stream_sink(shown))
             stack.callback(reset_provider, set_provider(Feedback(run)))
             hooks = {InterceptionPoint.PRE_TOOL_CALL: [Approvals(run, self._approve)]}
-            stack.enter_context(scoped_hooks(hooks if self._approve else {}))
+            stack.enter_context(scoped_hooks(hooks))
             if self._is_flow:
                 inputs = {**(turn.data or {}), "message": turn.message.text}
                 result = await run_flow(self._thing, run, inputs)
@@ -124,6 +126,8 @@ class _Runs:
         await conversation.add(
             [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
         )
+        if self._is_flow and not output.has_said:
+            await output.text("The flow has ended without a result.")
         return None
 
     async def _agent(
@@ -173,19 +177,15 @@ class _Runs:
 
     async def _finish(self, result: Any, output: RunOutput, shown: RunEvents) -> str:
         """Show a result, and return its text."""
-        value = getattr(result, "pydantic", None)
-        if value is None:
-            value = getattr(result, "json_dict", None)
+        value = getattr(result, "pydantic", None) or getattr(result, "json_dict", None)
         if value is None and not hasattr(result, "raw") and not isinstance(result, str):
             value = result
         text = str(getattr(result, "raw", result if isinstance(result, str) else ""))
         if value is not None:
-            schema = None
-            if hasattr(value, "model_dump"):
-                schema = type(value).model_json_schema()
-                value = value.model_dump(mode="json")
-            elif hasattr(self._format, "model_json_schema"):
-                schema = self._format.model_json_schema()
+            is_model = hasattr(value, "model_dump")
+            kind = type(value) if is_model else self._format
+            schema = getattr(kind, "model_json_schema", lambda: None)()
+            value = value.model_dump(mode="json") if is_model else value
             await output.data(value, schema=schema)
         else:
             await shown.finish(text)
@@ -206,6 +206,14 @@ def files_of(said: list[str | InputFile]) -> dict[str, Any]:
         source = FileBytes(data=each.content, filename=each.filename or None)
         found[name if name not in found else f"{name}_{number}"] = File(source=source)
     return found
+
+
+def _told(error: Exception) -> str:
+    """Return what a caller may know of an error of the framework."""
+    if isinstance(error, LengthFinishReasonError):
+        return "The language model's reply reached its longest length, and has no whole value."
+    is_empty = "Invalid response from LLM call - None or empty" in str(error)
+    return "The language model answered with nothing." if is_empty else ""
 
 
 def _described(thing: Any) -> tuple[str, str]:

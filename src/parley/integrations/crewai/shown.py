@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from parley.integrations.crewai.replay import ThreadedReplay
-from parley.integrations.crewai.threaded_run import ThreadedRun
+from parley.integrations.crewai.replies import ENDED
+from parley.integrations.crewai.threaded_run import Show, ThreadedRun
+from parley.llm.model_requests import CONTENT_FILTER, LENGTH
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
@@ -17,13 +17,11 @@ MAX_NAME = 120
 class RunEvents:
     """Shows the events of a run, which come from its threads: a sink of the framework's streams."""
 
-    def __init__(
-        self, run: ThreadedRun, output: RunOutput, replay: ThreadedReplay, *, hidden: bool
-    ) -> None:
+    def __init__(self, run: ThreadedRun, output: RunOutput, *, hidden: bool) -> None:
         self.said = ""
         self._run = run
         self._output = output
-        self._replay = replay
+        self._requests = output.requests
         self._hidden = hidden
 
     def __call__(self, source: Any, event: Any) -> None:
@@ -36,7 +34,7 @@ class RunEvents:
 
     async def finish(self, text: str) -> None:
         """Show the text of the result, if it is not what was streamed."""
-        if self._hidden or not text or self.said.strip() == text.strip():
+        if not text or self.said.strip() == text.strip():
             return
         await self._output.new_message()
         await self._output.text(text)
@@ -46,10 +44,11 @@ class RunEvents:
         self.said = ""
         await self._output.new_message()
 
-    def _llm_call_started(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _llm_call_started(self, event: Any) -> Show:
+        ENDED.set(self._replied)
         return self.new_message
 
-    def _llm_stream_chunk(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    def _llm_stream_chunk(self, event: Any) -> Show | None:
         if self._hidden or event.tool_call is not None or not event.chunk:
             return None
 
@@ -59,47 +58,53 @@ class RunEvents:
 
         return text
 
-    def _llm_thinking_chunk(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _llm_thinking_chunk(self, event: Any) -> Show:
         return lambda: self._output.thinking(event.chunk)
 
     def _llm_call_completed(self, event: Any) -> None:
-        usage = usage_of(event.usage or {})
-        self._replay.newest_usage = usage
-        self._output.used(usage)
+        if ENDED.get() is not None:  # a model that calls tools itself has several events
+            self._replied(event.usage, event.finish_reason, is_empty=not event.response)
 
-    def _tool_usage_started(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _replied(
+        self, used: Any, ending: str | None, refusal: str = "", *, is_empty: bool = False
+    ) -> None:
+        """Count a request, in a thread. A reply that was cut to nothing ends the task."""
+        ENDED.set(None)
+        used = dict(used or {})
+        usage = ModelUsage(
+            input_tokens=used.get("prompt_tokens") or used.get("input_tokens") or 0,
+            output_tokens=used.get("completion_tokens") or used.get("output_tokens") or 0,
+        )
+
+        async def replied() -> None:
+            self._requests.replied(usage, ending=ending, refusal=refusal)
+            if is_empty and self._requests.ending in (LENGTH, CONTENT_FILTER):
+                self._requests.check_said()  # the framework fails without the reason
+
+        self._run.wait(replied())
+
+    def _tool_usage_started(self, event: Any) -> Show:
         async def called() -> None:
             self.said = ""
             await self._output.tool_called(event.tool_name, event.tool_args)
 
         return called
 
-    def _tool_usage_finished(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _tool_usage_finished(self, event: Any) -> Show:
         return lambda: self._output.tool_returned(event.tool_name, event.output)
 
-    def _tool_usage_error(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _tool_usage_error(self, event: Any) -> Show:
         return lambda: self._output.tool_returned(event.tool_name, str(event.error), is_error=True)
 
-    def _task_started(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _task_started(self, event: Any) -> Show:
         name = event.task_name or "task"
         return lambda: self._output.step(name[:MAX_NAME])
 
-    def _agent_execution_started(self, event: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _agent_execution_started(self, event: Any) -> Show:
         role = event.agent.role.strip()
-        return lambda: self._output.step(role[:MAX_NAME])
+        return lambda: self._output.step(role)
 
-    def _method_execution_started(
-        self, event: Any
-    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    def _method_execution_started(self, event: Any) -> Show | None:
         if event.flow_name in ("AgentExecutor", "StepExecutor"):
             return None
         return lambda: self._output.step(str(event.method_name))
-
-
-def usage_of(details: Any) -> ModelUsage:
-    """Return the usage of one request to a model."""
-    return ModelUsage(
-        input_tokens=int(details.get("prompt_tokens") or details.get("input_tokens") or 0),
-        output_tokens=int(details.get("completion_tokens") or details.get("output_tokens") or 0),
-        requests=1,
-    )

@@ -14,6 +14,9 @@ from parley.agent.turn import Turn
 
 R = TypeVar("R")
 
+Show = Callable[[], Coroutine[Any, Any, None]]
+"""Makes what the event loop awaits to show something."""
+
 
 class ThreadStopped(BaseException):
     """The turn has ended or waits, so its thread ends too. No handler of ``Exception`` stops it."""
@@ -30,7 +33,7 @@ class ThreadedRun:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self._loop = asyncio.get_running_loop()
-        self._shown: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
+        self._shown: asyncio.Queue[Show | None] = asyncio.Queue()
         self._lock = threading.Lock()
         self._waits: set[Future[Any]] = set()
         self._is_stopped = False
@@ -72,13 +75,15 @@ class ThreadedRun:
             while (show := await self._shown.get()) is not None:
                 await show()
                 self._shown.task_done()
+            self._shown.task_done()
             return await done
         finally:
             self._stop()
 
-    def show(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def show(self, make: Show) -> None:
         """Have the event loop await what ``make`` returns, after all that was shown before."""
-        self._check()
+        if self._is_stopped:
+            raise ThreadStopped
         self._loop.call_soon_threadsafe(self._shown.put_nowait, make)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -86,33 +91,7 @@ class ThreadedRun:
 
         Call it in a thread of the run. Raises ``ThreadStopped`` when the turn ends meanwhile.
         """
-        return self._await(self._submit(coroutine))
 
-    def wait_with(
-        self, coroutine: Coroutine[Any, Any, R], begun: Future[bool], make: Callable[[], Any]
-    ) -> tuple[R, Any]:
-        """Like ``wait``, but call ``make`` in this thread meanwhile if ``begun`` becomes true.
-
-        Returns the result of the coroutine, and what ``make`` returned. ``make`` tells the
-        coroutine by itself how it ended; what it raises is raised here.
-        """
-        future = self._submit(coroutine)
-
-        def over(_: Future[R]) -> None:
-            if not begun.done():
-                begun.set_result(False)
-
-        future.add_done_callback(over)
-        value = None
-        if begun.result():
-            try:
-                value = make()
-            except BaseException:
-                future.cancel()
-                raise
-        return self._await(future), value
-
-    def _submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
         async def after_output() -> R:
             await self._shown.join()
             return await coroutine
@@ -123,9 +102,6 @@ class ThreadedRun:
                 raise ThreadStopped
             future = asyncio.run_coroutine_threadsafe(after_output(), self._loop)
             self._waits.add(future)
-        return future
-
-    def _await(self, future: Future[R]) -> R:
         try:
             return future.result()
         except CancelledError:
@@ -139,10 +115,6 @@ class ThreadedRun:
             waits = list(self._waits)
         for future in waits:
             future.cancel()
-
-    def _check(self) -> None:
-        if self._is_stopped:
-            raise ThreadStopped
 
 
 _RUN: ContextVar[ThreadedRun | None] = ContextVar("parley_crewai_run", default=None)
