@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from parley import TaskState
+from parley import Part, TaskState
 from parley.extensions.spent import spent_on
+from parley.model.errors import ContentTypeNotSupportedError
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["crewai"], indirect=True)]
@@ -122,3 +123,25 @@ async def test_the_agents_that_a_flow_makes_have_their_usage(served):
     assert task.text == "You said: good morning"
     assert nothing.text == "The flow has ended without a result."
     assert spent_on(task).tokens + spent_on(nothing).tokens == used[0]
+
+
+async def test_a_card_offers_the_files_that_what_is_installed_and_the_model_can_take(served):
+    texts = {"text/plain", "text/*", "application/json", "application/xml", "application/yaml"}
+    for name, others in (("agent", {"image/*"}), ("structured", {"image/*"}), ("bare", set())):
+        async with agent_of(served, name) as remote:
+            assert set(remote.card.skills[0].input_modes) == texts | others
+    async with agent_of(served, "blind") as remote:
+        assert set(remote.card.skills[0].input_modes) == texts
+        with pytest.raises(ContentTypeNotSupportedError, match="image/png"):
+            await remote.send(["look at this", Part(raw=b"\x89PNG", media_type="image/png")])
+
+
+@pytest.mark.parametrize("name", ["agent", "bare", "team"])
+async def test_text_files_are_read_as_text_and_others_are_rejected_with_the_reason(served, name):
+    notes = Part(raw=b"my name is Ada", media_type="text/csv", filename="notes.csv")
+    async with agent_of(served, name) as remote:
+        task = completed(await remote.send(["recall what was said", notes]))
+        refused = await remote.send(["look at this", Part(raw=b"\x00\x01", filename="x.bin")])
+    assert task.text == "my name is Ada"
+    assert refused.state is TaskState.REJECTED
+    assert "takes no file of the type application/octet-stream" in why(refused)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from unittest import mock
 
 sys.path.pop(0)  # this folder has a file of the framework's name
 sys.path.append(os.path.dirname(__file__))
@@ -107,6 +108,10 @@ class Calendar(Flow[Diary]):
         return ", ".join(self.state.days)
 
 
+reader = LLM(model="openai/gpt-3.5-turbo", base_url=MODEL_URL, api_key="none")
+blind = Agent(role="blind", goal="Read", backstory="Reads", llm=reader)
+with mock.patch("parley.integrations.crewai.serving.crewai_files", None):  # as if not installed
+    bare = crewai.agent(person("bare"))
 plain = parley.Agent("Plain", description="Uses a tool in two runs of its own, without the adapter")
 
 
@@ -137,6 +142,8 @@ serve(
         ),
         "flow": crewai.agent(Letters),
         "typed": crewai.agent(person("typed"), response_format=Weather),
+        "bare": bare,
+        "blind": crewai.agent(blind),
         "team": crewai.agent(Team),
         "calendar": crewai.agent(Calendar),
         "plain": plain,

@@ -94,7 +94,7 @@ class Approvals:
             return None
         key = self._keys.key("approve", name)
         asked = approval(self._run.turn, context.tool_name, dict(context.tool_input), key=key)
-        return None if self._run.wait(asked).is_approved else False
+        return self._run.wait(asked).is_approved
 
 
 def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:

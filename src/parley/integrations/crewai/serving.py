@@ -15,6 +15,7 @@ from openai import LengthFinishReasonError
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.engine.content import accepts
 from parley.integrations.answers import text_in
 from parley.integrations.conversations import ContextConversation
 from parley.integrations.crewai.flows import run_flow
@@ -25,6 +26,14 @@ from parley.integrations.crewai.threaded_run import ThreadedRun
 from parley.integrations.message_files import InputFile, input_of
 from parley.integrations.serving import framework_agent
 from parley.llm.run_output import RunOutput
+
+try:
+    import crewai_files
+except ImportError:
+    crewai_files = None
+
+TEXTS = ("text/plain", "text/*", "application/json", "application/xml", "application/yaml")
+"""The media types of what is read as text."""
 
 CONVERSATION = "crewai.messages"
 """The key of the messages of a context."""
@@ -63,20 +72,20 @@ def agent(
             f"{type(thing).__name__}() has the state of one run, and many callers would share it; "
             f"give its class: agent({type(thing).__name__})"
         )
-    is_flow = isinstance(thing, type) and issubclass(thing, Flow)
-    if not is_flow and not isinstance(thing, Crew | CrewAgent):
+    is_class = isinstance(thing, type)
+    if not (issubclass(thing, Flow) if is_class else isinstance(thing, Crew | CrewAgent)):
         raise TypeError(
             f"{type(thing).__name__} is no part of CrewAI that can be served: give a Crew, an "
             "Agent, or a class of Flow"
         )
-    runs = _Runs(thing, approve, response_format, max_messages, is_flow=is_flow)
+    runs = _Runs(thing, approve, response_format, max_messages)
     given_name, given_description = _described(thing)
     return framework_agent(
         runs,
         name=name or given_name,
         description=description or given_description,
         tags=("crewai",),
-        input_modes=("text/plain", "application/json", "image/*", "application/pdf", "audio/*"),
+        input_modes=runs.input_modes,
         told=_told,
         **options,
     )
@@ -86,22 +95,18 @@ class _Runs:
     """Runs a crew, an agent or a flow for a turn."""
 
     def __init__(
-        self,
-        thing: Any,
-        approve: Collection[str],
-        response_format: Any,
-        max_messages: int,
-        *,
-        is_flow: bool,
+        self, thing: Any, approve: Collection[str], response_format: Any, max_messages: int
     ) -> None:
         self._thing = thing
         self._approve = approve
         self._max_messages = max_messages
-        self._is_flow = is_flow
+        self._is_flow = isinstance(thing, type)
         self._format = response_format
         if isinstance(thing, Crew) and thing.tasks:
             last = thing.tasks[-1]
             self._format = last.output_pydantic or last.output_json
+        agents = [] if self._is_flow else getattr(thing, "agents", [thing])
+        self.input_modes = (*TEXTS, *_file_types(agents))
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
         run = ThreadedRun(turn)
@@ -110,18 +115,29 @@ class _Runs:
         conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
         history = await conversation.earlier(step="conversation")
         said = await input_of(turn, turn.message)
+        given = [each for each in said if isinstance(each, str)]
+        read = [each.text for each in said if isinstance(each, InputFile) and each.text]
+        words = "\n".join(each for each in (turn.message.text, *read) if each)
+        files = self._files(turn, said)
         with ExitStack() as stack:  # what the thread's copy of the context has
             stack.callback(reset_stream_sinks, add_stream_sink(shown))
             stack.callback(reset_provider, set_provider(Feedback(run)))
             hooks = {InterceptionPoint.PRE_TOOL_CALL: [Approvals(run, self._approve)]}
             stack.enter_context(scoped_hooks(hooks))
             if self._is_flow:
-                inputs = {**(turn.data or {}), "message": turn.message.text}
+                inputs = {**_data_of(turn), "message": words}
                 result = await run_flow(self._thing, run, inputs)
             elif isinstance(self._thing, Crew):
-                result = await self._crew(run, replay, history, said)
+                inputs = await self._inputs(turn, history, words, given)
+                crew = self._prepared(replay)
+                result = await run.run(lambda: crew.kickoff(inputs, files))
             else:
-                result = await self._agent(run, replay, history, said)
+                one = self._thing.copy()
+                replay.prepare(one)
+                messages = [*history, {"role": "user", "content": "\n".join([*given, *read])}]
+                result = await run.run(
+                    lambda: one.kickoff(messages, self._format, input_files=files)
+                )
         text = await self._finish(result, output, shown)
         await conversation.add(
             [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
@@ -130,50 +146,49 @@ class _Runs:
             await output.text("The flow has ended without a result.")
         return None
 
-    async def _agent(
-        self,
-        run: ThreadedRun,
-        replay: ThreadedReplay,
-        history: list[Any],
-        said: list[str | InputFile],
-    ) -> Any:
-        copied = self._thing.copy()
-        replay.prepare(copied)
-        text = "\n".join(each for each in said if isinstance(each, str))
-        messages = [*history, {"role": "user", "content": text}]
-        files = files_of(said)
-        return await run.run(
-            lambda: copied.kickoff(messages, self._format, input_files=files or None)
-        )
-
-    async def _crew(
-        self,
-        run: ThreadedRun,
-        replay: ThreadedReplay,
-        history: list[Any],
-        said: list[str | InputFile],
-    ) -> Any:
+    def _prepared(self, replay: ThreadedReplay) -> Any:
+        """Return a copy of the crew for this turn."""
         crew = self._thing.copy()
         for each in (*crew.agents, *([crew.manager_agent] if crew.manager_agent else [])):
             replay.prepare(each)
         if hasattr(crew.manager_llm, "call"):
             crew.manager_llm = replay.model(crew.manager_llm)
-        turn = run.turn
-        wanted = sorted(crew.fetch_inputs())
-        inputs = dict(turn.data) if isinstance(turn.data, dict) else {}
+        return crew
+
+    async def _inputs(
+        self, turn: Turn, history: list[Any], words: str, given: list[str]
+    ) -> dict[str, Any]:
+        """Return the inputs of the crew: of the message, and what its caller is asked for."""
+        wanted, inputs = sorted(self._thing.fetch_inputs()), _data_of(turn)
         if "history" in wanted:
             lines = [f"{each['role']}: {each['content']}" for each in history]
             inputs.setdefault("history", "\n".join(lines))
-        text = turn.message.text or "\n".join(each for each in said if isinstance(each, str))
-        inputs.setdefault("message", text)
+        inputs.setdefault("message", words or "\n".join(given))
         missing = [each for each in wanted if each not in inputs]
-        if len(missing) == 1 and "message" not in wanted and turn.message.text:
-            inputs[missing.pop()] = text
+        if len(missing) == 1 and "message" not in wanted and words:
+            inputs[missing.pop()] = words
         for each in missing:
             question = f"What is the {each.replace('_', ' ')}?"
             inputs[each] = text_in(await turn.ask(question, key=f"input:{each}"))
-        files = files_of(said)
-        return await run.run(lambda: crew.kickoff(inputs, files or None))
+        return inputs
+
+    def _files(self, turn: Turn, said: list[str | InputFile]) -> dict[str, Any] | None:
+        """Return the files of a message as the framework's, by their names without suffix.
+
+        Those that the models do not take reject the task: the framework would leave them out.
+        """
+        found: dict[str, Any] = {}
+        files = [each for each in said if isinstance(each, InputFile) and each.text is None]
+        for number, each in enumerate(files, 1):
+            if not accepts(self.input_modes, each.media_type):
+                turn.reject(
+                    f"This agent takes no file of the type {each.media_type}. "
+                    f"It takes {', '.join(self.input_modes)}."
+                )
+            name = each.filename.partition(".")[0] or f"file_{number}"
+            source = crewai_files.FileBytes(data=each.content, filename=each.filename or None)
+            found[f"{name}_{number}" if name in found else name] = crewai_files.File(source=source)
+        return found or None
 
     async def _finish(self, result: Any, output: RunOutput, shown: RunEvents) -> str:
         """Show a result, and return its text."""
@@ -192,20 +207,20 @@ class _Runs:
         return text
 
 
-def files_of(said: list[str | InputFile]) -> dict[str, Any]:
-    """Return the files of a message as the framework's, by their names without suffix."""
-    found: dict[str, Any] = {}
-    files = [each for each in said if isinstance(each, InputFile)]
-    if not files:
-        return found
-    from crewai_files import File
-    from crewai_files.core.sources import FileBytes
+def _data_of(turn: Turn) -> dict[str, Any]:
+    return dict(turn.data) if isinstance(turn.data, dict) else {}
 
-    for number, each in enumerate(files, 1):
-        name = each.filename.partition(".")[0] or f"file_{number}"
-        source = FileBytes(data=each.content, filename=each.filename or None)
-        found[name if name not in found else f"{name}_{number}"] = File(source=source)
-    return found
+
+def _file_types(agents: list[Any]) -> list[str]:
+    """Return the media types of files that the models of all these agents take."""
+    taken = [
+        crewai_files.get_supported_content_types(llm.provider, getattr(llm, "api", None))
+        if getattr(llm, "supports_multimodal", bool)()
+        else ()
+        for llm in (each.llm for each in agents if crewai_files is not None)
+    ]
+    types = set.intersection(*map(set, taken or [()])) - {"text/"}
+    return sorted(f"{each}*" if each.endswith("/") else each for each in types)
 
 
 def _told(error: Exception) -> str:

@@ -26,17 +26,15 @@ class RunEvents:
 
     def __call__(self, source: Any, event: Any) -> None:
         """Show an event, in the order in which events come."""
-        show = getattr(self, f"_{event.type}", None)
-        if show is not None:
-            made = show(event)
-            if made is not None:
-                self._run.show(made)
+        made = getattr(self, f"_{event.type}", lambda _: None)(event)
+        if made is not None:
+            self._run.show(made)
 
     async def finish(self, text: str) -> None:
         """Show the text of the result, if it is not what was streamed."""
         if not text or self.said.strip() == text.strip():
             return
-        await self._output.new_message()
+        await self.new_message()
         await self._output.text(text)
 
     async def new_message(self) -> None:
