@@ -12,9 +12,10 @@ import parley
 from parley import Part, TaskState, TaskStatusUpdateEvent
 from parley.client.auth import ApiKey
 from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.spent import spent_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in
 
 KEPT_TASKS = 20
 """Of how many tasks a thread keeps its newest checkpoint."""
@@ -43,6 +44,39 @@ def saver(request: pytest.FixtureRequest) -> str:
 def statuses_in(events) -> list[str]:
     updates = [event for event in events if isinstance(event, TaskStatusUpdateEvent)]
     return [each.status.message.text for each in updates if each.status.message is not None]
+
+
+@pytest.mark.parametrize("name", ["heard", "heard-by-manager"])
+async def test_requests_in_threads_are_counted_beside_the_users_callbacks(served, name: str):
+    with counted(served) as used:
+        async with agent_of(served, name) as remote:
+            task = completed(await remote.send("add 2 and 3"))
+    assert spent_on(task).tokens == used[0]
+    assert served.notes("begin") == ["heard", "heard"]
+
+
+async def test_a_reply_that_broke_off_is_in_no_checkpoint(served: FrameworkServer):
+    served.script.broken = 0
+    async with agent_of(served, "heard") as remote:
+        completed(await remote.send("break off once"))
+    (asked,) = served.model.requests[-1].messages
+    assert asked["role"] == "user"
+
+
+async def test_a_model_that_names_no_finish_reason_has_not_broken_off(served: FrameworkServer):
+    async with agent_of(served, "mumbling") as remote:
+        assert completed(await remote.send("hello")).text == "I am no model."
+
+
+async def test_a_graph_that_may_return_nothing_says_so(served: FrameworkServer):
+    async with agent_of(served, "silent") as remote:
+        task = completed(await remote.send("hello"))
+    assert task.text == "The graph ended without a result."
+
+
+async def test_a_node_that_is_an_agent_is_no_request_to_a_model(served: FrameworkServer):
+    async with agent_of(served, "pipeline") as remote:
+        assert spent_on(completed(await remote.send("birds"))).tokens == 0
 
 
 async def test_the_card_is_made_of_the_graph(served: FrameworkServer):

@@ -27,6 +27,8 @@ from typing import Annotated
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -376,6 +378,31 @@ greeter.add_edge(START, "greet")
 unkept = greeter.compile(checkpointer=False)
 
 
+# -- the user's own callbacks, and a model that says no finish reason ------------------------------
+
+
+class Heard(BaseCallbackHandler):
+    def on_llm_end(self, response: object, **options: object) -> None:
+        note("begin", "heard")
+
+
+heard = textbook.compile(checkpointer=InMemorySaver())
+
+
+def mumble(state: MessagesState) -> dict:
+    return {"messages": [FakeListChatModel(responses=["I am no model."]).invoke("")]}
+
+
+mumbling = StateGraph(MessagesState).add_node(mumble).add_edge(START, "mumble")
+
+
+def think(state: MessagesState) -> None:
+    model.with_config(tags=["nostream"]).invoke("hello")
+
+
+silent = StateGraph(MessagesState).add_node(think).add_edge(START, "think")
+
+
 # -- callers ---------------------------------------------------------------------------------------
 
 
@@ -480,6 +507,14 @@ def served() -> dict[str, Agent]:
             unkept, name="Unkept", context=lambda turn: {"greeting": turn.message.text}
         ),
         "calling": langgraph.agent(calling, name="Calling"),
+        "heard": langgraph.agent(heard, name="Heard", config={"callbacks": [Heard()]}),
+        "heard-by-manager": langgraph.agent(
+            heard,
+            name="Heard too",
+            config=lambda turn: {"callbacks": AsyncCallbackManager([], [Heard()])},
+        ),
+        "mumbling": langgraph.agent(mumbling, name="Mumbling"),
+        "silent": langgraph.agent(silent, name="Silent"),
         "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),
         "open": langgraph.agent(shared, name="Open"),
         "saved": langgraph.agent(saved),

@@ -23,6 +23,7 @@ from parley.client.remote_agent import RemoteAgent
 from parley.host.connecting import connect
 from parley.integrations.langgraph.contents import messages_in, text_of
 from parley.integrations.langgraph.exchanges import NodePlace
+from parley.integrations.langgraph.replies import REMOTE
 from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import (
     RemoteQuestion,
@@ -246,7 +247,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         **options: Any,
     ) -> ChatResult:
         text = "".join([each async for each in self.words()])
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+        return ChatResult(generations=[ChatGeneration(message=_said(AIMessage, text))])
 
     async def _astream(
         self,
@@ -255,10 +256,14 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **options: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(message=AIMessageChunk(""))
+        yield ChatGenerationChunk(message=_said(AIMessageChunk, ""))
         async for text in self.words():
             if text:
-                yield ChatGenerationChunk(message=AIMessageChunk(text))
+                yield ChatGenerationChunk(message=_said(AIMessageChunk, text))
+
+
+def _said(kind: Callable[..., Any], text: str) -> Any:
+    return kind(text, response_metadata={"model_provider": REMOTE})
 
 
 def _newest(state: Any) -> Any:

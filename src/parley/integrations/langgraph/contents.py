@@ -10,7 +10,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 
 from parley.agent.turn import Turn
 from parley.integrations.message_files import InputFile, input_of, part_of_data_url
-from parley.llm.model_usage import ModelUsage
 from parley.model.parts import Message, Part
 
 KINDS = ("image", "audio", "video")
@@ -59,18 +58,6 @@ def thinking_of(message: BaseMessage) -> str:
         if isinstance(block, dict) and block.get("type") in ("reasoning", "thinking"):
             found += str(block.get("reasoning") or block.get("thinking") or "")
     return found
-
-
-def usage_of(message: BaseMessage) -> ModelUsage | None:
-    """Return the tokens that a message of a model says it has cost."""
-    said = getattr(message, "usage_metadata", None)
-    if not said:
-        return None
-    return ModelUsage(
-        input_tokens=said.get("input_tokens", 0),
-        output_tokens=said.get("output_tokens", 0),
-        requests=1,
-    )
 
 
 def files_in(message: BaseMessage) -> list[Part]:

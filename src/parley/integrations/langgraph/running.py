@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.errors import GraphRecursionError, is_invalid_resume
+from langgraph.errors import is_invalid_resume
 from langgraph.graph import StateGraph
 from langgraph.types import Command
 from pydantic import ValidationError
@@ -25,6 +25,7 @@ from parley.integrations.langgraph.questions import (
     question_of,
     resume_value,
 )
+from parley.integrations.langgraph.replies import ending_of, with_replies
 from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context
 from parley.integrations.langgraph.showing import STREAM_MODES, Shown
 from parley.integrations.langgraph.sync_savers import SaverInThreads, blocks
@@ -69,14 +70,17 @@ class ServedGraph:
         self._durability = durability
         self._locks = ThreadLocks()
 
-    async def run(self, turn: Turn, output: RunOutput) -> None:
-        """Run the graph for a turn, from where its task stands."""
+    async def run(self, turn: Turn, output: RunOutput) -> str | None:
+        """Run the graph for a turn, from where its task stands.
+
+        Returns a sentence for a graph that has nothing to show.
+        """
         if self.checkpoints is not None:
             self.checkpoints.attach()
         config = self._config(turn) if callable(self._config) else self._config
-        thread = GraphThread(self.graph, turn, config or {})
+        thread = GraphThread(self.graph, turn, with_replies(config or {}, output.requests))
         async with self._locks.of(thread.name):
-            await ThreadRun(self, thread, turn, output).run()
+            return await ThreadRun(self, thread, turn, output).run()
 
     def events(
         self, given: Any, config: dict[str, Any], turn: Turn, *modes: str
@@ -161,7 +165,7 @@ class ThreadRun:
         self._refused: dict[str, str] = {}
         self._times: dict[str, int] = {}
 
-    async def run(self) -> None:
+    async def run(self) -> str | None:
         """Give the graph what it has not had, ask what it asks, and show what it returns."""
         if not self._served.keeps_state:
             given = await self._served.input_of(self._turn)
@@ -178,8 +182,9 @@ class ThreadRun:
             state, is_newest = await self._thread.place()
         if state is None:
             raise RuntimeError("the checkpointer of the graph lost the state of its thread")
-        await self._finish(state.values)
+        said = await self._finish(state.values)
         await self._end(state)
+        return said
 
     async def _end(self, state: Snapshot | None) -> None:
         """Let other tasks of the thread begin from where this one has ended."""
@@ -198,8 +203,6 @@ class ThreadRun:
             async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
                 async for _, mode, data in events:
                     await self._shown.event(mode, data)
-        except GraphRecursionError:
-            self._turn.fail("The graph takes more steps than it may.")
         except ValidationError as error:
             if not is_invalid_resume(error) or not isinstance(given, Command):
                 raise
@@ -284,25 +287,28 @@ class ThreadRun:
 
     # -- the end -------------------------------------------------------------------------------
 
-    async def _finish(self, values: Any) -> None:
+    async def _finish(self, values: Any) -> str | None:
         """Show what the graph returned: the last word of the model, and structured output."""
-        schemas = self._served.schemas
-        await self._shown.finish(_last_words(values))
+        schemas, reply = self._served.schemas, _last_reply(values)
+        if reply is not None:
+            self._output.requests.end_as(ending_of(reply.response_metadata))
+            await self._shown.finish(text_of(reply))
         result = schemas.result(values)
         if isinstance(result, str) and not schemas.takes_messages:
             await self._shown.finish(result)
         elif result is not msgspec.UNSET and result is not None:
             await self._output.data(result, schema=schemas.result_schema(values))
+        nothing = reply is None and not self._output.has_said
+        return "The graph ended without a result." if nothing else None
 
 
-def _last_words(values: Any) -> str | None:
-    """Return the text of the last message of a state, if a model or a node of the graph said it."""
-    messages = messages_in(values)
-    for message in reversed(messages):
+def _last_reply(values: Any) -> AIMessage | None:
+    """Return the last message of a state, if a model or a node of the graph said it."""
+    for message in reversed(messages_in(values)):
         if isinstance(message, HumanMessage):
             return None
         if isinstance(message, AIMessage) and not message.tool_calls:
-            return text_of(message) or None
+            return message
     return None
 
 

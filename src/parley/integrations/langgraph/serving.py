@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from langgraph.errors import GraphRecursionError
 from langgraph.graph import StateGraph
 
 from parley.agent.agent import Agent
@@ -75,10 +76,18 @@ def agent(
             "function that returns one"
         )
 
-    async def run(turn: Turn, output: RunOutput) -> None:
-        await (served or turn.state).run(turn, output)
+    async def run(turn: Turn, output: RunOutput) -> object:
+        return await (served or turn.state).run(turn, output)
 
-    return framework_agent(run, name=name or DEFAULT_NAME, description=description, **options)
+    return framework_agent(
+        run, name=name or DEFAULT_NAME, description=description, told=_told, **options
+    )
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, GraphRecursionError):
+        return "The graph takes more steps than its recursion_limit allows."
+    return ""
 
 
 def _is_graph(thing: Any) -> bool:

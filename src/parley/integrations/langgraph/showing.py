@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from pydantic_core import to_jsonable_python
 
-from parley.integrations.langgraph.contents import files_in, text_of, thinking_of, usage_of
+from parley.integrations.langgraph.contents import files_in, text_of, thinking_of
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Artifact, Part
 
@@ -118,22 +118,20 @@ class Shown:
         await self._said(whole, is_shown=self._streamed == message_id)
 
     async def _said(self, message: AIMessage, *, is_shown: bool = False) -> None:
-        """Show the rest of a message that is complete: its text, files, usage and calls."""
+        """Show the rest of a message that is complete: its text, files and calls."""
         self._ended.add(message.id or "")
         if is_shown:
             self._streamed = ""
         elif text := text_of(message):
             if self._streamed:  # another one is shown; this one is not the last word
-                return await self._counted(message)
+                return await self._called(message)
             await self._output.new_message()
             await self._output.text(text)
             self.answer = text
         await self._files(message)
-        await self._counted(message)
+        await self._called(message)
 
-    async def _counted(self, message: AIMessage) -> None:
-        if (used := usage_of(message)) is not None:
-            self._output.used(used)
+    async def _called(self, message: AIMessage) -> None:
         for call in message.tool_calls:
             self._names[call["id"] or ""] = call["name"]
             await self._output.tool_called(call["name"], call["args"], call_id=call["id"] or "")
