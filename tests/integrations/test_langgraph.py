@@ -15,7 +15,7 @@ from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.spent import spent_on
 from parley.extensions.typed_questions import question
 from tests.integrations.conftest import FrameworkServer
-from tests.integrations.test_adapters import agent_of, completed, counted, progress_in
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 KEPT_TASKS = 20
 """Of how many tasks a thread keeps its newest checkpoint."""
@@ -121,6 +121,60 @@ async def test_input_that_does_not_fit_the_graphs_schema_is_asked_for(served: Fr
     assert "How many are you?" in task.text or "Who comes along?" in task.text
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "state"),
+    [
+        ("amount", "7", "{'amount': 7}"),
+        ("painted", "red", "{'colour': <Colour.RED: 'red'>}"),
+        ("painted", "{}", "{}"),
+    ],
+)
+async def test_text_fills_the_only_field_that_takes_it(served, name: str, text: str, state: str):
+    async with agent_of(served, name) as remote:
+        task = completed(await remote.send(text))
+    assert seen_in(task) == {"given": state}
+
+
+async def test_an_input_that_text_cannot_fill_is_asked_for_a_few_times(served: FrameworkServer):
+    async with agent_of(served, "painted") as remote:
+        task = await remote.send("blue")
+        for _ in range(3):
+            assert task.text == (
+                "Send data (JSON) with 'colour', 'done'. {} begins with none of them."
+            )
+            assert set(question(task).schema["properties"]) == {"colour", "done"}
+            task = await remote.send("green", task_id=task.id)
+    assert task.state is TaskState.REJECTED
+    assert "'colour', 'done'" in why(task)
+
+
+async def test_text_to_a_node_that_wants_data_is_asked_for_once_more(served, saver: str):
+    async with agent_of(served, saver) as remote:
+        asked = await remote.send("want it")
+        again = await remote.send("yes", task_id=asked.id)
+        assert again.state is TaskState.INPUT_REQUIRED, why(again)
+        assert "it wants data (JSON)" in again.text
+        assert "What is it?" in again.text
+        done = completed(await remote.send({"fact": "A"}, task_id=asked.id))
+        assert seen_in(done) == {"facts": ["A"], "count": 1, "newest": "A"}
+        assert served.notes("begin") == ["want it"] * 3
+        asked = await remote.send("want it", context_id=asked.context_id)
+        for _ in range(2):
+            last = await remote.send("yes", task_id=asked.id)
+    assert last.state is TaskState.FAILED, last.text
+
+
+async def test_the_answers_before_are_kept_when_a_node_fails_with_the_next(served: FrameworkServer):
+    """In a subgraph, and when a reply of the model breaks off between."""
+    served.script.broken = 0
+    async with agent_of(served, "twice") as remote:
+        task = await remote.send("hello")
+        for said, asked in [({"said": "A"}, "Second?"), ("B", "wants data"), ('{"said": "B"}', "")]:
+            task = await remote.send(said, task_id=task.id)
+            assert asked in why(task), (task.state, task.text)
+    assert completed(task).text == "A and B"
+
+
 async def test_a_subgraph_asks_and_earlier_nodes_do_not_run_again(served: FrameworkServer):
     async with agent_of(served, "nested") as remote:
         async with remote.stream("hello") as events:
@@ -162,7 +216,7 @@ async def test_a_breakpoint_asks_whether_to_go_on(served: FrameworkServer, answe
         task = await remote.send("book a room")
         assert "book({'city': 'Oslo'})\nShall I go on with tools?" in task.text
         task = await remote.send("perhaps", task_id=task.id)
-        assert "yes or no" in task.text
+        assert "neither yes nor no" in task.text
         task = completed(await remote.send(answer, task_id=task.id))
     assert served.notes("book") == (["Oslo"] if answer == "yes" else [])
     assert ("did not allow" in task.text) is (answer == "no")

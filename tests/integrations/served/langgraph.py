@@ -20,6 +20,7 @@ import sqlite3
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -163,6 +164,19 @@ outer.add_edge(START, "draft")
 outer.add_edge("draft", "reviewed")
 
 
+def asks_twice(state: MessagesState) -> dict:
+    """Asks for data, and asks the model between."""
+    first = interrupt({"question": "First?"})["said"]
+    model.invoke("break off once")
+    second = interrupt({"question": "Second?"})["said"]
+    return {"messages": [AIMessage(f"{first} and {second}")]}
+
+
+asking_twice = StateGraph(MessagesState).add_node(asks_twice).add_edge(START, "asks_twice")
+twice = StateGraph(MessagesState).add_node("within", asking_twice.compile())
+twice.add_edge(START, "within")
+
+
 # -- a state that tasks at the same time change ----------------------------------------------------
 
 
@@ -182,7 +196,9 @@ def learn(state: FactsState) -> dict:
     """Learns what a message says to add, or else what the caller answers."""
     note("begin", "; ".join(each.text for each in state["messages"]))
     command, _, fact = state["messages"][-1].text.partition(" ")
-    if command != "add":
+    if command == "want":
+        fact = interrupt({"question": "What is it?"})["fact"]
+    elif command != "add":
         fact = interrupt("What is it?")
     said = AIMessage(f"said {fact}")
     return {"facts": [fact], "count": 1, "newest": fact, "messages": [said]}
@@ -403,6 +419,34 @@ def think(state: MessagesState) -> None:
 silent = StateGraph(MessagesState).add_node(think).add_edge(START, "think")
 
 
+# -- states that text fills, or does not -----------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Amount(TypedDict):
+    amount: int
+
+
+class Painted(TypedDict, total=False):
+    colour: Colour
+    done: list[str]
+
+
+class Given(TypedDict):
+    given: str
+
+
+def filled(kind: type) -> StateGraph:
+    def fill(state: dict) -> dict:
+        return {"given": repr(state)}
+
+    graph = StateGraph(Given, input_schema=kind)
+    return graph.add_node(fill, input_schema=kind).add_edge(START, "fill")
+
+
 # -- callers ---------------------------------------------------------------------------------------
 
 
@@ -514,6 +558,9 @@ def served() -> dict[str, Agent]:
             config=lambda turn: {"callbacks": AsyncCallbackManager([], [Heard()])},
         ),
         "mumbling": langgraph.agent(mumbling, name="Mumbling"),
+        "amount": langgraph.agent(filled(Amount), name="Amount"),
+        "painted": langgraph.agent(filled(Painted), name="Painted"),
+        "twice": langgraph.agent(twice, name="Twice"),
         "silent": langgraph.agent(silent, name="Silent"),
         "keyed": langgraph.agent(shared, name="Keyed", security=ApiKey(keys=keys)),
         "open": langgraph.agent(shared, name="Open"),

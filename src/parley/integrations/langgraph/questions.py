@@ -10,7 +10,8 @@ import msgspec
 from pydantic_core import to_jsonable_python
 
 from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE, schema_part
-from parley.integrations.approvals import decision_in
+from parley.integrations.answers import DoesNotFit
+from parley.integrations.approvals import clear_decision_in, decision_in
 from parley.model.parts import Message, Part, Role
 from parley.model.uuid7 import new_id
 
@@ -22,10 +23,6 @@ TEXT_KEYS = ("question", "message", "prompt", "text", "query", "description", "i
 
 MAX_SHOWN = 2000
 """How many characters of arguments a question shows."""
-
-
-class NotUnderstood(Exception):
-    """An answer does not fit its question; the text says what would."""
 
 
 def question_of(value: Any, schema: Mapping[str, Any] | None, problem: str = "") -> Message:
@@ -46,7 +43,7 @@ def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) 
     The approval of tool calls takes yes or no, or the decisions as data. An interrupt with a schema
     takes data, or text that reads as such. Any other takes data as it is, else the text.
 
-    Raises ``NotUnderstood``.
+    Raises ``DoesNotFit``.
     """
     data = _data_of(answer)
     if (requests := _review_requests(value)) is not None:
@@ -62,15 +59,20 @@ def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) 
     return answer.text if data is msgspec.UNSET else data
 
 
+def unfit(value: Any, schema: Mapping[str, Any] | None) -> str:
+    """Return what is said of an answer that the graph could not use."""
+    if schema is not None:
+        return "That does not fit."
+    shape = "" if isinstance(value, str) else f", in answer to {_json(value)}"
+    return f"The graph cannot use this text: it wants data (JSON){shape}."
+
+
 def go_on(answer: Message) -> bool:
     """Return whether the caller lets a graph go on that stopped at a breakpoint.
 
-    Raises ``NotUnderstood``.
+    Raises ``DoesNotFit``.
     """
-    decision = decision_in(answer)
-    if decision is None:
-        raise NotUnderstood("Please answer yes or no.")
-    return decision.is_approved
+    return clear_decision_in(answer).is_approved
 
 
 def _words(value: Any) -> str:
@@ -97,12 +99,15 @@ def _words(value: Any) -> str:
         for key in TEXT_KEYS:
             if isinstance(value.get(key), str) and value[key]:
                 return str(value[key])
-    return json.dumps(value, ensure_ascii=False)
+    return _json(value)
 
 
 def _call(name: str, arguments: Any) -> str:
-    shown = json.dumps(arguments, ensure_ascii=False, default=str)
-    return f"{name}({shown[:MAX_SHOWN]})"
+    return f"{name}({_json(arguments)})"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:MAX_SHOWN]
 
 
 def _data_of(answer: Message) -> Any:
@@ -138,7 +143,7 @@ def _decisions(
     may = [allowed.get(each.get("name")) for each in requests]
     if isinstance(data, list):
         if len(data) != len(requests):
-            raise NotUnderstood(f"There are {len(requests)} calls to decide about, in order.")
+            raise DoesNotFit(f"There are {len(requests)} calls to decide about, in order.")
         return [_checked_decision(*each) for each in zip(may, data, strict=True)]
     return [_decision(each, answer) for each in may]
 
@@ -147,25 +152,25 @@ KINDS = ("approve", "edit", "reject", "respond")
 
 
 def _checked_decision(allowed: Sequence[str] | None, decision: Any) -> Any:
-    """Return a decision that is data. Raises ``NotUnderstood`` for one that cannot be read."""
+    """Return a decision that is data. Raises ``DoesNotFit`` for one that cannot be read."""
     kinds = [each for each in KINDS if allowed is None or each in allowed]
     kind = decision.get("type") if isinstance(decision, Mapping) else None
     if kind not in kinds:
-        raise NotUnderstood(f"A decision is an object; its type is one of {', '.join(kinds)}.")
+        raise DoesNotFit(f"A decision is an object; its type is one of {', '.join(kinds)}.")
     edited = decision.get("edited_action")
     if kind == "edit" and not (
         isinstance(edited, Mapping)
         and isinstance(edited.get("name"), str)
         and isinstance(edited.get("args"), Mapping)
     ):
-        raise NotUnderstood("A decision to edit has an edited_action with a name and args.")
+        raise DoesNotFit("A decision to edit has an edited_action with a name and args.")
     if not isinstance(decision.get("message", ""), str):
-        raise NotUnderstood("The message of a decision is text.")
+        raise DoesNotFit("The message of a decision is text.")
     return decision
 
 
 def _decision(allowed: Sequence[str] | None, answer: Message) -> dict[str, Any]:
-    """Return an answer of words as a decision. Raises ``NotUnderstood``."""
+    """Return an answer of words as a decision. Raises ``DoesNotFit``."""
     decision = decision_in(answer)
     may = set(allowed or ("approve", "reject"))
     if decision is not None and decision.is_approved and "approve" in may:
@@ -175,8 +180,8 @@ def _decision(allowed: Sequence[str] | None, answer: Message) -> dict[str, Any]:
     if "respond" in may and answer.text:
         return {"type": "respond", "message": answer.text}
     if may >= {"approve", "reject"}:
-        raise NotUnderstood("That was neither yes nor no.")
-    raise NotUnderstood(f"The decision is data with one of these types: {', '.join(sorted(may))}.")
+        raise DoesNotFit("That was neither yes nor no.")
+    raise DoesNotFit(f"The decision is data with one of these types: {', '.join(sorted(may))}.")
 
 
 def _allowed_in(schema: Mapping[str, Any] | None) -> list[str] | None:
@@ -210,7 +215,7 @@ def _inbox(action: Mapping[str, Any], answer: Message) -> dict[str, Any]:
         return {"type": "ignore", "args": None}
     if may.get("allow_respond") and answer.text:
         return {"type": "response", "args": answer.text}
-    raise NotUnderstood("Please answer yes or no, or with data.")
+    raise DoesNotFit("Please answer yes or no, or with data.")
 
 
 # -- schemas -----------------------------------------------------------------------------------
@@ -219,7 +224,7 @@ def _inbox(action: Mapping[str, Any], answer: Message) -> dict[str, Any]:
 def _typed(schema: Mapping[str, Any], answer: Message, data: Any) -> Any:
     """Return the value that an answer has for a schema, as far as its text can be read.
 
-    Raises ``NotUnderstood`` for what cannot be of the schema's type. The graph checks the rest.
+    Raises ``DoesNotFit`` for what cannot be of the schema's type. The graph checks the rest.
     """
     kind = schema.get("type")
     found = data
@@ -244,11 +249,11 @@ def _typed(schema: Mapping[str, Any], answer: Message, data: Any) -> Any:
     wanted = types.get(kind, object)
     is_number = kind in ("integer", "number")
     if not isinstance(found, wanted) or (is_number and isinstance(found, bool)):
-        raise NotUnderstood(f"The answer is of the type {kind}.")
+        raise DoesNotFit(f"The answer is of the type {kind}.")
     if "enum" in schema and found not in schema["enum"]:
-        raise NotUnderstood(f"The answer is one of {', '.join(map(str, schema['enum']))}.")
+        raise DoesNotFit(f"The answer is one of {', '.join(map(str, schema['enum']))}.")
     if isinstance(found, dict) and (
         absent := [name for name in schema.get("required", ()) if name not in found]
     ):
-        raise NotUnderstood(f"The answer lacks {', '.join(absent)}.")
+        raise DoesNotFit(f"The answer lacks {', '.join(absent)}.")
     return found

@@ -12,21 +12,14 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import is_invalid_resume
 from langgraph.graph import StateGraph
 from langgraph.types import Command
-from pydantic import ValidationError
 
 from parley.agent.turn import Turn
-from parley.extensions.typed_questions import schema_part
+from parley.integrations.answers import DoesNotFit, ask_until
 from parley.integrations.langgraph.checkpoints import ContextCheckpoints
 from parley.integrations.langgraph.contents import human_message, messages_in, text_of
-from parley.integrations.langgraph.questions import (
-    NotUnderstood,
-    Resume,
-    go_on,
-    question_of,
-    resume_value,
-)
+from parley.integrations.langgraph.questions import Resume, go_on, question_of, resume_value, unfit
 from parley.integrations.langgraph.replies import ending_of, with_replies
-from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context
+from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context, json_in
 from parley.integrations.langgraph.showing import STREAM_MODES, Shown
 from parley.integrations.langgraph.sync_savers import SaverInThreads, blocks
 from parley.integrations.langgraph.threads import (
@@ -35,11 +28,18 @@ from parley.integrations.langgraph.threads import (
     ThreadLocks,
     is_at_breakpoint,
 )
+from parley.integrations.task_values import TaskValue
+from parley.llm.model_failures import model_failure
 from parley.llm.run_output import RunOutput
-from parley.model.parts import Message, Part, Role
-from parley.model.uuid7 import new_id
+from parley.model.parts import Message
 
 Durability = Literal["sync", "async", "exit"]
+
+MAX_ASKED = 3
+"""How often a task asks for an input that fits."""
+
+UNFIT = (TypeError, AttributeError, LookupError, ValueError)
+"""What nodes raise that want data and have text."""
 
 
 class ServedGraph:
@@ -107,26 +107,24 @@ class ServedGraph:
     async def input_of(self, turn: Turn) -> Any:
         """Return the input of a graph for the message that began a task.
 
-        Asks the caller for data that fits, if the message has none.
+        Asks the caller for data that fits, if the message has none, and rejects the task if the
+        answers have none either.
         """
         if self._inputs is not None:
             found = self._inputs(turn)
             return await found if inspect.isawaitable(found) else found
-        schemas = self.schemas
-        if schemas.takes_messages:
+        if self.schemas.takes_messages:
             return await self._conversation(turn)
         message: Message = turn.message
-        number = 0
-        while True:
-            number += 1
+        for number in range(1, MAX_ASKED + 2):
             try:
-                return schemas.checked(_input_in(message, schemas))
-            except ValueError as error:
-                parts = [Part(text=str(error))]
-                if schemas.input is not None:
-                    parts.append(schema_part(schemas.input))
-                asked = Message(message_id=new_id(), role=Role.AGENT, parts=tuple(parts))
+                return self.schemas.input_in(message)
+            except DoesNotFit as error:
+                problem = str(error)
+            if number <= MAX_ASKED:
+                asked = question_of(problem, self.schemas.input)
                 message = await turn.ask(asked, key=f"input:{number}")
+        turn.reject(problem)
 
     async def _conversation(self, turn: Turn) -> dict[str, Any]:
         """Return a message as input of a state with ``messages``.
@@ -142,7 +140,7 @@ class ServedGraph:
                 try:
                     fields |= self.schemas.checked(data)
                     continue
-                except ValueError:
+                except DoesNotFit:
                     pass
             said.append(part)
         if not said:
@@ -162,8 +160,10 @@ class ThreadRun:
         self._turn = turn
         self._output = output
         self._shown = Shown(output)
-        self._refused: dict[str, str] = {}
-        self._times: dict[str, int] = {}
+        self._unfit = TaskValue(turn, "langgraph:unfit")
+        self._noted: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+        self._texts: set[str] = set()
 
     async def run(self) -> str | None:
         """Give the graph what it has not had, ask what it asks, and show what it returns."""
@@ -203,12 +203,27 @@ class ThreadRun:
             async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
                 async for _, mode, data in events:
                     await self._shown.event(mode, data)
-        except ValidationError as error:
-            if not is_invalid_resume(error) or not isinstance(given, Command):
+        except UNFIT as error:
+            if not isinstance(given, Command) or not await self._is_unfit(error, given.resume):
                 raise
-            # Nothing was kept of the answers, so what still waits is asked again.
-            for interrupt_id in given.resume or {}:
-                self._refused[interrupt_id] = "That does not fit."
+
+    async def _is_unfit(self, error: Exception, answers: dict[str, Any]) -> bool:
+        """Note the answers that the graph could not use; return whether they are asked for again.
+
+        LangGraph says if they do not fit their schemas. Other answers are text to nodes that want
+        data: a node fails with it, and with nothing else, and is asked for once more.
+        """
+        unfit = set(answers)
+        if not is_invalid_resume(error):
+            state, _ = await self._thread.place()
+            failed = () if state is None else await self._thread.failed(state)
+            found = [{each.id for each in node.interrupts} & self._texts for node, _ in failed]
+            if model_failure(error) or not found or not all(found):
+                return False
+            unfit = set().union(*found)
+        times = {each: self._asked[each] for each in unfit}
+        await self._unfit.write({**self._noted, **times})
+        return True
 
     async def _without_state(self, given: Any) -> Any:
         config = self._thread.config()
@@ -227,6 +242,10 @@ class ThreadRun:
         """Return what a graph that has not ended goes on with."""
         await self._thread.wait()
         if state.interrupts:
+            if any(each.error for each in state.tasks):
+                await self._thread.take_back_answers(state)
+                self._noted = await self._unfit.read() or {}
+                self._asked = dict(self._noted)
             return Command(resume={each.id: await self._answer(each) for each in state.interrupts})
         graph = self._served.graph
         if nodes := is_at_breakpoint(graph, state):
@@ -235,20 +254,27 @@ class ThreadRun:
 
     async def _answer(self, interrupt: Any) -> Any:
         """Ask what an interrupt asks until the answer fits, and return what to resume with."""
-        schema = interrupt.response_schema
-        problem = self._refused.pop(interrupt.id, "")
+        schema, again = interrupt.response_schema, interrupt.id in self._noted
+        problem = unfit(interrupt.value, schema) if again else ""
         while True:
-            number = self._times.get(interrupt.id, 0) + 1
-            self._times[interrupt.id] = number
+            number = self._asked.get(interrupt.id, 0) + 1
+            self._asked[interrupt.id] = number
             key = f"interrupt:{interrupt.id}" + (f":{number}" if number > 1 else "")
             question = question_of(interrupt.value, schema, problem)
             answer = await self._turn.ask(question, key=key)
             try:
                 if self._served.resume is not None:
                     return self._served.resume(interrupt.value, answer)
-                return resume_value(interrupt.value, schema, answer)
-            except NotUnderstood as error:
+                value = resume_value(interrupt.value, schema, answer)
+            except DoesNotFit as error:
                 problem = str(error)
+                continue
+            if schema is None and isinstance(value, str):
+                if again:
+                    found = json_in(value)
+                    return value if found is None else found
+                self._texts.add(interrupt.id)
+            return value
 
     async def _breakpoint(self, state: Snapshot, nodes: list[str]) -> None:
         """Ask whether the graph may go on from a breakpoint.
@@ -263,18 +289,8 @@ class ThreadRun:
         for call in calls:
             what = f"{call['name']}({call['args']})\n{what}"
         key = f"breakpoint:{state.config['configurable']['checkpoint_id']}"
-        problem, number = "", 0
-        while True:
-            number += 1
-            asked = f"{problem} {what}".strip()
-            answer = await self._turn.ask(asked, key=f"{key}:{number}" if number > 1 else key)
-            try:
-                may = go_on(answer)
-            except NotUnderstood as error:
-                problem = str(error)
-                continue
-            break
-        if may:
+        asks = self._turn, lambda problem: f"{problem} {what}".strip(), go_on
+        if await ask_until(*asks, key=key):
             return
         if not calls or nodes != list(state.next):
             self._turn.reject(f"Stopped before {', '.join(nodes)}, as the caller said.")
@@ -310,23 +326,3 @@ def _last_reply(values: Any) -> AIMessage | None:
         if isinstance(message, AIMessage) and not message.tool_calls:
             return message
     return None
-
-
-def _input_in(message: Message, schemas: GraphSchemas) -> Any:
-    """Return the input that a message has. Raises ``ValueError`` without any."""
-    for part in message.parts:
-        if part.has_data:
-            return part.data
-    text = message.text
-    if schemas.takes_text:
-        return text
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        found = None
-    if isinstance(found, dict) or (found is not None and not schemas.fields):
-        return found
-    if text and (field := schemas.text_field):
-        return {field: text}
-    fields = ", ".join(schemas.fields) or "input"
-    raise ValueError(f"The message has no data; what is needed: {fields}.")

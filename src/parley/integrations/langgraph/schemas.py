@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
+from parley.integrations.answers import DoesNotFit
+from parley.model.parts import Message
+
 UNREADABLE = (PydanticUserError, NameError, TypeError)
 """What pydantic raises for a type that it cannot read; such a type is not checked here."""
 
@@ -52,42 +55,69 @@ class GraphSchemas:
         self._is_state = builder is not None
         self.returns_data = is_declared and (not self._is_state or bool(self._output_fields))
 
-    @property
-    def text_field(self) -> str:
-        """The field that text goes into: the only one of text that is required, or the only one."""
-        properties = (self.input or {}).get("properties", {})
-        texts = [name for name, each in properties.items() if each.get("type") == "string"]
-        required = [name for name in (self.input or {}).get("required", ()) if name in texts]
-        for names in (required, texts):
-            if len(names) == 1:
-                return str(names[0])
-        return ""
-
-    @property
-    def takes_text(self) -> bool:
-        """Whether the whole input is text."""
-        return (self.input or {}).get("type") == "string"
+    def input_in(self, message: Message) -> Any:
+        """Return the input that a message has. Raises ``DoesNotFit`` that says what is wanted."""
+        text = message.text
+        for part in message.parts:
+            if part.has_data:
+                return self.checked(part.data)
+        schema, found = self.input or {}, json_in(text)
+        if schema.get("type") == "string":
+            return self._read(text)
+        if isinstance(found, dict):
+            return self.checked(found)
+        if not self._is_state and not schema.get("properties"):
+            return self._read(text if found is None else found)
+        required = schema.get("required") or list(schema.get("properties", ()))
+        fits = {
+            name: value for name in required if (value := self._of_text(name, text)) is not None
+        }
+        texts = [name for name in fits if schema["properties"][name].get("type") == "string"]
+        if text and len(names := texts or list(fits)) == 1:
+            return self.checked({names[0]: fits[names[0]]})
+        raise DoesNotFit(self._wanted)
 
     def checked(self, data: Any) -> Any:
-        """Return input that the graph takes, made of data. Raises ``ValueError`` that says why."""
+        """Return input that the graph takes, made of data. Raises ``DoesNotFit``."""
         if self._is_state and not isinstance(data, Mapping):
-            raise ValueError("The input is an object.")
-        if self._input is None:
-            return data
-        if self._is_state and (unknown := sorted(set(data) - set(self.fields))):
-            raise ValueError(
+            raise DoesNotFit(f"The input is an object. {self._wanted}")
+        if self._is_state and self._input and (unknown := sorted(set(data) - set(self.fields))):
+            raise DoesNotFit(
                 f"The input has {', '.join(map(repr, unknown))}, which is not taken; it takes "
                 f"{', '.join(map(repr, self.fields))}."
             )
+        self._read(data)
+        return data
+
+    def _read(self, data: Any) -> Any:
+        """Return data as the type of the input. Raises ``DoesNotFit``."""
         try:
-            self._input.validate_python(data)
+            return data if self._input is None else self._input.validate_python(data)
         except ValidationError as error:
             said = "; ".join(
                 f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}"
                 for each in error.errors(include_url=False, include_input=False)
             )
-            raise ValueError(f"The input does not fit: {said}.") from error
-        return data
+            raise DoesNotFit(f"The input does not fit: {said}.") from error
+
+    def _of_text(self, name: str, text: str) -> Any:
+        """Return text as the value of a field, ``None`` if it is no value of that."""
+        assert self._input is not None
+        try:
+            found = self._input.validate_python({name: text})
+        except ValidationError as error:
+            is_own = any(each["loc"][:1] == (name,) for each in error.errors())
+            return None if is_own else text  # others lack
+        return found[name] if isinstance(found, dict) else getattr(found, name, text)
+
+    @property
+    def _wanted(self) -> str:
+        schema = self.input or {}
+        fields = ", ".join(map(repr, schema.get("properties", self.fields)))
+        if not fields:
+            return "Send data (JSON) that fits the schema."
+        begins = "" if schema.get("required") else " {} begins with none of them."
+        return f"Send data (JSON) with {fields}.{begins}"
 
     def result(self, values: Any) -> Any:
         """Return the output of a graph as JSON, without the conversation; ``UNSET`` for none."""
@@ -110,6 +140,14 @@ class GraphSchemas:
                 return _schema(TypeAdapter(kind))
             return None
         return self.output
+
+
+def json_in(text: str) -> Any:
+    """Return the JSON that a text is, ``None`` for other texts."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def default_context(graph: Any) -> Any:

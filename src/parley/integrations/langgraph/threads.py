@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from langgraph.checkpoint.serde.types import RESUME
+from langgraph.types import Interrupt
+
 from parley.agent.turn import Turn
 from parley.integrations.langgraph.checkpoints import TASK, ContextCheckpoints
 from parley.integrations.langgraph.merging import last_update
@@ -129,6 +132,28 @@ class GraphThread:
         found = await self.graph.aget_state(self._config_at(self._base))
         return dict(found.values or {})
 
+    async def take_back_answers(self, state: Snapshot) -> None:
+        """Forget the answers with which nodes have failed: the nodes are given them again."""
+        saver = self.graph.checkpointer
+        for node, config in await self.failed(state):
+            saved = await saver.aget_tuple(config)
+            space = config["configurable"]["checkpoint_ns"]
+            name = f"{space}|{node.name}:{node.id}" if space else f"{node.name}:{node.id}"
+            for task, channel, answers in () if saved is None else saved.pending_writes:
+                if task == node.id and channel == RESUME:
+                    names = [name, *(f"{name}|{n}" for n in range(1, len(answers)))]
+                    ids = [Interrupt.from_ns(None, each).id for each in names]
+                    asked = [ids.index(each.id) for each in node.interrupts if each.id in ids]
+                    if asked:
+                        writes = [(RESUME, answers[: min(asked)])]
+                        await saver.aput_writes(config, writes, node.id)
+
+    async def failed(self, state: Snapshot) -> list[tuple[Any, dict[str, Any]]]:
+        """Return the nodes that have failed, in subgraphs too, and where their checkpoints are."""
+        if not any(each.error for each in state.tasks):
+            return []
+        return _failed(await self.graph.aget_state(state.config, subgraphs=True))
+
     @property
     def _where(self) -> dict[str, Any]:
         return {"configurable": self.config()["configurable"]}
@@ -151,6 +176,14 @@ class GraphThread:
             return None, True
         self._base = found[0].metadata.get(BASE, "")
         return found[0], False
+
+
+def _failed(state: Snapshot) -> list[tuple[Any, dict[str, Any]]]:
+    found = []
+    for each in state.tasks:
+        within = _failed(each.state) if hasattr(each.state, "tasks") else []
+        found += within or ([(each, state.config)] if each.error else [])
+    return found
 
 
 def _id_of(state: Snapshot) -> str:
