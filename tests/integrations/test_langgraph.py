@@ -9,7 +9,7 @@ from uuid import UUID, uuid5
 import pytest
 
 import parley
-from parley import Part, TaskState, TaskStatusUpdateEvent
+from parley import Part, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.client.auth import ApiKey
 from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.spent import spent_on
@@ -44,6 +44,39 @@ def saver(request: pytest.FixtureRequest) -> str:
 def statuses_in(events) -> list[str]:
     updates = [event for event in events if isinstance(event, TaskStatusUpdateEvent)]
     return [each.status.message.text for each in updates if each.status.message is not None]
+
+
+@pytest.mark.parametrize("name", ["structured", "provided"])
+async def test_structured_output_is_no_text_of_the_answer(served: FrameworkServer, name: str):
+    with counted(served) as used:
+        async with agent_of(served, name) as remote, remote.stream("weather in Oslo") as events:
+            seen = [event async for event in events]
+            task = completed(await remote.get(events.task_id))
+    shown = [event.artifact for event in seen if isinstance(event, TaskArtifactUpdateEvent)]
+    assert {each.name for each in shown} == {"result"}
+    assert seen_in(task) == {"city": "Oslo", "celsius": 21.5}
+    assert spent_on(task).tokens == used[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "told"),
+    [
+        ("refuse this", TaskState.REJECTED, "I do not help with that."),
+        ("filter this", TaskState.REJECTED, "content filter"),
+        ("shorten this", TaskState.FAILED, "longest length"),
+    ],
+)
+async def test_structured_output_that_ends_without_its_end_says_why(served, said, state, told):
+    async with agent_of(served, "provided") as remote:
+        task = await remote.send(said)
+    assert (task.state, told in why(task)) == (state, True), why(task)
+
+
+async def test_structured_output_that_broke_off_is_asked_for_again(served: FrameworkServer):
+    served.script.broken = 0
+    async with agent_of(served, "provided") as remote:
+        task = await remote.send("break off once")
+    assert served.script.broken == 2, why(task)
 
 
 @pytest.mark.parametrize("name", ["heard", "heard-by-manager"])

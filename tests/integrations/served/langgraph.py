@@ -28,6 +28,7 @@ from typing import Annotated
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.structured_output import ProviderStrategy
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
@@ -79,6 +80,7 @@ agent = create_agent(
 )
 
 structured = create_agent(model, [], response_format=Weather, name="Weather")
+provided = create_agent(model, [], response_format=ProviderStrategy(Weather), name="Provided")
 
 
 # -- a state that is no conversation ---------------------------------------------------------------
@@ -529,6 +531,7 @@ def served() -> dict[str, Agent]:
     return {
         "agent": langgraph.agent(agent),
         "structured": langgraph.agent(structured),
+        "provided": langgraph.agent(provided),
         "caller": langgraph.agent(caller),
         "unsaved": langgraph.agent(unsaved),
         "trip": langgraph.agent(trip, name="Trip"),

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import merge_configs
 
-from parley.llm.model_requests import ModelRequests
+from parley.llm.model_requests import CONTENT_FILTER, LENGTH, ModelRequests
 from parley.llm.model_usage import ModelUsage
 
 REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
@@ -21,8 +21,15 @@ REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 SAID_BY = ("openai", "anthropic", "google_genai", "bedrock_converse")
 """The providers whose streams say a finish reason at their end: without one they broke off."""
 
+ENDED_EARLY = {"LengthFinishReasonError": LENGTH, "ContentFilterFinishReasonError": CONTENT_FILTER}
+"""What the package openai raises in place of structured output that a finish reason cut short."""
+
 REMOTE = "a2a"
 """The provider of messages that another agent said: they are no replies of a model."""
+
+
+AS_DATA = "parley_as_data"
+"""The metadata of messages that are asked for as structured output, for the graph alone."""
 
 
 class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
@@ -34,9 +41,15 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
     def __init__(self, requests: ModelRequests) -> None:
         self._requests = requests
 
-    def on_chat_model_start(self, *asked: Any, **options: Any) -> None:
-        """See to it that a refusal in the reply is kept."""
+    def on_chat_model_start(
+        self, *asked: Any, metadata: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Mark what is asked for as structured output, and keep a refusal in the reply."""
         keep_refusals()
+        given = {**(options.get("options") or {}), **(options.get("invocation_params") or {})}
+        formats = ("response_format", "ls_structured_output_format")
+        if metadata is not None and any(given.get(each) for each in formats):
+            metadata[AS_DATA] = True  # LangGraph streams the metadata with each piece
 
     def on_llm_end(self, response: LLMResult, **options: Any) -> None:
         """Count the request, unless the reply is of a cache or of another agent."""
@@ -54,6 +67,12 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
             output_tokens=usage.get("output_tokens") or tokens.get("completion_tokens") or 0,
         )
         self._requests.replied(used, ending=ending_of(said), refusal=_refusal_in(message, said))
+
+    def on_llm_error(self, error: BaseException, **options: Any) -> None:
+        """Count structured output that ended too early, and end the task with the reason."""
+        if ending := ENDED_EARLY.get(type(error).__name__):
+            self._requests.replied(None, ending=ending)
+            self._requests.check_said()
 
 
 def with_replies(config: Mapping[str, Any], requests: ModelRequests) -> dict[str, Any]:

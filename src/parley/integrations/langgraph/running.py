@@ -223,6 +223,7 @@ class ThreadRun:
             unfit = set().union(*found)
         times = {each: self._asked[each] for each in unfit}
         await self._unfit.write({**self._noted, **times})
+        self._texts -= unfit
         return True
 
     async def _without_state(self, given: Any) -> Any:
@@ -308,7 +309,8 @@ class ThreadRun:
         schemas, reply = self._served.schemas, _last_reply(values)
         if reply is not None:
             self._output.requests.end_as(ending_of(reply.response_metadata))
-            await self._shown.finish(text_of(reply))
+            is_data = schemas.is_structured(values) and json_in(text_of(reply)) is not None
+            await self._shown.finish(None if is_data else text_of(reply))
         result = schemas.result(values)
         if isinstance(result, str) and not schemas.takes_messages:
             await self._shown.finish(result)

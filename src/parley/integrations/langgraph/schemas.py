@@ -119,9 +119,13 @@ class GraphSchemas:
         begins = "" if schema.get("required") else " {} begins with none of them."
         return f"Send data (JSON) with {fields}.{begins}"
 
+    def is_structured(self, values: Any) -> bool:
+        """Return whether a state has the structured output of LangChain's agents."""
+        return isinstance(values, dict) and values.get(STRUCTURED) is not None
+
     def result(self, values: Any) -> Any:
         """Return the output of a graph as JSON, without the conversation; ``UNSET`` for none."""
-        if isinstance(values, dict) and values.get(STRUCTURED) is not None:
+        if self.is_structured(values):
             return to_jsonable_python(values[STRUCTURED], serialize_unknown=True)
         if not self.returns_data:
             return msgspec.UNSET
@@ -134,7 +138,7 @@ class GraphSchemas:
 
     def result_schema(self, values: Any) -> dict[str, Any] | None:
         """Return the JSON Schema of ``result(values)``."""
-        if isinstance(values, dict) and values.get(STRUCTURED) is not None:
+        if self.is_structured(values):
             kind = type(values[STRUCTURED])
             if _is_model(kind):
                 return _schema(TypeAdapter(kind))

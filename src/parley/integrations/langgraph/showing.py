@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from pydantic_core import to_jsonable_python
 
 from parley.integrations.langgraph.contents import files_in, text_of, thinking_of
+from parley.integrations.langgraph.replies import AS_DATA
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Artifact, Part
 
@@ -22,7 +23,7 @@ class Shown:
     """Shows the events of one run: tokens, tool calls, nodes, and what nodes write.
 
     One message is streamed at a time: the pieces of others that are made beside it wait for its
-    end. ``answer`` is the text that was shown last.
+    end. Structured output is no text. ``answer`` is the text that was shown last.
     """
 
     def __init__(self, output: RunOutput) -> None:
@@ -30,6 +31,7 @@ class Shown:
         self._output = output
         self._made: dict[str, AIMessageChunk] = {}
         self._ended: set[str] = set()
+        self._as_data: set[str] = set()
         self._streamed = ""
         self._nodes: dict[str, str] = {}
         self._names: dict[str, str] = {}
@@ -38,6 +40,8 @@ class Shown:
         """Show one event of ``astream(stream_mode=STREAM_MODES, subgraphs=True)``."""
         if mode == "messages":
             message, metadata = data
+            if metadata.get(AS_DATA):
+                self._as_data.add(message.id or "")
             await self._message(message, str(metadata.get("langgraph_node", "")))
         elif mode == "custom":
             await self._written(data)
@@ -83,7 +87,7 @@ class Shown:
         self._nodes[message_id] = node
         if thought := thinking_of(piece):
             await self._output.thinking(thought)
-        if text := text_of(piece):
+        if text := self._text_of(piece):
             if not self._streamed:
                 await self._begin(message_id)
             if self._streamed == message_id:
@@ -91,6 +95,9 @@ class Shown:
                 await self._output.text(text)
         if piece.chunk_position == "last":
             await self._end(message_id)
+
+    def _text_of(self, message: BaseMessage) -> str:
+        return "" if (message.id or "") in self._as_data else text_of(message)
 
     async def _begin(self, message_id: str) -> None:
         await self._output.new_message()
@@ -122,7 +129,7 @@ class Shown:
         self._ended.add(message.id or "")
         if is_shown:
             self._streamed = ""
-        elif text := text_of(message):
+        elif text := self._text_of(message):
             if self._streamed:  # another one is shown; this one is not the last word
                 return await self._called(message)
             await self._output.new_message()
