@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from uuid import UUID, uuid5
 
 import pytest
@@ -14,8 +15,10 @@ from parley.client.auth import ApiKey
 from parley.extensions.skill_schemas import schemas_on
 from parley.extensions.spent import spent_on
 from parley.extensions.typed_questions import question
+from tests.integrations import test_adapters
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
+from tests.services.postgres import missing
 
 KEPT_TASKS = 20
 """Of how many tasks a thread keeps its newest checkpoint."""
@@ -39,6 +42,25 @@ def saver(request: pytest.FixtureRequest) -> str:
     if "postgres" in request.param:
         request.getfixturevalue("postgres")
     return request.param
+
+
+@pytest.mark.parametrize("saver", SAVERS[1:], indirect=True)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        partial(test_adapters.test_what_needs_approval_asks_the_caller_and_goes_on, answer="no"),
+        test_adapters.test_a_context_is_the_frameworks_thread,
+        test_adapters.test_tasks_at_once_in_one_context_lose_nothing_that_another_said,
+        test_adapters.test_cancel_stops_the_run,
+        test_adapters.test_usage_is_counted_once_over_a_question,
+        test_adapters.test_a_reply_that_broke_off_is_asked_for_again,
+    ],
+    ids=["approval", "memory", "two at once", "cancel", "usage", "cut"],
+)
+async def test_the_contract_holds_with_every_saver(served, saver: str, asked, monkeypatch):
+    name = saver.replace("saved", "agent")
+    monkeypatch.setattr(test_adapters, "agent_of", lambda served: agent_of(served, name))
+    await asked(served)
 
 
 def statuses_in(events) -> list[str]:
@@ -385,18 +407,37 @@ async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer)
     assert texts == {"eve": "You are Eve.", "ada": unknown, "bob": unknown}
 
 
-@pytest.mark.parametrize("saver", [each for each in SAVERS if each != "saved-state"], indirect=True)
-async def test_a_question_outlives_a_kill(served: FrameworkServer, saver: str):
-    """With every saver that is not in memory."""
-    async with agent_of(served, saver) as remote:
-        begun = completed(await remote.send("add zero"))
-        asked = await remote.send("one", context_id=begun.context_id)
-    served.kill()
-    served.start()
-    async with agent_of(served, saver) as remote:
-        completed(await remote.send("A", task_id=asked.id))
-        last = completed(await remote.send("add last", context_id=begun.context_id))
-    assert seen_in(last) == {"facts": ["zero", "A", "last"], "count": 3, "newest": "last"}
+async def test_a_kill_loses_no_question_and_no_result_with_any_saver(served: FrameworkServer):
+    """With the adapter's own checkpoints, and with each saver that is not in memory."""
+    savers = ["sqlite", "async-sqlite"]
+    savers += [] if missing() else ["postgres", "async-postgres"]
+    learners = ["shared-state", *(f"saved-{name}" for name in savers)]
+    asked, running = {}, {}
+    served.script.close()
+    with counted(served) as used:
+        for name in learners:
+            async with agent_of(served, name) as remote:
+                begun = completed(await remote.send("add zero"))
+                asked[name] = await remote.send("one", context_id=begun.context_id)
+        for name in savers:
+            async with agent_of(served, f"agent-{name}") as remote:
+                running[name] = await remote.send(f"crash on {name}", return_immediately=True)
+                served.await_result(f"crash on {name}")
+        served.kill()
+        served.script.open()
+        served.start()
+        for name in learners:
+            async with agent_of(served, name) as remote:
+                completed(await remote.send("A", task_id=asked[name].id))
+                last = completed(await remote.send("add last", context_id=asked[name].context_id))
+            assert seen_in(last) == {"facts": ["zero", "A", "last"], "count": 3, "newest": "last"}
+        done = []
+        for name in savers:
+            async with agent_of(served, f"agent-{name}") as remote:
+                done.append(completed(await remote.wait(running[name].id)))
+    assert {task.text for task in done} == {"The sum is 42."}
+    assert served.notes("add") == ["20+22"] * len(savers)
+    assert sum(spent_on(task).tokens for task in done) == used[0]
 
 
 async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served: FrameworkServer):

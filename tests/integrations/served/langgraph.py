@@ -18,9 +18,11 @@ import operator
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -72,12 +74,14 @@ class Weather(BaseModel):
     celsius: float
 
 
-agent = create_agent(
-    model,
-    [add, book, wait],
-    middleware=[HumanInTheLoopMiddleware(interrupt_on={"book": True})],
-    name="Assistant",
-)
+def assistant(saver: object = None) -> object:
+    """Adds, waits, and books what its caller allows."""
+    asks = HumanInTheLoopMiddleware(interrupt_on={"book": True})
+    tools = [add, book, wait]
+    return create_agent(model, tools, middleware=[asks], name="Assistant", checkpointer=saver)
+
+
+agent = assistant()
 
 structured = create_agent(model, [], response_format=Weather, name="Weather")
 provided = create_agent(model, [], response_format=ProviderStrategy(Weather), name="Provided")
@@ -211,31 +215,49 @@ learning.add_node("learn", learn)
 learning.add_edge(START, "learn")
 
 
-def sqlite() -> SqliteSaver:
-    return SqliteSaver(sqlite3.connect(FILES / "learnt.db", check_same_thread=False))
+def learner(saver: object) -> object:
+    return learning.compile(checkpointer=saver)
 
 
 @asynccontextmanager
-async def async_sqlite():
-    """Learns, and keeps it in a file."""
-    async with AsyncSqliteSaver.from_conn_string(str(FILES / "learnt-too.db")) as saver:
-        yield learning.compile(checkpointer=saver)
+async def async_sqlite(make: Callable[..., object]):
+    """Keeps its threads in a file."""
+    name = str(FILES / f"{make.__name__}-async.db")
+    async with AsyncSqliteSaver.from_conn_string(name) as saver:
+        yield make(saver)
 
 
 @contextmanager
-def postgres():
-    """Learns, and keeps it in a database."""
+def postgres(make: Callable[..., object]):
+    """Keeps its threads in a database."""
     with PostgresSaver.from_conn_string(DATABASE) as saver:
         saver.setup()
-        yield learning.compile(checkpointer=saver)
+        yield make(saver)
 
 
 @asynccontextmanager
-async def async_postgres():
-    """Learns, and keeps it in a database."""
+async def async_postgres(make: Callable[..., object]):
+    """Keeps its threads in a database."""
     async with AsyncPostgresSaver.from_conn_string(DATABASE) as saver:
         await saver.setup()
-        yield learning.compile(checkpointer=saver)
+        yield make(saver)
+
+
+def saved_by(make: Callable[..., object]) -> dict[str, Agent]:
+    """Return a graph with each saver that LangGraph ships."""
+    file = sqlite3.connect(FILES / f"{make.__name__}.db", check_same_thread=False)
+    graphs = {
+        "state": make(InMemorySaver()),
+        "sqlite": make(SqliteSaver(file)),
+        "async-sqlite": partial(async_sqlite, make),
+    }
+    if DATABASE:
+        graphs["postgres"] = partial(postgres, make)
+        graphs["async-postgres"] = partial(async_postgres, make)
+    return {
+        name: langgraph.agent(each, name=f"{make.__name__} on {name}")
+        for name, each in graphs.items()
+    }
 
 
 # -- one agent on two replicas, of which each has its own locks ------------------------------------
@@ -542,13 +564,8 @@ def served() -> dict[str, Agent]:
         "replicas": framework_agent(on_a_replica, name="Replicas"),
         "torn": torn,
         "shared-state": langgraph.agent(learning, name="Learning"),
-        "saved-state": langgraph.agent(
-            learning.compile(checkpointer=InMemorySaver()), name="Learning elsewhere"
-        ),
-        "saved-sqlite": langgraph.agent(
-            learning.compile(checkpointer=sqlite()), name="Learning in a file"
-        ),
-        "saved-async-sqlite": langgraph.agent(async_sqlite),
+        **{f"saved-{name}": each for name, each in saved_by(learner).items()},
+        **{f"agent-{name}": each for name, each in saved_by(assistant).items()},
         "greeter": langgraph.agent(greeter, name="Greeter"),
         "unkept": langgraph.agent(
             unkept, name="Unkept", context=lambda turn: {"greeting": turn.message.text}
@@ -575,8 +592,6 @@ def served() -> dict[str, Agent]:
         "currency": example("currency_langgraph").agent,
         "plain": plain,
         **{path.removeprefix("/"): each for path, each in assistants.items()},
-        **({"saved-postgres": langgraph.agent(postgres)} if DATABASE else {}),
-        **({"saved-async-postgres": langgraph.agent(async_postgres)} if DATABASE else {}),
     }
 
 
