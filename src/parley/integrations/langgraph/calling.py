@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -21,7 +21,7 @@ from parley.agent.tools.tool import ToolResult
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.host.connecting import connect
-from parley.integrations.langgraph.contents import messages_in, text_of
+from parley.integrations.langgraph.contents import file_block, file_in, messages_in, text_of
 from parley.integrations.langgraph.exchanges import NodePlace
 from parley.integrations.langgraph.replies import REMOTE
 from parley.llm.current_turn import current_turn
@@ -269,7 +269,8 @@ def _said(kind: Callable[..., Any], text: str) -> Any:
 def _newest(state: Any) -> Any:
     """Return the newest message of a state that says something, as content of a message."""
     for message in reversed(messages_in(state)):
-        files = [part for block in _blocks(message) if (part := _part(block)) is not None]
+        blocks = message.content if isinstance(message.content, list) else []
+        files = [part for block in blocks if (part := file_in(block)) is not None]
         if text := text_of(message):
             return [text, *files] if files else text
         if files:
@@ -277,35 +278,14 @@ def _newest(state: Any) -> Any:
     raise ValueError("the state has no message to send; say with message= what to send")
 
 
-def _blocks(message: BaseMessage) -> Sequence[Any]:
-    return message.content if isinstance(message.content, list) else []
-
-
-def _part(block: Any) -> Part | None:
-    if not isinstance(block, dict) or not isinstance(content := block.get("base64"), str):
-        return None
-    return Part(
-        raw=base64.b64decode(content),
-        media_type=str(block.get("mime_type") or ""),
-        filename=str(block.get("filename") or ""),
-    )
-
-
 def _answer(result: ToolResult, name: str, message_id: str | None) -> AIMessage:
     """Return an answer as a message: its text, its files as blocks, its data as metadata."""
-    files: list[dict[str, Any]] = []
+    files = []
     for part in result.parts:
-        if part.raw is None:
-            continue
-        kind = part.media_type.partition("/")[0]
-        files.append(
-            {
-                "type": kind if kind in ("image", "audio", "video") else "file",
-                "base64": base64.b64encode(part.raw).decode(),
-                "mime_type": part.media_type or "application/octet-stream",
-                "filename": part.filename,
-            }
-        )
+        if part.raw is not None:
+            media_type = part.media_type or "application/octet-stream"
+            block = file_block(base64.b64encode(part.raw).decode(), media_type, part.filename)
+            files.append({**block, "filename": part.filename})
     content: Any = [{"type": "text", "text": result.text}, *files] if files else result.text
     metadata = {} if result.data is None else {"data": result.data}
     return AIMessage(content, name=name, id=message_id, response_metadata=metadata)

@@ -29,12 +29,14 @@ async def human_message(turn: Turn, message: Message) -> HumanMessage:
 def _block(file: InputFile) -> dict[str, Any]:
     if (text := file.text) is not None:
         return {"type": "text", "text": text}
-    block = {
-        "type": file.kind if file.kind in KINDS else "file",
-        "base64": file.base64,
-        "mime_type": file.media_type,
-    }
-    return {**block, "filename": file.filename or "file"} if block["type"] == "file" else block
+    return file_block(file.base64, file.media_type, file.filename or "file")
+
+
+def file_block(content: str, media_type: str, filename: str) -> dict[str, Any]:
+    """Return a file, as base64, as a block of content."""
+    kind = media_type.partition("/")[0]
+    block = {"type": kind, "base64": content, "mime_type": media_type}
+    return block if kind in KINDS else {**block, "type": "file", "filename": filename}
 
 
 def text_of(message: BaseMessage) -> str:
@@ -69,11 +71,12 @@ def files_in(message: BaseMessage) -> list[Part]:
         found += [part for part in each if isinstance(part, Part)]
     blocks = message.content if isinstance(message.content, list) else []
     if isinstance(message, AIMessage | ToolMessage):
-        found += [part for block in blocks if (part := _file_in(block)) is not None]
+        found += [part for block in blocks if (part := file_in(block)) is not None]
     return found
 
 
-def _file_in(block: Any) -> Part | None:
+def file_in(block: Any) -> Part | None:
+    """Return the file that a block of content is, ``None`` for others."""
     if not isinstance(block, dict):
         return None
     if block.get("type") == "image_url":

@@ -53,7 +53,9 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
 
     def on_llm_end(self, response: LLMResult, **options: Any) -> None:
         """Count the request, unless the reply is of a cache or of another agent."""
-        generation = response.generations[0][0]
+        generation = next((each for several in response.generations for each in several), None)
+        if generation is None:
+            return
         message = getattr(generation, "message", AIMessage(generation.text))
         said = {**(generation.generation_info or {}), **message.response_metadata}
         usage = getattr(message, "usage_metadata", None) or {}

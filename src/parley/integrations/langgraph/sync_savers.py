@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -25,11 +26,12 @@ class SaverInThreads(BaseCheckpointSaver[Any]):  # type: ignore[misc]
 
     def __init__(self, saver: Any) -> None:
         super().__init__(serde=saver.serde)
-        self.saver = saver
-
-    async def aget_tuple(self, config: Mapping[str, Any]) -> CheckpointTuple | None:
-        """Do what ``get_tuple`` does."""
-        return await asyncio.to_thread(self.get_tuple, config)
+        for name in ("get_tuple", "put", "put_writes", "delete_thread"):
+            does = getattr(saver, name)
+            setattr(self, name, does)
+            setattr(self, f"a{name}", partial(asyncio.to_thread, does))
+        self.list = saver.list
+        self.get_next_version = saver.get_next_version
 
     async def alist(
         self, config: Mapping[str, Any] | None, **options: Any
@@ -37,39 +39,3 @@ class SaverInThreads(BaseCheckpointSaver[Any]):  # type: ignore[misc]
         """Do what ``list`` does."""
         for each in await asyncio.to_thread(lambda: tuple(self.list(config, **options))):
             yield each
-
-    async def aput(self, *arguments: Any) -> Any:
-        """Do what ``put`` does."""
-        return await asyncio.to_thread(self.put, *arguments)
-
-    async def aput_writes(self, *arguments: Any) -> None:
-        """Do what ``put_writes`` does."""
-        await asyncio.to_thread(self.put_writes, *arguments)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Do what ``delete_thread`` does."""
-        await asyncio.to_thread(self.delete_thread, thread_id)
-
-    def get_tuple(self, config: Mapping[str, Any]) -> CheckpointTuple | None:
-        """Do what the saver does."""
-        return self.saver.get_tuple(config)
-
-    def list(self, config: Mapping[str, Any] | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """Do what the saver does."""
-        yield from self.saver.list(config, **options)
-
-    def put(self, *arguments: Any) -> Any:
-        """Do what the saver does."""
-        return self.saver.put(*arguments)
-
-    def put_writes(self, *arguments: Any) -> None:
-        """Do what the saver does."""
-        self.saver.put_writes(*arguments)
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Do what the saver does."""
-        self.saver.delete_thread(thread_id)
-
-    def get_next_version(self, current: Any, channel: Any) -> Any:
-        """Do what the saver does."""
-        return self.saver.get_next_version(current, channel)
