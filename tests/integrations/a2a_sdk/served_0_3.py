@@ -32,6 +32,7 @@ from a2a.utils.errors import ServerError
 import parley
 from parley import Caller
 from parley.integrations import a2a_sdk
+from parley.security import ApiKey
 
 HERE = Path(sys.argv[2].removeprefix("sqlite:///")).parent
 
@@ -290,6 +291,11 @@ try:
     a2a_sdk.agent(Hello(), secured)
 except ValueError as error:
     agents[-1].description = str(error)
+public, more = secured.model_copy(update={"name": "Extended"}), card("More for friends")
+more.skills.append(AgentSkill(id="cellar", name="Cellar", description="Knows wines", tags=["wine"]))
+more.capabilities.push_notifications = True
+friends = ApiKey("header", "X-Key", name="key", keys=lambda _: Caller("ada"))
+agents.append(a2a_sdk.agent(Hello(), public, extended_card=more, security=friends))
 
 
 async def caller(scope: Any) -> Caller:

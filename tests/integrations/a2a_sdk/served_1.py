@@ -36,6 +36,7 @@ from google.protobuf.struct_pb2 import Value
 import parley
 from parley import Caller
 from parley.integrations import a2a_sdk
+from parley.security import ApiKey
 
 HERE = Path(sys.argv[2].removeprefix("sqlite:///")).parent
 
@@ -289,6 +290,13 @@ try:
     a2a_sdk.agent(Hello(), secured)
 except ValueError as error:
     agents[-1].description = str(error)
+public, more = AgentCard(), card("More for friends")
+public.CopyFrom(secured)
+public.name = "Extended"
+more.skills.add(id="cellar", name="Cellar", description="Knows wines", tags=["wine"])
+more.capabilities.push_notifications = True
+friends = ApiKey("header", "X-Key", name="key", keys=lambda _: Caller("ada"))
+agents.append(a2a_sdk.agent(Hello(), public, extended_card=more, security=friends))
 
 
 async def caller(scope: Any) -> Caller:

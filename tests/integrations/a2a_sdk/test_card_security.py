@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from parley.integrations.a2a_sdk.card_security import security_of
+from parley.integrations.a2a_sdk.card_security import check_extended, security_of
 from parley.model.cards import AgentCard
 from parley.security import Bearer
 from parley.wire.versions import read_card
@@ -60,3 +61,15 @@ def test_what_no_scheme_verifies_is_not_served() -> None:
     other = Bearer(lambda token: "ada", name="other")
     with pytest.raises(ValueError, match="the skill pay of the card requires bearer"):
         security_of(bank(), other, verified_elsewhere=False)
+
+
+def test_an_extended_card_requires_what_the_card_requires() -> None:
+    check_extended(bank(), bank())
+    silent = replace(bank(), security_requirements=(), skills=())
+    check_extended(bank(), silent)
+    with pytest.raises(ValueError, match="the extended card requires bearer, unlike the card"):
+        check_extended(silent, bank())
+    [pay] = bank().skills
+    weaker = replace(bank(), skills=(replace(pay, security_requirements=()),))
+    with pytest.raises(ValueError, match="the skill pay of the extended card requires bearer"):
+        check_extended(weaker, bank())

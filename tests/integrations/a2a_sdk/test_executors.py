@@ -12,7 +12,7 @@ import pytest
 import parley
 from parley import Message, RemoteAgent, Task, TaskArtifactUpdateEvent, TaskState
 from parley import TaskStatusUpdateEvent as Status
-from parley.model.errors import A2AError, UnsupportedOperationError
+from parley.model.errors import A2AError, UnauthenticatedError, UnsupportedOperationError
 from tests.faults.conftest import Served
 from tests.polling import until
 
@@ -44,6 +44,10 @@ async def house(
 
 def said(task: Task) -> str:
     return task.status.message.text if task.status.message is not None else ""
+
+
+def addresses(card: parley.AgentCard) -> list[tuple[str, str, str]]:
+    return [(i.url, i.protocol_binding, i.protocol_version[:3]) for i in card.supported_interfaces]
 
 
 async def task_of(remote: RemoteAgent, text: str, **options: Any) -> Task:
@@ -248,3 +252,27 @@ async def test_a_card_that_requires_credentials_needs_who_verifies_them(house: H
         assert [list(each.schemes) for each in secured.card.security_requirements] == [["key"]]
         assert "security=" in secured.card.description
         assert (await secured.send("Ada")).text == "Hello Ada"
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_the_extended_card_is_of_this_server_and_for_those_who_have_credentials(
+    house: House, version: str
+) -> None:
+    async with house.agent("extended", version=version) as stranger:
+        public = stranger.card
+        with pytest.raises((UnauthenticatedError, parley.ClientError)):
+            await stranger.extended_card()
+    async with house.agent("extended", version=version, api_key="anything") as friend:
+        card = await friend.extended_card()
+        assert (await friend.send("Ada", skill="cellar")).text == "Hello Ada"
+    assert (card.name, card.description) == ("More for friends", "The agent More for friends")
+    assert [skill.id for skill in card.skills] == ["main", "other", "cellar"]
+    assert "cellar" not in [skill.id for skill in public.skills]
+    # Where the agent is, what it can do and what callers prove is what this server does.
+    assert addresses(card) == [
+        each for each in addresses(public) if version == "1.0" or each[2] == "0.3"
+    ]
+    assert all(house.url in url for url, _, _ in addresses(card))
+    assert card.capabilities == public.capabilities
+    assert card.security_schemes == public.security_schemes
+    assert card.security_requirements == public.security_requirements

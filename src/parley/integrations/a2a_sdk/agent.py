@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.content import KINDS
-from parley.integrations.a2a_sdk.card_security import security_of
+from parley.integrations.a2a_sdk.card_security import check_extended, security_of
 from parley.integrations.a2a_sdk.execution import Execution
 from parley.integrations.a2a_sdk.installed import installed
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
@@ -40,6 +41,10 @@ def agent(
     ``durable`` it is before the executor runs; a ``Message`` then completes the task. Without, an
     executor may reply with a ``Message`` and no task, however long it takes.
 
+    ``extended_card`` adds to the card for callers who ask for it: its name, texts, provider and
+    skills are shown, and its skills can be called. Addresses, versions, capabilities and
+    credentials are those of the agent: the same are needed to read it.
+
     ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own.
     A card with security requirements needs ``security``, which verifies what they ask for, or
     ``verified_elsewhere``: something in front of the server verifies it.
@@ -54,11 +59,19 @@ def agent(
         )
     described = _read(sdk, card)
     settings = _options_of(described)
+    public = described.skills or (_only_skill(described),)
+    hidden: tuple[AgentSkill, ...] = ()
+    if extended_card is not None:
+        extended = _read(sdk, extended_card)
+        check_extended(described, extended)
+        listed = {skill.id: skill for skill in public}
+        hidden = tuple(skill for skill in extended.skills if skill.id not in listed)
+        settings["extended_card"] = _differences(extended, listed)
+        schemes = {**extended.security_schemes, **described.security_schemes}
+        described = replace(described, skills=(*public, *hidden), security_schemes=schemes)
     security, of_skills = security_of(
         described, options.pop("security", None), verified_elsewhere=verified_elsewhere
     )
-    if extended_card is not None:
-        settings["extended_card"] = _read(sdk, extended_card)
     settings["extensions"] += tuple(options.pop("extensions", ()))
     served = Agent(described.name, security=security, **{**settings, **options})
     builder = request_context_builder or sdk.builder()
@@ -66,7 +79,7 @@ def agent(
     async def execute(turn: Turn) -> object:
         return await Execution(sdk, executor, builder, turn).run()
 
-    for index, skill in enumerate(described.skills or (_only_skill(described),)):
+    for index, skill in enumerate((*public, *hidden)):
         served.skill(
             id=skill.id,
             name=skill.name,
@@ -77,6 +90,7 @@ def agent(
             output_modes=_modes(skill.output_modes),
             security=of_skills.get(skill.id),
             replies="task" if durable else None,
+            listed="extended" if skill in hidden else True,
             default=index == 0,
         )(execute)
     _call_on_cancel(served)
@@ -114,6 +128,17 @@ def _options_of(card: AgentCard) -> dict[str, Any]:
         # An executor decides by its first event whether there is a task.
         "direct_reply_timeout": 86_400.0,
     }
+
+
+def _differences(card: AgentCard, public: Mapping[str, AgentSkill]) -> dict[str, Any]:
+    """Return what an extended card says of the agent and of its public skills."""
+    fields = ("name", "description", "version", "provider", "documentation_url", "icon_url")
+    skills = [
+        replace(skill, security_requirements=public[skill.id].security_requirements)
+        for skill in card.skills
+        if skill.id in public
+    ]
+    return {**{name: getattr(card, name) for name in fields}, "skills": tuple(skills)}
 
 
 def _modes(modes: tuple[str, ...]) -> tuple[str, ...]:

@@ -72,6 +72,24 @@ def security_of(
     return (_required(required, schemes) if required else None), skills
 
 
+def check_extended(card: AgentCard, extended: AgentCard) -> None:
+    """Raise ``ValueError`` where an extended card requires other credentials than the card."""
+    of_skills = {skill.id: skill.security_requirements for skill in card.skills}
+    pairs = [("the extended card", extended.security_requirements, card.security_requirements)]
+    pairs += [
+        (f"the skill {s.id} of the extended card", s.security_requirements, of_skills[s.id])
+        for s in extended.skills
+        if s.id in of_skills
+    ]
+    for what, required, verified in pairs:
+        if required and required != verified:
+            names = ", ".join(sorted({name for each in required for name in each.schemes}))
+            raise ValueError(
+                f"{what} requires {names or 'nothing'}, unlike the card: callers prove the same "
+                "for both, so give the card the requirement"
+            )
+
+
 def _scopes_of(name: str, requirements: Iterable[SecurityRequirement]) -> frozenset[str]:
     """Return all scopes of a scheme that some requirements name."""
     found = (each.schemes[name].list for each in requirements if name in each.schemes)
