@@ -28,6 +28,7 @@ LOOP = "a task that has to go on looking after others until the server ends"
 CRAWL = "a crawler: the trouble of one source or entry is no other's"
 COMMAND = "the command: what was raised becomes a report and an exit status"
 MCP = "the connection's task: what the package raises differs by transport; openers are told"
+MCP_REQUEST = "a request over a connection that others share: its failure is its answer"
 BOUNDARIES = {
     ("security/schemes/api_key.py", "_look_up"): STORE,
     ("extensions/profile.py", "receive"): AUTHOR,
@@ -47,6 +48,7 @@ BOUNDARIES = {
     ("integrations/crewai/threaded_run.py", "work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
     ("agent/tools/mcp_session.py", "_own"): MCP,
+    ("agent/tools/mcp_http.py", "send"): MCP_REQUEST,
     ("compose/calling.py", "_step"): AUTHOR,
     ("agent/lifespan.py", "_run"): AUTHOR,
     ("client/envelope/inbound.py", "_handle"): HANDLER,

@@ -31,6 +31,7 @@ OPENERS = {
     "HttpTransport",
     "ws_connect",
     "AsyncClient",
+    "McpHttpClient",
     "AsyncOpenAI",
     "Resolver",
 }

@@ -13,10 +13,11 @@ SCRIPT = Path(__file__).with_name("shop_server.py")
 
 
 class Shop(NamedTuple):
-    """The server's address, and its journal. ``go`` lets ``order`` end."""
+    """The server's address, its journal and its process. ``go`` lets ``order`` end."""
 
     url: str
     journal: Path
+    process: subprocess.Popen[str]
 
     @property
     def did(self) -> list[str]:
@@ -36,11 +37,11 @@ class Shop(NamedTuple):
 
 
 @contextmanager
-def running_shop(folder: Path) -> Iterator[Shop]:
-    """Run the server over HTTP."""
+def running_shop(folder: Path, port: int = 0) -> Iterator[Shop]:
+    """Run the server over HTTP, by default at a free port."""
     journal = folder / "journal.txt"
     with subprocess.Popen(
-        [sys.executable, str(SCRIPT), "--http"],
+        [sys.executable, str(SCRIPT), "--http", str(port)],
         env={"JOURNAL": str(journal)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -48,6 +49,7 @@ def running_shop(folder: Path) -> Iterator[Shop]:
     ) as process:
         try:
             assert process.stdout is not None
-            yield Shop(f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp", journal)
+            url = f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
+            yield Shop(url, journal, process)
         finally:
             process.kill()

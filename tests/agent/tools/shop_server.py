@@ -1,4 +1,4 @@
-"""An MCP server of a workshop: over stdio, or with ``--http`` over HTTP on a port that it prints.
+"""An MCP server of a workshop: over stdio, or with ``--http PORT`` over HTTP: it prints the port.
 
 ``JOURNAL`` names a file to which it writes a line for each thing that it does.
 """
@@ -97,6 +97,20 @@ async def pay(ctx: Context) -> str:
 
 
 @server.tool()
+def process() -> str:
+    """Return the number of this process."""
+    return str(os.getpid())
+
+
+@server.tool()
+async def polish(times: int, ctx: Context) -> str:
+    """Polish the car, and say so each time."""
+    for number in range(times):
+        await ctx.report_progress(number, times, f"polished {number}")
+    return "polished"
+
+
+@server.tool()
 def photo() -> CallToolResult:
     """Take a photo of the car."""
     pixel = base64.b64encode(b"\x89PNG").decode()
@@ -131,7 +145,8 @@ def stop() -> str:
 if __name__ == "__main__":
     if "--http" in sys.argv:
         listening = socket.socket(proto=socket.IPPROTO_TCP)
-        listening.bind(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", int(sys.argv[2])))
         listening.listen()  # whoever reads the port connects at once
         print(listening.getsockname()[1], flush=True)
         app = server.streamable_http_app()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-import httpx2
 import msgspec
 from mcp import MCPError, types
 
 from parley.agent.tools.mcp_content import result_of
 from parley.agent.tools.mcp_questions import ask
 from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
-from parley.agent.tools.mcp_sessions import McpSessions, ServerUse
+from parley.agent.tools.mcp_sessions import ServerUse
 from parley.agent.tools.tool import ToolResult
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.tool_calls import ToolCallRecord
@@ -41,15 +40,13 @@ class CalledTool(Protocol):
 class McpCall:
     """A call of a tool in an attempt at a turn, and what the log has of it."""
 
-    def __init__(self, attempt: Attempt, sessions: McpSessions, tool: CalledTool, key: str) -> None:
+    def __init__(self, attempt: Attempt, tool: CalledTool, key: str) -> None:
         self._attempt = attempt
-        self._sessions = sessions
         self._tool = tool
         self._key = key
         self._asked = 0
         self._questions: asyncio.Queue[Question] = asyncio.Queue()
         self._record = ToolCallRecord(tool=tool.tool, server=tool.server.address)
-        self._round = 0
 
     async def run(self, arguments: dict[str, Any], *, timeout: float, progress: bool) -> ToolResult:
         """Return the result, from the log or from the server."""
@@ -106,9 +103,7 @@ class McpCall:
                 await self._keep_questions(answer)
         except TimeoutError:
             return _error(f"{self._tool.name} did not answer within {timeout:g} s")
-        except MCPError as error:
-            return _error(f"{self._tool.name}: {error}")
-        except (McpServerUnavailable, httpx2.HTTPError, RuntimeError) as error:
+        except (MCPError, McpServerUnavailable, RuntimeError) as error:
             return _error(f"{self._tool.name}: {error}")
         return _error(f"{self._tool.name} asked more than {MAX_ROUNDS} times")
 
@@ -121,13 +116,9 @@ class McpCall:
         progress: bool,
     ) -> Answered:
         """Call once; questions that come meanwhile are asked from here, the turn's own task."""
-        use = self._tool.use
-        with self._attempt.waits.busy():
-            if use.session.retired:
-                self._sessions.release(use.session)
-                use.session = await self._sessions.acquire(use.server)
-            work = asyncio.ensure_future(
-                use.session.call(
+        work = asyncio.ensure_future(
+            self._tool.use.run(
+                lambda session: session.call(
                     self._tool.tool,
                     arguments,
                     timeout=timeout,
@@ -137,6 +128,7 @@ class McpCall:
                     state=state,
                 )
             )
+        )
         try:
             while True:
                 asked = asyncio.ensure_future(self._questions.get())

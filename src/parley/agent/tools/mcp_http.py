@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, cast
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 
 from parley.agent.tools.mcp_server import McpServer
 from parley.client.auth.credential import Credential, Use
@@ -19,6 +21,8 @@ from parley.client.origin import Origin
 from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.egress.dialing import ThreadedLookup
 
+log = logging.getLogger("parley.agent")
+
 CONNECT_SECONDS = 10.0
 """How long it may take to connect."""
 
@@ -26,15 +30,27 @@ OVERHEAD = 64 * 1024
 """How much larger (bytes) an answer may be than the result in it."""
 
 
-def http_client(server: McpServer, egress: Egress | None) -> httpx2.AsyncClient:
-    """Return the HTTP client for a server. What it dials, the policy allows."""
+SESSION_ID = "mcp-session-id"
+
+SESSION_NOT_FOUND = "Session not found"
+"""The message of a server that has lost a session."""
+
+
+def http_client(
+    server: McpServer, egress: Egress | None, is_open: Callable[[], bool] = lambda: False
+) -> McpHttpClient:
+    """Return the HTTP client for a server. What it dials, the policy allows.
+
+    Once ``is_open``, a failed request is answered with its failure.
+    """
     if egress is not None and server.is_authors:
         egress = egress.adding([_place(server.host, server.port), *_issuers_of(server)])
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)  # calls have a limit of their own
     headers = {**server.headers, "Accept-Encoding": "identity"}
     if isinstance(server.auth, str):
         headers["Authorization"] = f"Bearer {server.auth}"
-    return httpx2.AsyncClient(
+    return McpHttpClient(
+        is_open,
         transport=GuardedTransport(egress, server.max_result_bytes + OVERHEAD),
         headers=headers,
         auth=auth_of(server),
@@ -42,6 +58,52 @@ def http_client(server: McpServer, egress: Egress | None) -> httpx2.AsyncClient:
         trust_env=False,
         follow_redirects=False,
     )
+
+
+class McpHttpClient(httpx2.AsyncClient):
+    """Sends the messages of a connection that many calls share.
+
+    An exception would end the connection and all its calls. So a failed request is answered with a
+    JSON-RPC error, and the other calls continue.
+    """
+
+    def __init__(self, is_open: Callable[[], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._is_open = is_open
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request, and read the answer unless it is a stream."""
+        if request.method != "POST" or not self._is_open():
+            return await super().send(request, **options)
+        try:
+            response = await super().send(request, **options)
+            is_lost = response.status_code == 404 and SESSION_ID in request.headers
+            if _is_stream(response) and not is_lost:
+                return response
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            return _failed(request, f"the server cannot be reached: {error}")
+        except httpx2.HTTPError as error:
+            return _failed(request, str(error) or "the connection broke")
+        except Exception:  # a boundary: credentials are attached here
+            log.exception("a request to the MCP server %s failed", request.url.host)
+            return _failed(request, "the request could not be sent; the log has the reason")
+        return _failed(request, SESSION_NOT_FOUND, INVALID_REQUEST) if is_lost else response
+
+
+def _failed(request: httpx2.Request, text: str, code: int = INTERNAL_ERROR) -> httpx2.Response:
+    error = {"code": code, "message": text}
+    return httpx2.Response(
+        502, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request
+    )
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return bool(kind == "text/event-stream")
 
 
 class GuardedTransport(httpx2.AsyncHTTPTransport):
@@ -67,8 +129,7 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
                 "the answer is compressed, although the request says that it must not be",
                 request=request,
             )
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "text/event-stream":  # the client bounds the events of a stream
+        if not _is_stream(response):  # the client bounds the events of a stream
             stream = cast("httpx2.AsyncByteStream", response.stream)
             response.stream = _Bounded(stream, self._max_bytes)
         return response

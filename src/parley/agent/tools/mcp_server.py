@@ -32,6 +32,10 @@ class McpServerUnavailable(Exception):
     """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
 
 
+class McpSessionLost(McpServerUnavailable):
+    """An MCP server has lost the session, so it has not carried out the request."""
+
+
 class McpServer:
     """An MCP server: at an address (streamable HTTP), or a program that speaks over stdio.
 

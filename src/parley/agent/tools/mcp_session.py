@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, nullcontext
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context, ContextVar
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from httpx2 import HTTPError
 from mcp import Client, MCPError, StdioServerParameters, types
-from mcp.client._transport import Transport
+from mcp.client._transport import ReadStream, Transport, TransportStreams
 from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from parley.agent.tools.mcp_http import http_client
-from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
+from parley.agent.tools.mcp_http import OVERHEAD, http_client
+from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable, McpSessionLost
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress, find_forbidden
 
@@ -44,8 +47,16 @@ MOST_LISTED = 2000
 MOST_LISTED_BYTES = 16 * 1024 * 1024
 """How large all that a server lists may be, in bytes."""
 
-LOST = frozenset({types.CONNECTION_CLOSED})
-"""The codes of errors after which a connection is opened anew."""
+_LOST = re.compile(
+    r"((not found|bad request|unauthorized): )?"
+    r"(session (not found|terminated|expired|has been terminated)(: \S*)?"
+    r"|(invalid or expired|invalid|unknown|expired|missing|no valid) session( id)?( provided)?"
+    r"|mcp-session-id header is required|server not initialized)\.?",
+    re.IGNORECASE,
+)
+"""The messages of servers that do not know a session and do not answer 404."""
+
+_LOST_CODES = frozenset({types.INVALID_REQUEST, -32000, -32001})
 
 OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
 """Asks what a server asks during a call, and returns the answer."""
@@ -54,6 +65,8 @@ OnProgress = ProgressFnT
 """Gets the progress of a call."""
 
 Answered = types.CallToolResult | types.InputRequiredResult
+
+_ANSWER: TypeAdapter[Answered] = TypeAdapter(Answered)
 
 _CALL: ContextVar[OnQuestion | None] = ContextVar("parley_mcp_call", default=None)
 """Asks for the call in whose context a message of the server is read, if that is known."""
@@ -116,27 +129,41 @@ class McpSession:
 
     async def _connect(self, stack: AsyncExitStack) -> Client:
         server = self.server
-        transport: StdioServerParameters | Transport
+        transport: Transport
         if server.command:
-            transport = StdioServerParameters(
-                command=server.command[0],
-                args=list(server.command[1:]),
-                env=server.env,
-                cwd=server.cwd,
+            transport = stdio_client(
+                StdioServerParameters(
+                    command=server.command[0],
+                    args=list(server.command[1:]),
+                    env=server.env,
+                    cwd=server.cwd,
+                )
             )
         else:
-            http = await stack.enter_async_context(http_client(server, self._egress))
+            http = http_client(server, self._egress, self._ready.done)
             transport = streamable_http_client(
-                server.url, http_client=http, max_sse_event_size=server.max_result_bytes + 64 * 1024
+                server.url,
+                http_client=await stack.enter_async_context(http),
+                max_sse_event_size=server.max_result_bytes + OVERHEAD,
             )
         return Client(
-            transport,
+            self._watched(transport),
             client_info=types.Implementation(name="parley", version=VERSION),
             elicitation_callback=self._asked,
             message_handler=self._noticed,
             mode="legacy" if server.legacy else "auto",
             cache=None,
         )
+
+    @asynccontextmanager
+    async def _watched(self, transport: Transport) -> AsyncIterator[TransportStreams]:
+        async with transport as (received, sent):
+            yield _Received(received, self._ended), sent
+
+    def _ended(self) -> None:
+        """Take no more calls: the server has ended the connection."""
+        self.retired = True
+        self._close.set()
 
     async def aclose(self) -> None:
         """Close the connection; a program ends. Idempotent."""
@@ -212,11 +239,11 @@ class McpSession:
         on_progress: OnProgress | None = None,
         responses: types.InputResponses | None = None,
         state: str | None = None,
-        meta: Mapping[str, Any] | None = None,
     ) -> Answered:
         """Call a tool once. Raises ``MCPError``, and ``TimeoutError`` after ``timeout`` seconds.
 
-        Raises ``McpServerUnavailable`` for an answer that is no result of a tool.
+        Raises ``McpSessionLost`` where the server has certainly not carried out the call, and
+        ``McpServerUnavailable`` for an answer that is no result of a tool.
         The time that ``on_question`` takes counts, because the server waits as well.
         """
         async with self._turns or nullcontext():
@@ -225,29 +252,37 @@ class McpSession:
             token = _CALL.set(on_question)
             try:
                 async with asyncio.timeout(timeout):
-                    answer = await client.session.call_tool(
-                        name,
-                        dict(arguments),
-                        read_timeout_seconds=None,
-                        progress_callback=on_progress,
+                    params = types.CallToolRequestParams(
+                        name=name,
+                        arguments=dict(arguments),
                         input_responses=responses,
                         request_state=state,
-                        meta=dict(meta) if meta else None,  # type: ignore[arg-type]
-                        allow_input_required=True,
+                    )
+                    answer: Answered = await client.session.send_request(
+                        types.CallToolRequest(params=params), _ANSWER, progress_callback=on_progress
                     )
             except MCPError as error:
-                self.retired = self.retired or error.code in LOST
+                if error.code == types.CONNECTION_CLOSED and self.retired:
+                    raise self._unavailable(
+                        "ended the connection during the call; it is not known whether it was done"
+                    ) from None
+                if self._has_lost(error):
+                    raise self._failed(error) from None
                 raise
             except ValidationError as error:
                 raise self._unavailable(f"returned what is no result: {_said(error)}") from None
             finally:
                 _CALL.reset(token)
                 self._asking.remove(on_question)
+        if isinstance(answer, types.InputRequiredResult) or answer.is_error:
+            return answer
+        if any(each.name == name for each in self.tools):
+            await client.session.validate_tool_result(name, answer)
         return answer
 
     def _connected(self) -> Client:
-        if self._client is None:
-            raise self._unavailable("has ended the connection")
+        if self._client is None or self.retired:
+            raise McpSessionLost(f"the MCP server {self.server.address} has ended the connection")
         return self._client
 
     # -- what the server says by itself --------------------------------------------------------
@@ -274,6 +309,9 @@ class McpSession:
     def _failed(self, error: BaseException) -> McpServerUnavailable:
         if isinstance(error, McpServerUnavailable):
             return error
+        if self._has_lost(error):
+            self.retired = True
+            return McpSessionLost(f"the MCP server {self.server.address} has lost the session")
         forbidden = find_forbidden(error) or _find_forbidden(error)
         if forbidden is not None:
             return self._unavailable(
@@ -287,8 +325,46 @@ class McpSession:
             )
         return self._unavailable(f"cannot be used: {_said(error)}")
 
+    def _has_lost(self, error: BaseException) -> bool:
+        """Whether the server says that it does not know the session."""
+        if self.server.command or not isinstance(error, MCPError):
+            return False
+        return error.code in _LOST_CODES and bool(_LOST.fullmatch(error.message.strip()))
+
     def _unavailable(self, text: str) -> McpServerUnavailable:
         return McpServerUnavailable(f"the MCP server {self.server.address} {text}")
+
+
+class _Received:
+    """The stream of a server's messages: reports its end."""
+
+    def __init__(
+        self, stream: ReadStream[SessionMessage | Exception], ended: Callable[[], None]
+    ) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return await self._stream.__anext__()
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._ended()
+        await self._stream.aclose()
 
 
 def _schema_bytes(tool: types.Tool) -> int:

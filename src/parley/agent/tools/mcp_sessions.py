@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+import logging
+from collections.abc import Awaitable, Callable, Hashable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
-from parley.agent.tools.mcp_server import McpServer, personal
+from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable, McpSessionLost, personal
 from parley.model.distribution import install_command
 from parley.security.egress import Egress
 
 if TYPE_CHECKING:
     from parley.agent.tools.mcp_session import McpSession
+
+log = logging.getLogger("parley.agent")
+
+T = TypeVar("T")
 
 MAX_SESSIONS = 64
 """How many connections are kept that no turn uses."""
@@ -22,9 +27,44 @@ MAX_SESSIONS = 64
 class ServerUse:
     """A server in a turn, and its connection: another one, if that is lost."""
 
-    def __init__(self, server: McpServer, session: McpSession) -> None:
+    def __init__(self, sessions: McpSessions, server: McpServer) -> None:
         self.server = server
-        self.session = session
+        self.session: McpSession | None = None
+        self._sessions = sessions
+        self._opening = asyncio.Lock()
+
+    async def run(self, work: Callable[[McpSession], Awaitable[T]]) -> T:
+        """Run ``work`` with a connection, and once more with a new one if the session was lost.
+
+        Raises ``McpServerUnavailable``, and what ``work`` raises.
+        """
+        try:
+            return await self._run(work)
+        except McpSessionLost as error:
+            log.info("%s: a new one begins", error)
+        try:
+            return await self._run(work)
+        except McpSessionLost as error:
+            raise McpServerUnavailable(f"{error}, and the new one too") from None
+
+    async def _run(self, work: Callable[[McpSession], Awaitable[T]]) -> T:
+        async with self._opening:
+            if self.session is None or self.session.retired:
+                self.release()
+                self.session = await self._sessions.acquire(self.server)
+                await self.session.list_tools()
+            session = self.session
+            session.users += 1  # a lost session closes after its last call
+        try:
+            return await work(session)
+        finally:
+            self._sessions.release(session)
+
+    def release(self) -> None:
+        """Give the connection back. Idempotent."""
+        session, self.session = self.session, None
+        if session is not None:
+            self._sessions.release(session)
 
 
 class McpSessions:
@@ -58,7 +98,9 @@ class McpSessions:
         async with lock:
             found = self._kept.get(server.key)
             if found is not None and found.retired:
-                self._drop(found)
+                del self._kept[server.key]
+                if not found.users:
+                    self._drop(found)
                 found = None
             if found is None:
                 found = McpSession(server, self.egress)

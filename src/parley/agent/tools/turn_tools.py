@@ -16,6 +16,8 @@ from parley.engine.turn.attempt import Attempt
 if TYPE_CHECKING:
     from mcp import types
 
+    from parley.agent.tools.mcp_session import McpSession
+
 NAME_LENGTH = 64
 """How long the name of a tool may be."""
 
@@ -62,7 +64,7 @@ class McpTool:
         """
         from parley.agent.tools.mcp_calls import McpCall
 
-        call = McpCall(self._tools.attempt, self._tools.sessions, self, self._tools.key(self, key))
+        call = McpCall(self._tools.attempt, self, self._tools.key(self, key))
         return await call.run(
             dict(arguments or {}),
             timeout=timeout or self.server.timeout,
@@ -132,10 +134,13 @@ class TurnTools:
         self.list = tuple(self._named(found))
 
     async def _open(self, server: McpServer) -> tuple[ServerUse, Sequence[types.Tool]]:
-        session = await self.sessions.acquire(server)
-        use = ServerUse(server, session)
+        use = ServerUse(self.sessions, server)
         self._uses.append(use)
-        return use, offered(server, await session.list_tools(), session.too_large)
+
+        async def tools_of(session: McpSession) -> list[types.Tool]:
+            return offered(server, await session.list_tools(), session.too_large)
+
+        return use, await use.run(tools_of)
 
     def _named(self, found: Sequence[tuple[ServerUse, Sequence[types.Tool]]]) -> Iterator[McpTool]:
         counts = Counter(tool_name(tool.name) for _, tools in found for tool in tools)
@@ -156,7 +161,7 @@ class TurnTools:
         """Give the connections back. Idempotent."""
         uses, self._uses = self._uses, []
         for use in uses:
-            self.sessions.release(use.session)
+            use.release()
 
 
 class TurnToolsOpening:
