@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from parley import Agent, McpServer, TaskState, Turn
+from parley import Agent, McpServer, McpServerUnavailable, TaskState, Turn
 from parley.agent.tools.mcp_http import http_client
 from parley.agent.tools.mcp_questions import _wrong
 from parley.testing.background_server import BackgroundServer
@@ -74,11 +74,16 @@ async def test_a_schema_that_cannot_be_checked_is_left_to_the_server(schema: Any
     assert _wrong(schema, {"name": "a" * 64 + "!"}) == ""
 
 
-class Speaking:
-    """A server of the older protocol with one tool; ``result`` is what each call returns."""
+TOOL = {"name": "work", "inputSchema": {"type": "object"}}
+MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
 
-    def __init__(self, result: Any) -> None:
+
+class Speaking:
+    """A server of both protocols; ``result`` is what each call of its tools returns."""
+
+    def __init__(self, result: Any, *tools: Any) -> None:
         self.result = result
+        self.tools = tools or (TOOL,)
         route = Route("/mcp", self._answer, methods=["POST"])
         self.server = BackgroundServer(Starlette(routes=[route]))
 
@@ -91,8 +96,14 @@ class Speaking:
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "raw", "version": "1"},
                 }
+            case "server/discover":
+                said = {
+                    "supportedVersions": ["2026-07-28"],
+                    "capabilities": {"tools": {}},
+                    **MODERN,
+                }
             case "tools/list":
-                said = {"tools": [{"name": "work", "inputSchema": {"type": "object"}}]}
+                said = {"tools": self.tools, **MODERN}
             case "tools/call":
                 said = self.result
             case _:
@@ -121,3 +132,68 @@ async def test_a_result_that_is_none_is_an_error_for_the_function(result: Any) -
         speaking.server.stop()
     assert task.state is TaskState.COMPLETED
     assert task.text.startswith("True work")
+
+
+BAD = {
+    "its input is a list": {"name": "bad", "inputSchema": {"type": "array"}},
+    "it has no input": {"name": "bad"},
+    "its input is no schema": {
+        "name": "bad",
+        "inputSchema": {"type": "object", "properties": {"n": {"type": "banana"}}},
+    },
+    "its output is no schema": {
+        "name": "bad",
+        "inputSchema": {"type": "object"},
+        "outputSchema": {"type": "object", "required": [5]},
+    },
+    "it describes itself by a number": {**TOOL, "name": "bad", "description": 5},
+    "its name is a number": {"name": 5, "inputSchema": {"type": "object"}},
+    "it has no name": {"inputSchema": {"type": "object"}},
+    "its name is empty": {**TOOL, "name": " "},
+    "its name is long": {**TOOL, "name": "x" * 129},
+    "it has the name of another": {**TOOL, "description": "not me"},
+    "it requires a task": {**TOOL, "name": "bad", "execution": {"taskSupport": "required"}},
+    "it is a text": "bad",
+    "it is null": None,
+}
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_a_bad_tool_is_left_out_and_the_others_are_offered(
+    bad: Any, legacy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = {"content": [{"type": "text", "text": "done"}], "resultType": "complete"}
+    good = {
+        "name": "good",
+        "inputSchema": {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {"n": {"type": "string", "pattern": "^\\p{L}+$"}},
+        },
+    }
+    speaking, agent = Speaking(result, TOOL, bad, good), Agent("Mechanic")
+    speaking.server.start()
+    try:
+        server = McpServer(f"{speaking.server.url}/mcp", legacy=legacy)
+        wanted = McpServer(f"{speaking.server.url}/mcp", legacy=legacy, tools=["bad"])
+
+        @agent.skill(replies="task")
+        async def work(turn: Turn) -> str:
+            async with turn.tools(server) as tools:
+                assert [tool.name for tool in tools] == ["work", "good"]
+                said = (await tools.call("work")).text
+            with pytest.raises(McpServerUnavailable, match="bad"):
+                await turn.tools(wanted)
+            return said
+
+        async with served(agent) as caller:
+            task = await caller.task("go")
+    finally:
+        speaking.server.stop()
+    assert (task.state, task.text) == (TaskState.COMPLETED, "done")
+    said = [each.getMessage() for each in caplog.records if each.name == "parley.agent"]
+    assert len(said) == 1
+    name = str(bad.get("name")) if isinstance(bad, dict) else str(bad)
+    assert said[0].startswith(f"the tool {name[:20]!r}"[:-1])
+    assert " is left out: " in said[0]

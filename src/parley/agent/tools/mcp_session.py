@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context, ContextVar
 from typing import Any, Self
 
 import msgspec
 from httpx2 import HTTPError
+from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # type: ignore[import-untyped]
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client._transport import ReadStream, Transport, TransportStreams
 from mcp.client.session import ClientRequestContext
@@ -19,6 +20,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
+from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
@@ -58,6 +60,9 @@ _LOST = re.compile(
 
 _LOST_CODES = frozenset({types.INVALID_REQUEST, -32000, -32001})
 
+NAME_LENGTH = 128
+"""How long the name of a tool may be, as MCP has it."""
+
 OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
 """Asks what a server asks during a call, and returns the answer."""
 
@@ -84,13 +89,15 @@ class McpSession:
         self.users = 0
         self.retired = False
         self.tools: tuple[types.Tool, ...] = ()
-        self.too_large: dict[str, int] = {}
+        self.left_out: dict[str, str] = {}
         self._egress = egress
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._close = asyncio.Event()
         self._listed_at = float("-inf")
+        self._invalid: list[tuple[str, str]] = []
+        self._logged: frozenset[tuple[str, str]] = frozenset()
         self._asking: list[OnQuestion] = []
         self._turns: asyncio.Lock | None = None
 
@@ -158,7 +165,7 @@ class McpSession:
     @asynccontextmanager
     async def _watched(self, transport: Transport) -> AsyncIterator[TransportStreams]:
         async with transport as (received, sent):
-            yield _Received(received, self._ended), sent
+            yield _Received(received, self._as_offered, self._ended), sent
 
     def _ended(self) -> None:
         """Take no more calls: the server has ended the connection."""
@@ -182,14 +189,14 @@ class McpSession:
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """Return the tools of the server. Raises ``McpServerUnavailable``.
 
-        Those with larger schemas than the server may have are left out: ``too_large`` has their
-        names, and how many bytes their schemas have.
+        Unusable tools are left out: ``left_out`` has their names and the reasons.
         """
         now = asyncio.get_running_loop().time()
         if now - self._listed_at <= MAX_AGE:
             return self.tools
         client = self._connected()
         found: list[types.Tool] = []
+        self._invalid = []
         cursor: str | None = None
         size = 0
         try:
@@ -210,24 +217,46 @@ class McpSession:
             raise self._unavailable(f"lists more than {MOST_LISTED:,} tools")
         if size > MOST_LISTED_BYTES:
             raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
-        sizes = {each.name: _schema_bytes(each) for each in found}
-        most = self.server.max_schema_bytes
-        known = self.too_large
-        self.too_large = {name: size for name, size in sizes.items() if size > most}
-        for name, size in self.too_large.items():
-            if name in known:  # the log has it from the listing before
-                continue
-            log.warning(
-                "the tool %.100r of the MCP server %s is left out: its schemas have %d bytes, more "
-                "than %d; raise max_schema_bytes if it is needed",
-                name,
-                self.server.address,
-                size,
-                most,
-            )
-        self.tools = tuple(each for each in found if each.name not in self.too_large)
+        kept: dict[str, types.Tool] = {}
+        problems = list(self._invalid)
+        found_wrong = await asyncio.to_thread(_problems, found, self.server.max_schema_bytes)
+        for tool, problem in zip(found, found_wrong, strict=True):
+            if problem or tool.name in kept:
+                problems.append((tool.name, problem or "an earlier tool has its name"))
+            else:
+                kept[tool.name] = tool
+        for name, problem in dict.fromkeys(problems):
+            if (name, problem) not in self._logged:  # the log has it from the listing before
+                log.warning(
+                    "the tool %.100r of the MCP server %s is left out: %s",
+                    name,
+                    self.server.address,
+                    problem,
+                )
+        self._logged = frozenset(problems)
+        self.left_out = {name: problem for name, problem in problems if name not in kept}
+        self.tools = tuple(kept.values())
         self._listed_at = now
         return self.tools
+
+    def _as_offered(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        """Drop invalid entries from a list of tools: the package would reject the whole list."""
+        message = None if isinstance(item, Exception) else item.message
+        if self._client is None or not isinstance(message, types.JSONRPCResponse):
+            return item
+        result, version = message.result, self._client.protocol_version
+        listed = result.get("tools")
+        if not isinstance(listed, list) or not _refused(version, result):
+            return item
+        kept = []
+        for tool in listed:
+            if problem := _refused(version, {**result, "tools": [tool]}):
+                name = tool.get("name") if isinstance(tool, dict) else tool
+                self._invalid.append((str(name), problem))
+            else:
+                kept.append(tool)
+        result["tools"] = kept
+        return item
 
     async def call(
         self,
@@ -336,12 +365,16 @@ class McpSession:
 
 
 class _Received:
-    """The stream of a server's messages: reports its end."""
+    """The stream of a server's messages: checks each message, and reports the end."""
 
     def __init__(
-        self, stream: ReadStream[SessionMessage | Exception], ended: Callable[[], None]
+        self,
+        stream: ReadStream[SessionMessage | Exception],
+        check: Callable[[SessionMessage | Exception], SessionMessage | Exception],
+        ended: Callable[[], None],
     ) -> None:
         self._stream = stream
+        self._check = check
         self._ended = ended
 
     def __getattr__(self, name: str) -> Any:
@@ -351,10 +384,10 @@ class _Received:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        return await self._stream.__anext__()
+        return self._check(await self._stream.__anext__())
 
     async def receive(self) -> SessionMessage | Exception:
-        return await self._stream.receive()
+        return self._check(await self._stream.receive())
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -367,12 +400,39 @@ class _Received:
         await self._stream.aclose()
 
 
-def _schema_bytes(tool: types.Tool) -> int:
-    return sum(
-        len(msgspec.json.encode(schema))
-        for schema in (tool.input_schema, tool.output_schema)
-        if schema is not None
-    )
+def _refused(version: str, listed: Mapping[str, Any]) -> str:
+    """Return the reason why the package rejects a list of tools, empty if it accepts it."""
+    try:
+        methods.parse_server_result("tools/list", version, listed)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][2:])) or "it"
+        return f"{where}: {first['msg']}"[:500]
+    return ""
+
+
+def _problems(tools: Sequence[types.Tool], most: int) -> list[str]:
+    return [_problem(tool, most) for tool in tools]
+
+
+def _problem(tool: types.Tool, most: int) -> str:
+    """Return the reason why a tool is unusable, empty if it is usable."""
+    if not 0 < len(tool.name.strip()) <= NAME_LENGTH:
+        return f"its name has {len(tool.name):,} characters, not 1 to {NAME_LENGTH}"
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it is called as a task of MCP, which is not offered"
+    schemas = {"input": tool.input_schema, "output": tool.output_schema}
+    given = {which: schema for which, schema in schemas.items() if schema is not None}
+    if (size := sum(len(msgspec.json.encode(schema)) for schema in given.values())) > most:
+        return f"its schemas have {size:,} bytes, more than {most:,}: raise max_schema_bytes"
+    for which, schema in given.items():
+        is_old = "draft-0" in str(schema.get("$schema"))
+        validator = Draft7Validator if is_old else Draft202012Validator
+        try:  # patterns are of another language than Python's, so formats are not checked
+            validator.check_schema(schema, format_checker=None)
+        except (SchemaError, RecursionError) as error:
+            return f"its {which} schema is no JSON Schema: {str(error).partition(chr(10))[0]}"[:500]
+    return ""
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

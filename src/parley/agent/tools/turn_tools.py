@@ -138,7 +138,7 @@ class TurnTools:
         self._uses.append(use)
 
         async def tools_of(session: McpSession) -> list[types.Tool]:
-            return offered(server, await session.list_tools(), session.too_large)
+            return offered(server, await session.list_tools(), session.left_out)
 
         return use, await use.run(tools_of)
 
@@ -203,17 +203,15 @@ class TurnToolsOpening:
 
 
 def offered(
-    server: McpServer, tools: Sequence[types.Tool], too_large: Mapping[str, int]
+    server: McpServer, tools: Sequence[types.Tool], left_out: Mapping[str, str]
 ) -> list[types.Tool]:
     """Return the tools that a server is to offer. Raises ``McpServerUnavailable``.
 
-    ``too_large`` are the names of tools that were left out, and how large their schemas are.
+    ``left_out`` are the names of unusable tools, and the reasons.
     """
-    for name in sorted(too_large.keys() & (server.tools or ())):
+    for name in sorted(left_out.keys() & (server.tools or ())):
         raise McpServerUnavailable(
-            f"the tool {name} of the MCP server {server.address} has schemas of "
-            f"{too_large[name]:,} bytes, more than {server.max_schema_bytes:,}: raise "
-            "max_schema_bytes"
+            f"the tool {name} of the MCP server {server.address} cannot be used: {left_out[name]}"
         )
     found = [each for each in tools if server.tools is None or each.name in server.tools]
     if server.tools is not None and (absent := server.tools - {each.name for each in found}):
