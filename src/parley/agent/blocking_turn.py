@@ -279,7 +279,7 @@ class BlockingTurn(TurnFacts):
             )
         )
 
-    def tools(self, *servers: McpServer, progress: bool = False) -> BlockingTools:
+    def tools(self, *servers: McpServer, progress: bool = True) -> BlockingTools:
         """Use the tools of MCP servers: ``with turn.tools(McpServer(url)) as tools``."""
         return BlockingTools(self._turn.tools(*servers, progress=progress), self._wait)
 

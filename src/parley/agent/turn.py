@@ -562,12 +562,12 @@ class Turn(TurnFacts):
 
     # -- tools ---------------------------------------------------------------------------------
 
-    def tools(self, *servers: McpServer, progress: bool = False) -> TurnToolsOpening:
+    def tools(self, *servers: McpServer, progress: bool = True) -> TurnToolsOpening:
         """Use the tools of MCP servers: ``async with turn.tools(McpServer(url)) as tools``.
 
         ``await tools.call("name", {...})`` calls one once in the life of the task: further attempts
         take the result from the log. What a server asks meanwhile, the caller of this turn is
-        asked. ``progress`` shows the progress of calls as that of the task. Turns share
+        asked. ``progress`` shows the progress of calls as progress of the task. Turns share
         connections, which end with the agent's server. It can be awaited too. Needs the extra
         ``mcp``.
 

@@ -70,7 +70,7 @@ class McpTools:
     @asynccontextmanager
     async def open_tools(self, turn: Turn) -> AsyncIterator[Sequence[Tool]]:
         """Connect, and yield the tools. Raises ``McpServerUnavailable``."""
-        async with turn.tools(self.server, progress=True) as tools:
+        async with turn.tools(self.server) as tools:
             yield tools.list
 
 

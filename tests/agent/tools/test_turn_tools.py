@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from parley import Agent, BlockingTurn, McpServer, McpServerUnavailable, TaskState, ToolResult, Turn
+from parley.extensions.run_progress import run_progress
 from parley.extensions.typed_questions import question
 from parley.host.host import Host, placed
-from parley.model.requests import CancelTaskRequest
+from parley.model.requests import CancelTaskRequest, GetTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
 from parley.store.admin.sqlite import SqliteAdmin
@@ -125,7 +126,7 @@ async def test_results_are_parts_and_data_with_their_schema(shop: Shop) -> None:
 
     @agent.skill(replies="task")
     async def work(turn: Turn) -> str:
-        async with turn.tools(server, progress=True) as tools:
+        async with turn.tools(server) as tools:
             lift = tools["raise_platform"]
             assert lift.parameters["required"] == ["height_meters"]
             assert lift.output_schema is not None
@@ -133,12 +134,10 @@ async def test_results_are_parts_and_data_with_their_schema(shop: Shop) -> None:
             seen["photo"] = await tools.call("photo")
             seen["wrong"] = await tools.call("raise_platform", {})
             seen["fail"] = await tools.call("fail")
-            shop.go.touch()
-            await tools.call("order", {"part": "12345"})
         return "done"
 
     async with served(agent) as caller:
-        events = [item.event async for item in caller.stream("go")]
+        assert (await caller.task("go")).state is TaskState.COMPLETED
     assert seen["lift"].data == {"height_meters": 2.0}
     text, image, link = seen["photo"].parts
     assert (text.text, image.raw, image.media_type) == ("the car", b"\x89PNG", "image/png")
@@ -146,13 +145,34 @@ async def test_results_are_parts_and_data_with_their_schema(shop: Shop) -> None:
     assert seen["wrong"].is_error
     assert "height_meters" in seen["wrong"].text
     assert seen["fail"].is_error
-    assert shop.did == ["raised 2", "ordered 12345"]
-    said = [
-        event.status.message.text
-        for event in events
-        if isinstance(event, TaskStatusUpdateEvent) and event.status.message
-    ]
-    assert "order: looking for 12345" in said
+    assert shop.did == ["raised 2"]
+
+
+@pytest.mark.parametrize("progress", [True, False])
+async def test_the_progress_of_a_call_is_shown_now_and_then_and_not_kept(
+    shop: Shop, progress: bool
+) -> None:
+    agent, server = Agent("Mechanic"), McpServer(shop.url)
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        async with turn.tools(server, progress=progress) as tools:
+            return (await tools.call("polish", {"times": 500})).text
+
+    async with served(agent) as caller:
+        events = [item.event async for item in caller.stream("go")]
+        statuses = [event for event in events if isinstance(event, TaskStatusUpdateEvent)]
+        shown = [found for event in statuses if (found := run_progress(event))]
+        asked = GetTaskRequest(id=statuses[-1].task_id)
+        task = await caller.service.get_task(asked, caller.context)
+    assert task.text == "polished"
+    assert len(task.history) == 1
+    if progress:
+        first = {"kind": "toolProgress", "name": "polish", "text": "polished 0"}
+        assert shown[0] == first
+        assert len(shown) < 100
+    else:
+        assert not shown
 
 
 async def test_names_are_unique_and_what_is_too_much_is_refused(shop: Shop) -> None:

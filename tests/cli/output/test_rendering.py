@@ -155,6 +155,7 @@ def test_what_a_model_does_meanwhile_is_dim_on_a_terminal(out, dims) -> None:
     events.event(progress(kind="thinking", text="Where"))
     events.event(progress(kind="thinking", text=" is it?\x1b[31m"))
     events.event(progress(kind="toolCall", name="time", arguments={"city": "Oslo"}))
+    events.event(progress(kind="toolProgress", name="time", text="1 of 2"))
     events.event(progress(kind="toolResult", name="time", result="x" * 300, isError=True))
     events.event(progress(kind="step", name="cut"))
     said = out.getvalue()
@@ -164,6 +165,7 @@ def test_what_a_model_does_meanwhile_is_dim_on_a_terminal(out, dims) -> None:
     assert plain == (
         "Thinking:\nWhere is it?\\x1b[31m\n\n"
         'Tool: time {"city": "Oslo"}\n'
+        "Tool: time: 1 of 2\n"
         f"Tool error: time: {'x' * 200}...\n"
         "Step: cut\n"
     )

@@ -87,7 +87,7 @@ async def test_skills_are_tools_with_their_schemas_and_cards_are_resources(mode:
     assert wrong.is_error
     assert "expected text" in text_of(wrong)
     assert text_of(repaired) == "as good as new"
-    assert shown == ["looking", "as ", "good ", "as new"]
+    assert shown == ["looking", "drill: 1 of 2", "as ", "good ", "as new"]
     (card,) = read.contents
     assert isinstance(card, types.TextResourceContents)
     assert msgspec.json.decode(card.text)["name"] == "Workshop"

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from parley import Agent, Caller, Turn
+from parley.extensions.run_progress import RUN_PROGRESS
 from parley.security import Bearer, anonymous
 
 
@@ -45,6 +46,8 @@ async def quote(car: str, doors: int = 4) -> Quote:
 async def repair(turn: Turn) -> None:
     """Repairs a car."""
     await turn.working("looking")
+    drilling = {"kind": "toolProgress", "name": "drill", "text": "1 of 2"}
+    await turn.working(metadata={RUN_PROGRESS: drilling})
     async with turn.stream("report") as report:
         for word in ("as ", "good ", "as new"):
             await report.write(word)

@@ -15,6 +15,7 @@ from parley.agent.tools.mcp_sessions import ServerUse
 from parley.agent.tools.tool import ToolResult
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.tool_calls import ToolCallRecord
+from parley.extensions.run_progress import RUN_PROGRESS
 from parley.model.parts import Part
 from parley.model.tasks import TaskState
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 20
 """How often a server may ask during one call."""
+
+PROGRESS_SECONDS = 0.1
+"""How often the progress of a call is shown, at most."""
+
+PROGRESS_CHARACTERS = 1000
+"""How long the text of a progress notification is shown."""
 
 Question = tuple[types.ElicitRequestParams, "asyncio.Future[types.ElicitResult]"]
 
@@ -47,6 +54,7 @@ class McpCall:
         self._asked = 0
         self._questions: asyncio.Queue[Question] = asyncio.Queue()
         self._record = ToolCallRecord(tool=tool.tool, server=tool.server.address)
+        self._shown_at = float("-inf")
 
     async def run(self, arguments: dict[str, Any], *, timeout: float, progress: bool) -> ToolResult:
         """Return the result, from the log or from the server."""
@@ -160,14 +168,16 @@ class McpCall:
         return await answered
 
     async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._shown_at < PROGRESS_SECONDS or self._attempt.finished:
+            return
+        self._shown_at = now
         share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-        await self._show(f"{self._tool.name}: {message or share}")
-
-    async def _show(self, text: str) -> None:
-        if not self._attempt.finished:
-            writer = self._attempt.writer()
-            writer.status(TaskState.WORKING, self._attempt.message(text[:1000]))
-            await writer.drain()
+        text = (message or share)[:PROGRESS_CHARACTERS]
+        shown = {"kind": "toolProgress", "name": self._tool.name, "text": text}
+        writer = self._attempt.writer()
+        writer.status(TaskState.WORKING, None, {RUN_PROGRESS: shown})
+        await writer.drain()
 
     async def _ask(self, params: types.ElicitRequestParams, name: str = "") -> types.ElicitResult:
         self._asked += 1

@@ -205,6 +205,8 @@ class EventWriter:
         elif kind == "toolResult":
             label = "Tool error" if shown.get("isError") else "Tool result"
             write.field(label, f"{name}: {_short(shown.get('result'))}", dim=True)
+        elif kind == "toolProgress":
+            write.field("Tool", f"{name}: {_short(shown.get('text'))}", dim=True)
         else:
             detail = shown.get("detail")
             words = "" if detail is None else f": {_short(detail)}"

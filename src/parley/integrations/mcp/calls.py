@@ -13,6 +13,7 @@ from parley.agent.tools.mcp_content import blocks_of
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
+from parley.extensions.run_progress import run_progress
 from parley.integrations.mcp.agents import BridgedAgent, BridgedAgents, SkillTool
 from parley.integrations.mcp.handles import Handles, UnknownHandle
 from parley.integrations.mcp.host import HostRequest
@@ -261,6 +262,8 @@ def progress_of(event: Event) -> str:
         said = event.status.message
         if event.status.state is TaskState.WORKING and said is not None:
             return said.text
+        if (shown := run_progress(event)) and shown["kind"] == "toolProgress":
+            return f"{shown.get('name')}: {shown.get('text')}"
     if isinstance(event, TaskArtifactUpdateEvent):
         texts = [part.text for part in event.artifact.parts if part.text]
         return "".join(texts) or f"artifact {event.artifact.name or event.artifact.artifact_id}"
