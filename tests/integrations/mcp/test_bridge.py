@@ -16,6 +16,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from parley import Agent, find
 from parley.client.registry.found import FoundAgent
 from parley.client.registry.remote_registry import RemoteRegistry
+from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
 from parley.integrations.mcp.agents import BridgedAgents
 from parley.integrations.mcp.bridge import McpBridge, NoAgents
 from parley.integrations.mcp.handles import Handles, UnknownHandle
@@ -60,6 +61,30 @@ def answering(asked: list[Any], action: Literal["accept", "decline", "cancel"] =
 
 def text_of(result: types.CallToolResult) -> str:
     return "\n".join(each.text for each in result.content if isinstance(each, types.TextContent))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_skill_with_a_bad_schema_is_no_tool_and_the_others_are(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = SkillSchema(input={"type": "object", "properties": 5})
+    agent = Agent("Shop", extensions=[SkillSchemas.of_skills({"paint": bad})])
+
+    @agent.skill
+    async def paint(text: str) -> str:
+        """Paints a car."""
+        return text
+
+    @agent.skill
+    async def wash(text: str) -> str:
+        """Washes a car."""
+        return text
+
+    async with bridged(agent) as bridge, Client(bridge.server, mode=mode) as host:
+        names = [tool.name for tool in (await host.list_tools()).tools]
+    assert "wash" in names
+    assert "paint" not in names
+    assert "paint of shop is no tool: its input schema is no JSON Schema" in caplog.text
 
 
 @pytest.mark.parametrize("mode", MODES)

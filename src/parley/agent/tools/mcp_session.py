@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context, ContextVar
 from typing import Any, Self
 
-import msgspec
 from httpx2 import HTTPError
-from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # type: ignore[import-untyped]
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client._transport import ReadStream, Transport, TransportStreams
 from mcp.client.session import ClientRequestContext
@@ -20,12 +18,12 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
-from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from parley.agent.tools.mcp_http import OVERHEAD, http_client
 from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable, McpSessionLost
+from parley.agent.tools.mcp_tool_problems import list_problem, tool_problems
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress, find_forbidden
 
@@ -59,9 +57,6 @@ _LOST = re.compile(
 """The messages of servers that do not know a session and do not answer 404."""
 
 _LOST_CODES = frozenset({types.INVALID_REQUEST, -32000, -32001})
-
-NAME_LENGTH = 128
-"""How long the name of a tool may be, as MCP has it."""
 
 OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
 """Asks what a server asks during a call, and returns the answer."""
@@ -219,8 +214,8 @@ class McpSession:
             raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
         kept: dict[str, types.Tool] = {}
         problems = list(self._invalid)
-        found_wrong = await asyncio.to_thread(_problems, found, self.server.max_schema_bytes)
-        for tool, problem in zip(found, found_wrong, strict=True):
+        wrong = await asyncio.to_thread(tool_problems, found, self.server.max_schema_bytes)
+        for tool, problem in zip(found, wrong, strict=True):
             if problem or tool.name in kept:
                 problems.append((tool.name, problem or "an earlier tool has its name"))
             else:
@@ -246,11 +241,11 @@ class McpSession:
             return item
         result, version = message.result, self._client.protocol_version
         listed = result.get("tools")
-        if not isinstance(listed, list) or not _refused(version, result):
+        if not isinstance(listed, list) or not list_problem(version, result):
             return item
         kept = []
         for tool in listed:
-            if problem := _refused(version, {**result, "tools": [tool]}):
+            if problem := list_problem(version, {**result, "tools": [tool]}):
                 name = tool.get("name") if isinstance(tool, dict) else tool
                 self._invalid.append((str(name), problem))
             else:
@@ -398,41 +393,6 @@ class _Received:
     async def __aexit__(self, *error: object) -> None:
         self._ended()
         await self._stream.aclose()
-
-
-def _refused(version: str, listed: Mapping[str, Any]) -> str:
-    """Return the reason why the package rejects a list of tools, empty if it accepts it."""
-    try:
-        methods.parse_server_result("tools/list", version, listed)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"][2:])) or "it"
-        return f"{where}: {first['msg']}"[:500]
-    return ""
-
-
-def _problems(tools: Sequence[types.Tool], most: int) -> list[str]:
-    return [_problem(tool, most) for tool in tools]
-
-
-def _problem(tool: types.Tool, most: int) -> str:
-    """Return the reason why a tool is unusable, empty if it is usable."""
-    if not 0 < len(tool.name.strip()) <= NAME_LENGTH:
-        return f"its name has {len(tool.name):,} characters, not 1 to {NAME_LENGTH}"
-    if tool.execution is not None and tool.execution.task_support == "required":
-        return "it is called as a task of MCP, which is not offered"
-    schemas = {"input": tool.input_schema, "output": tool.output_schema}
-    given = {which: schema for which, schema in schemas.items() if schema is not None}
-    if (size := sum(len(msgspec.json.encode(schema)) for schema in given.values())) > most:
-        return f"its schemas have {size:,} bytes, more than {most:,}: raise max_schema_bytes"
-    for which, schema in given.items():
-        is_old = "draft-0" in str(schema.get("$schema"))
-        validator = Draft7Validator if is_old else Draft202012Validator
-        try:  # patterns are of another language than Python's, so formats are not checked
-            validator.check_schema(schema, format_checker=None)
-        except (SchemaError, RecursionError) as error:
-            return f"its {which} schema is no JSON Schema: {str(error).partition(chr(10))[0]}"[:500]
-    return ""
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

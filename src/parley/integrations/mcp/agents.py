@@ -14,6 +14,7 @@ from typing import Any
 from mcp import types
 
 from parley.agent.remote.connections import Connections
+from parley.agent.tools.mcp_tool_problems import schema_problem
 from parley.client.errors import ClientError
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
@@ -118,6 +119,7 @@ class BridgedAgents:
         self._asked: OrderedDict[str, BridgedAgent] = OrderedDict()
         self._cards: dict[int, BridgedAgent] = {}
         self._loading = asyncio.Lock()
+        self._unusable: set[tuple[str, str]] = set()
         self.tools: dict[str, SkillTool] = {}
 
     async def load(self, *, reserved: frozenset[str] = frozenset()) -> dict[int, str]:
@@ -193,7 +195,13 @@ class BridgedAgents:
                 remote = RemoteSkill(
                     agent.reference, agent.card, skill, schemas.get(skill.id), {}, name=name
                 )
-                tools[name] = SkillTool(agent, remote, name)
+                tool = SkillTool(agent, remote, name)
+                if problem := schema_problem(tool.described):
+                    if (agent.slug, skill.id) not in self._unusable:
+                        log.warning("%s of %s is no tool: %s", skill.id, agent.slug, problem)
+                    self._unusable.add((agent.slug, skill.id))
+                    continue
+                tools[name] = tool
         self.tools = tools
 
     @property
