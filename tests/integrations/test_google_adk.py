@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from parley import TaskArtifactUpdateEvent, TaskState
+from parley.extensions.run_progress import RUN_PROGRESS
 from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.spent import spent_on
 from parley.extensions.typed_questions import question
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["google_adk"], indirect=True)]
 
@@ -25,6 +27,24 @@ async def test_the_card_is_the_agents_own(served):
     async with agent_of(served, "structured") as remote:
         (schema,) = schemas_on(remote.card).values()
     assert set(schema.output["properties"]) == {"city", "celsius"}
+
+
+async def test_replies_through_litellm_end_as_others(served):
+    served.script.broken = 0
+    with counted(served) as used:
+        async with agent_of(served, "litellm") as remote:
+            refused = await remote.send("refuse this")
+            short = completed(await remote.send("shorten this"))
+            filtered = await remote.send("filter this")
+            whole = completed(await remote.send("break off once"))
+            failed = await remote.send("fail with 401")
+    assert (refused.state, filtered.state) == (TaskState.REJECTED, TaskState.REJECTED)
+    assert "I do not help with that." in why(refused)
+    assert (short.artifacts[0].metadata or {})[RUN_PROGRESS]["finishReason"] == "length"
+    assert (whole.text, served.script.broken) == ("one two three four.", 2)
+    assert why(failed) == "The language model does not accept this agent's credentials."
+    tasks = (refused, short, filtered, whole)
+    assert sum(spent_on(task).tokens for task in tasks) == used[0]
 
 
 async def test_an_answer_that_is_neither_yes_nor_no_is_asked_again(served):

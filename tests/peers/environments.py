@@ -55,7 +55,11 @@ PYTHON_0_3_LAST = Peer(
     "PARLEY_OFFICIAL_SDK_0_3_26_PYTHON",
     ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
 )
-GOOGLE_ADK = Peer("google-adk", "PARLEY_GOOGLE_ADK_PYTHON", ("google-adk[a2a]==2.13.0", *PARLEY))
+GOOGLE_ADK = Peer(
+    "google-adk",
+    "PARLEY_GOOGLE_ADK_PYTHON",
+    ("google-adk[a2a]==2.13.0", "litellm==1.110.2", *PARLEY),
+)
 FASTA2A = Peer("fasta2a", "PARLEY_FASTA2A_PYTHON", ("fasta2a==2.1.1", "httpx", "uvicorn"))
 PYDANTIC_AI = Peer(
     "pydantic-ai",

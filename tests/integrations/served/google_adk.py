@@ -18,6 +18,7 @@ from google.adk.events import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.events.request_input import RequestInput
 from google.adk.models.apigee_llm import ApigeeLlm
+from google.adk.models.lite_llm import LiteLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
@@ -203,6 +204,9 @@ async def agents() -> dict:
     things = {
         "agent": LlmAgent(
             name="travel_helper", model=MODEL, description="Helps with travel", tools=tools
+        ),
+        "litellm": LlmAgent(
+            name="lite", model=LiteLlm("openai/scripted-1", api_base=MODEL_URL, api_key="none")
         ),
         "structured": named("forecaster", output_schema=Weather),
         "caller": named("caller", tools=await google_adk.tools(remote)),

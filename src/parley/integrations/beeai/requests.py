@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
@@ -10,6 +9,7 @@ from typing import Any
 
 from beeai_framework.backend import ChatModel, ChatModelOutput
 
+from parley.integrations.litellm_streams import HEARD, HeardReply, listen
 from parley.llm.model_failures import model_failure
 from parley.llm.model_requests import CONTENT_FILTER, LENGTH, ModelRequests
 from parley.llm.model_usage import ModelUsage
@@ -27,8 +27,8 @@ class RunRequests:
 
     async def streamed(self, chunks: AsyncIterator[Any], run: Any) -> AsyncIterator[Any]:
         """Yield the chunks of a reply, and count it when it is complete."""
-        refused: list[str] = []
-        _REFUSED.set(refused)
+        heard = HeardReply()
+        HEARD.set(heard)
         await self._begin(run)
         reply = ChatModelOutput(output=[])
         try:
@@ -45,7 +45,7 @@ class RunRequests:
             output_tokens=used.completion_tokens,
             cost=reply.cost.total_cost_usd,
         )
-        self._requests.replied(usage, ending=reply.finish_reason, refusal="".join(refused))
+        self._requests.replied(usage, ending=reply.finish_reason, refusal=heard.refusal)
         says = reply.get_text_content() or reply.get_tool_calls()
         if not says and (reply.is_empty() or self._requests.ending in (LENGTH, CONTENT_FILTER)):
             self._requests.check_said()  # the framework fails, or asks again, without the reason
@@ -54,15 +54,14 @@ class RunRequests:
 RUN: ContextVar[RunRequests | None] = ContextVar("parley_beeai_run", default=None)
 """The requests of the run that this code belongs to."""
 
-_REFUSED: ContextVar[list[str] | None] = ContextVar("parley_beeai_refused", default=None)
-
 
 def watch(llm: ChatModel) -> None:
     """Let runs count the requests of a model; outside of them it works as before.
 
     The framework has no event for a request: the method that each model implements is wrapped.
     """
-    _watch_litellm(sys.modules.get(LITELLM))
+    if LITELLM in sys.modules:
+        listen(sys.modules[LITELLM])
     if "_create_stream" in vars(llm):
         return
     create_stream = llm._create_stream
@@ -72,26 +71,3 @@ def watch(llm: ChatModel) -> None:
         return chunks if requests is None else requests.streamed(chunks, run)
 
     vars(llm)["_create_stream"] = watched
-
-
-@functools.cache
-def _watch_litellm(module: Any) -> None:
-    """Hear refusals, which LiteLLM leaves out of the streams of OpenAI's package."""
-    if module is None:
-        return
-    complete = module.acompletion
-
-    async def acompletion(**asked: Any) -> Any:
-        reply, refused = await complete(**asked), _REFUSED.get()
-        stream: Any = getattr(reply, "completion_stream", None)
-        if refused is not None and hasattr(stream, "_iterator"):
-            stream._iterator = _heard(stream._iterator, refused)
-        return reply
-
-    module.acompletion = acompletion
-
-
-async def _heard(chunks: Any, refused: list[str]) -> AsyncIterator[Any]:
-    async for chunk in chunks:
-        refused += [getattr(each.delta, "refusal", None) or "" for each in chunk.choices or ()]
-        yield chunk

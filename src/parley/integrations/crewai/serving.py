@@ -142,7 +142,7 @@ class _Runs:
         await conversation.add(
             [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
         )
-        if self._is_flow and not output.has_said:
+        if self._is_flow and not output.requests.has_said:
             await output.text("The flow has ended without a result.")
         return None
 

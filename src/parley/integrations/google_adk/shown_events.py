@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
@@ -19,9 +21,13 @@ from pydantic_core import to_jsonable_python
 
 from parley.integrations.google_adk.content import file_of, parts_of
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
+from parley.integrations.litellm_streams import HEARD, HeardReply, listen
 from parley.llm.model_requests import ModelRequests
 from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
+
+LITELLM = "google.adk.models.lite_llm"
+"""The module of ADK that asks models through LiteLLM."""
 
 REFUSAL = "[[REFUSAL]]: "
 """Begins a refusal in a text, as a model of ADK for the chat completions API writes it."""
@@ -202,11 +208,21 @@ class ModelReplies(BasePlugin):
         self.failure: Exception | None = None
         self._requests = requests
 
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        """Hear what LiteLLM leaves out of the reply."""
+        module: Any = sys.modules.get(LITELLM)
+        if module is not None and find_spec("litellm"):
+            module._ensure_litellm_imported()  # else it is there after the first request alone
+            listen(module)
+        HEARD.set(HeardReply())
+
     async def on_model_error_callback(
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> None:
-        """Remember why a request failed."""
+        """Remember why a request failed; LiteLLM fails where the end of a stream is missing."""
         self.failure = error
+        if (HEARD.get() or HeardReply()).is_cut:
+            self._requests.replied(None, ending="")
 
     async def after_model_callback(
         self, *, callback_context: Any, llm_response: LlmResponse
@@ -219,12 +235,11 @@ class ModelReplies(BasePlugin):
             input_tokens=used.prompt_token_count or 0,
             output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
         )
-        reason = llm_response.finish_reason
+        reason, heard = llm_response.finish_reason, HEARD.get() or HeardReply()
+        ending = "" if heard.is_cut else None if reason is None else reason.value
         texts = [part.text or "" for part in parts_of(llm_response.content)]
         refused = [text.partition(REFUSAL)[2] for text in texts if REFUSAL in text]
-        self._requests.replied(
-            usage, ending=None if reason is None else reason.value, refusal="".join(refused)
-        )
+        self._requests.replied(usage, ending=ending, refusal="".join(refused) or heard.refusal)
 
 
 def schema_of(kind: Any) -> dict[str, Any] | None:

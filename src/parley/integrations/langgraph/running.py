@@ -316,7 +316,7 @@ class ThreadRun:
             await self._shown.finish(result)
         elif result is not msgspec.UNSET and result is not None:
             await self._output.data(result, schema=schemas.result_schema(values))
-        nothing = reply is None and not self._output.has_said
+        nothing = reply is None and not self._output.requests.has_said
         return "The graph ended without a result." if nothing else None
 
 
