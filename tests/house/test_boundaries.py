@@ -40,6 +40,7 @@ BOUNDARIES = {
     ("engine/turn/function_call.py", "run"): AUTHOR,
     ("llm/function_tools.py", "_call"): AUTHOR,
     ("integrations/serving.py", "serve"): AUTHOR,
+    ("integrations/google_adk/serving.py", "run"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
     ("engine/turn/task_runner.py", "_cancel_at_rest"): AUTHOR,
