@@ -11,6 +11,7 @@ import parley
 from parley import Task, TaskState, Turn
 from parley.extensions.spent import spent_on
 from parley.extensions.usage import USAGE
+from parley.integrations import serving
 from parley.integrations.serving import framework_agent
 from parley.llm.model_failures import model_failure
 from parley.llm.model_usage import ModelUsage
@@ -113,7 +114,13 @@ async def test_an_answer_that_was_shortened_is_marked() -> None:
     assert (task.artifacts[0].metadata or {})[RUN_PROGRESS]["finishReason"] == "length"
 
 
-async def test_a_reply_that_broke_off_is_asked_for_again() -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the pause; a shorter one would not put the turn to sleep."""
+    monkeypatch.setattr(serving, "CUT_SECONDS", 1.05)
+
+
+async def test_a_reply_that_broke_off_is_asked_for_again(soon: None) -> None:
     asked = []
 
     async def run(turn: Turn, output: RunOutput) -> None:
@@ -128,7 +135,7 @@ async def test_a_reply_that_broke_off_is_asked_for_again() -> None:
     assert (task.state, task.text, len(asked)) == (TaskState.COMPLETED, "Hello world", 3)
 
 
-async def test_a_reply_that_breaks_off_each_time_fails_the_task() -> None:
+async def test_a_reply_that_breaks_off_each_time_fails_the_task(soon: None) -> None:
     asked = []
 
     async def run(turn: Turn, output: RunOutput) -> None:
