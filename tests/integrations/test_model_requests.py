@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -83,6 +85,19 @@ async def test_a_refusal_is_rejected_with_its_words() -> None:
     assert task.state is TaskState.REJECTED
     assert why(task) == "The language model refuses: I do not do that."
     assert spent_on(task).tokens == 10
+
+
+async def test_a_thread_counts_while_the_event_loop_waits_for_it() -> None:
+    async def run(turn: Turn, output: RunOutput) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(output.requests.replied, TEN, ending="stop").result()
+            refused = pool.submit(output.requests.replied, TEN, refusal="No.")
+            assert isinstance(refused.exception(), BaseException)
+        await asyncio.sleep(0)
+        await output.text("went on")
+
+    task = await said_of(run)
+    assert (task.state, spent_on(task).tokens) == (TaskState.REJECTED, 20)
 
 
 @pytest.mark.parametrize(

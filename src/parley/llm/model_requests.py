@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from parley.agent.turn import Turn
+from parley.engine.turn.attempt import Failed, Rejected, TurnOver
 from parley.extensions.run_progress import RUN_PROGRESS
 from parley.extensions.spent import Spent
 from parley.extensions.usage import USAGE
@@ -63,6 +67,7 @@ class ModelRequests:
         self._turn = turn
         self._most = most
         self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
         self._said: dict[str, tuple[ModelUsage, Spent]] = {}
         self._prefix = f"{REQUEST}{turn._attempt.turn}:"
         self._number = 0
@@ -79,42 +84,56 @@ class ModelRequests:
     def replied(
         self, usage: ModelUsage | None, *, ending: str | None = None, refusal: str = ""
     ) -> None:
-        """Log what a request used, and note how its reply ended. Threads may call it, too.
+        """Log what a request used, and note how its reply ended.
 
         ``usage`` may be that of several requests. ``ending`` is the finish reason in the words of
         the framework or the model, ``None`` where the framework does not say. A reply that ends
         without a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its
         words. More requests than a turn may make end it as FAILED.
+
+        Threads may call it, too. It does not wait there: the event loop may wait for the thread.
         """
+        usage = usage or ModelUsage()
+        usage = msgspec.structs.replace(usage, requests=usage.requests or 1)
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self.usage += usage
+        attempt = self._turn._attempt
+        self._in_loop(lambda: attempt.log_result(f"{self._prefix}{number}", usage))
+        if refusal:
+            self._end(Rejected(REFUSES.format(refusal)))
+        if ending == "":
+            self.is_cut = True
+            raise ReplyCut("the reply of the model ended without a finish reason")
+        self.end_as(ending)
+        if self._most is not None and number > self._most:
+            self._end(
+                Failed(
+                    f"The agent asked its model {self._most} times and came to no answer, which is "
+                    "the most that a turn may ask (max_model_calls)."
+                )
+            )
+
+    def _end(self, error: Rejected | Failed) -> NoReturn:
+        self._in_loop(lambda: self._turn._attempt.end_with(error))
+        raise error
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        """Call a function in the event loop: now if this is it, else soon."""
+
+        def later() -> None:
+            with suppress(TurnOver, Rejected, Failed):
+                call()
+
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
             is_here = False
         if is_here:
-            self._replied(usage or ModelUsage(), ending, refusal)
-            return
-
-        async def replied() -> None:
-            self._replied(usage or ModelUsage(), ending, refusal)
-
-        asyncio.run_coroutine_threadsafe(replied(), self._loop).result()
-
-    def _replied(self, usage: ModelUsage, ending: str | None, refusal: str) -> None:
-        self._number += 1
-        usage = msgspec.structs.replace(usage, requests=usage.requests or 1)
-        self._turn._attempt.log_result(f"{self._prefix}{self._number}", usage)
-        self.usage += usage
-        if refusal:
-            self._turn.reject(REFUSES.format(refusal))
-        if ending == "":
-            self.is_cut = True
-            raise ReplyCut("the reply of the model ended without a finish reason")
-        self.end_as(ending)
-        if self._most is not None and self._number > self._most:
-            self._turn.fail(
-                f"The agent asked its model {self._most} times and came to no answer, which is the "
-                "most that a turn may ask (max_model_calls)."
-            )
+            call()
+        else:
+            self._loop.call_soon_threadsafe(later)
 
     def end_as(self, ending: str | None) -> None:
         """Note how the newest reply ended, in the words of the framework or the model."""
