@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parley import TaskArtifactUpdateEvent, TaskState
+from parley.extensions.spent import spent_on
 from parley.llm.run_output import RUN_PROGRESS
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [
     pytest.mark.anyio,
@@ -75,6 +76,30 @@ async def test_what_a_guardrail_of_the_output_refuses_is_never_shown(served):
     assert task.state is TaskState.REJECTED
     assert "secret" not in task.text
     assert not [event for event in seen if isinstance(event, TaskArtifactUpdateEvent)]
+
+
+async def test_usage_has_the_requests_of_agents_that_tools_and_guardrails_run(served):
+    with counted(served) as used:
+        async with agent_of(served, "boss") as remote:
+            task = completed(await remote.send('call counter {"input": "count"}'))
+    assert task.text == "Result: one two three four five"
+    assert spent_on(task).tokens == used[0]
+    usage = (task.artifacts[-1].metadata or {})[RUN_PROGRESS]["usage"]
+    assert usage["requests"] == 4
+
+
+async def test_a_response_that_is_incomplete_is_an_answer_that_was_shortened(served):
+    async with agent_of(served, "responses") as remote:
+        task = completed(await remote.send("go on"))
+    assert task.text == "It"
+    said = (task.artifacts[0].metadata or {})[RUN_PROGRESS]
+    assert said["finishReason"] == "length"
+    assert said["usage"] == {"inputTokens": 3, "outputTokens": 4, "requests": 1}
+
+
+async def test_too_many_requests_name_the_limit_of_the_sdk(served):
+    async with agent_of(served) as remote:
+        assert "max_turns" in why(await remote.send("loop for ever"))
 
 
 async def test_a_session_of_the_sdk_keeps_the_conversation_of_a_context(served):

@@ -9,6 +9,7 @@ import agents
 import serving
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from openai import AsyncOpenAI
+from openai.types import responses
 from pydantic import BaseModel
 
 from parley import Agent
@@ -55,6 +56,43 @@ forecaster = agents.Agent(name="Forecaster", model=model, output_type=Weather)
 guarded = agents.Agent(
     name="Guarded", model=model, input_guardrails=[polite], output_guardrails=[discreet]
 )
+
+
+class Responses(agents.Model):
+    """A model of the Responses API: its reply is longer than it may be."""
+
+    get_response = None
+
+    async def stream_response(self, *given, **options):
+        said = responses.ResponseOutputText(type="output_text", text="It", annotations=[])
+        message = responses.ResponseOutputMessage(
+            id="1", type="message", role="assistant", status="incomplete", content=[said]
+        )
+        yield responses.ResponseTextDeltaEvent.construct(
+            type="response.output_text.delta", delta="It"
+        )
+        reply = responses.Response.construct(
+            id="2",
+            status="incomplete",
+            incomplete_details=responses.response.IncompleteDetails(reason="max_output_tokens"),
+            output=[message],
+            usage=responses.ResponseUsage.construct(input_tokens=3, output_tokens=4),
+        )
+        yield responses.ResponseIncompleteEvent(
+            type="response.incomplete", response=reply, sequence_number=2
+        )
+
+
+checker = agents.Agent(name="Checker", model=model)
+
+
+@agents.input_guardrail
+async def checked(context, agent, given):
+    answer = await agents.Runner.run(checker, "count")
+    return agents.GuardrailFunctionOutput(answer.final_output, tripwire_triggered=False)
+
+
+counter = agents.Agent(name="Counter", model=model).as_tool("counter", "Counts")
 expert = agents.Agent(name="Expert", handoff_description="Knows sums", tools=[add], model=model)
 triage = agents.Agent(name="Triage", handoffs=[expert], model=model)
 
@@ -94,6 +132,10 @@ if __name__ == "__main__":
                 agents.Agent(name="Long", tools=[flood], model=model), max_turns=None
             ),
             "triage": openai_agents.agent(triage),
+            "boss": openai_agents.agent(
+                agents.Agent(name="Boss", tools=[counter], input_guardrails=[checked], model=model)
+            ),
+            "responses": openai_agents.agent(agents.Agent(name="Responses", model=Responses())),
             "frontdesk": openai_agents.agent(
                 agents.Agent(name="Frontdesk", handoffs=[remote], model=model)
             ),

@@ -13,11 +13,8 @@ from parley.integrations.conversations import ContextConversation, replaced
 KEY = "urn:parley:openai-agents:messages"
 
 MAX_BYTES = 500_000
-"""How many bytes of JSON a conversation keeps; its oldest turns are dropped above that."""
-
-MAX_TURN_BYTES = 200_000
-"""Above this, the files of a turn are not kept, only that they were there, and if that is not
-enough, only its messages."""
+"""How many bytes of JSON a conversation keeps; its oldest turns are dropped above that, or else
+the files of the newest."""
 
 _FILES = {
     "input_image": "(an image)",
@@ -26,27 +23,21 @@ _FILES = {
 }
 
 
-async def conversation(turn: Turn) -> list[Any]:
-    """Return the items of earlier turns of this context, the oldest first."""
-    return await _kept(turn).earlier()
+def kept_conversation(turn: Turn) -> ContextConversation:
+    """Return the conversation of a turn's context."""
+    return ContextConversation(turn, KEY, max_bytes=MAX_BYTES, shorten=_short)
 
 
-async def remember(turn: Turn, item: dict[str, Any], new_items: list[RunItem]) -> None:
-    """Add the message and what the run made of it. Idempotent for a task."""
-    items: list[Any] = [item]
-    items += [each.to_input_item() for each in new_items if not isinstance(each, ToolApprovalItem)]
-    await _kept(turn).add(_bounded(msgspec.json.decode(msgspec.json.encode(items))))
+def items_of(item: dict[str, Any], new_items: list[RunItem]) -> list[Any]:
+    """Return a message and what the run made of it."""
+    made = [each.to_input_item() for each in new_items if not isinstance(each, ToolApprovalItem)]
+    return [item, *made]
 
 
-def _kept(turn: Turn) -> ContextConversation:
-    return ContextConversation(turn, KEY, max_bytes=MAX_BYTES)
-
-
-def _bounded(items: list[Any]) -> list[Any]:
-    if len(msgspec.json.encode(items)) <= MAX_TURN_BYTES:
-        return items
+def _short(items: list[Any]) -> list[Any]:
+    """Return items without files; if that is not enough, their messages alone."""
     items = [replaced(each, _without_file) for each in items]
-    if len(msgspec.json.encode(items)) <= MAX_TURN_BYTES:
+    if len(msgspec.json.encode(items)) <= MAX_BYTES:
         return items
     return [each for each in items if each.get("type", "message") == "message"]
 

@@ -14,7 +14,6 @@ from parley.integrations.openai_agents.output_types import is_text
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Part
 
-_TEXT = ("response.output_text.delta", "response.refusal.delta")
 _THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 _MOVES_ON = ("tool_output", "handoff_occured")
 
@@ -56,7 +55,7 @@ class EventDisplay:
         await self._release()
 
     async def _raw(self, data: Any, result: RunResultStreaming) -> None:
-        if data.type in _TEXT and is_text(result.current_agent):
+        if data.type == "response.output_text.delta" and is_text(result.current_agent):
             self._held.append(data.delta)
             if not self._is_guarded(result):
                 await self._release()
@@ -94,12 +93,14 @@ class EventDisplay:
                 await self._output.file(part)
 
     async def _tool_returned(self, item: Any) -> None:
-        call_id = _field(item.raw_item, "call_id")
-        result = item.output
-        for each in result if isinstance(result, list) else [result]:
-            if (part := _file(each)) is not None:
-                await self._output.file(part)
-        shown = [_shown(each) for each in result] if isinstance(result, list) else _shown(result)
+        call_id, shown = _field(item.raw_item, "call_id"), item.output
+        made = _field(item.raw_item, "output")  # what the model reads: one form of files
+        if isinstance(made, list):
+            for each in made:
+                if (part := _file(each)) is not None:
+                    await self._output.file(part)
+            texts = [each.get("text", "(a file)") for each in made]
+            shown = texts[0] if len(texts) == 1 else texts
         await self._output.tool_returned(self._called.get(call_id, ""), shown, call_id=call_id)
 
 
@@ -115,19 +116,11 @@ def _arguments(raw: Any) -> Any:
         return arguments
 
 
-def _file(value: Any) -> Part | None:
-    """Return the file that a tool returned, ``None`` for anything else."""
-    if isinstance(value, agents.ToolOutputImage) and value.image_url:
-        return part_of_data_url(value.image_url, "image")
-    if isinstance(value, agents.ToolOutputFileContent):
-        given = value.file_data or value.file_url or ""
-        if value.file_data and not given.startswith("data:"):
-            given = f"data:application/octet-stream;base64,{given}"
-        return part_of_data_url(given, value.filename or "file")
-    return None
-
-
-def _shown(value: Any) -> Any:
-    if _file(value) is not None:
-        return "(a file)"
-    return value.text if isinstance(value, agents.ToolOutputText) else value
+def _file(made: dict[str, Any]) -> Part | None:
+    """Return the file that a part of a tool's result is, ``None`` for anything else."""
+    if made.get("type") == "input_image":
+        return part_of_data_url(made.get("image_url", ""), "image")
+    given = made.get("file_data") or made.get("file_url", "")
+    if "file_data" in made and not given.startswith("data:"):
+        given = f"data:application/octet-stream;base64,{given}"
+    return part_of_data_url(given, made.get("filename", "file"))

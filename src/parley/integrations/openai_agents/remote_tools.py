@@ -47,9 +47,8 @@ class RemoteInvocation:
         result = None if run is None else run.result(context.tool_call_id)
         if result is None:
             try:
-                result = await self.skill.call(
-                    json.loads(arguments or "{}"), key="" if run is None else run.call_key()
-                )
+                key = "" if run is None else run.call_key(f"{self.skill.name}:{arguments}")
+                result = await self.skill.call(json.loads(arguments or "{}"), key=key)
             except RemoteQuestion as question:
                 result = self._questions.ask(self.skill, question)
         return output_of(result)

@@ -10,6 +10,7 @@ import agents
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.integrations.openai_agents.failures import told
 from parley.integrations.openai_agents.output_types import schema_of
 from parley.integrations.openai_agents.turn_run import AgentRunSettings, TurnRun
 from parley.integrations.serving import framework_agent
@@ -70,6 +71,7 @@ def agent(
         description=_description(thing) if description is None else description,
         tags=("agent", *(each.name for each in thing.tools)),
         output_schema=schema_of(thing),
+        told=told,
         **options,
     )
 

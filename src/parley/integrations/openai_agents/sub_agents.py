@@ -53,6 +53,8 @@ async def sub_agent(agent: Callee, *, name: str | None = None, **options: Any) -
 class RemoteAgentModel(agents.Model):  # type: ignore[misc]
     """A remote agent in the place of a model. It has no tools, and hands over to nobody."""
 
+    is_remote_agent = True
+
     def __init__(self, agent: Callee, options: Mapping[str, Any]) -> None:
         self._agent = agent
         self._options = dict(options)
@@ -117,7 +119,7 @@ class RemoteAgentModel(agents.Model):  # type: ignore[misc]
         async with turn.connect(self._agent, **self._options) as bound:
             answer = await bound.send(
                 said,
-                key=None if run is None else run.call_key(),
+                key=None if run is None else run.call_key(said),
                 context_key="",
                 pass_questions=True,
                 progress=True,

@@ -19,14 +19,15 @@ from agents.run_state import RunState
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
-from parley.integrations.openai_agents.conversation import conversation, in_pairs, remember
+from parley.integrations.openai_agents.conversation import in_pairs, items_of, kept_conversation
 from parley.integrations.openai_agents.event_display import EventDisplay
-from parley.integrations.openai_agents.failures import Refusal, failed
+from parley.integrations.openai_agents.failures import Refusal, reject_tripped
 from parley.integrations.openai_agents.inputs import input_item
+from parley.integrations.openai_agents.model_replies import REQUESTS
 from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
+from parley.integrations.remembered_calls import CallKeys
 from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
-from parley.llm.model_usage import ModelUsage
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
 
@@ -52,21 +53,13 @@ class AgentRunSettings(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
 
 
-class RunOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: RunResultStreaming) -> None:
-        self.result = result
-        super().__init__("the run is over")
-
-
 class TurnRun:
     """Runs an agent for one turn.
 
     A run stops after each round of tool calls, and where a call needs approval: its state is then
-    kept until the task ends, in place of the one before, and the next run continues from it, in
-    this attempt or a later one. A call of a remote skill stops the run too and is made here, so
-    that its question finds the state kept.
+    kept until the task ends, in place of the one before. The next run continues from it, also in a
+    later attempt. A call of a remote skill stops the run too and is made here, so that its question
+    finds the state kept.
     """
 
     def __init__(
@@ -79,44 +72,51 @@ class TurnRun:
         self._display = EventDisplay(output, settings.config)
         self._thread = thread_id(turn)
         self._session = None if settings.session is None else settings.session(self._thread)
-        self._item: dict[str, Any] = {}
-        self._history: list[Any] = []
+        self._conversation = kept_conversation(turn)
         self._results: dict[str, ToolResult] = {}
         self._kept = TaskValue(turn, STEP)
+        self._keys = CallKeys()
         self._rounds = 0
-        self._calls = 0
-        self._is_live = False
 
     async def run(self) -> None:
         """Run until there is an output, and show it."""
-        self._item = await input_item(self._turn, self._turn.message)
-        state: RunState[Any] | None = None
-        length = -1
+        item = await input_item(self._turn, self._turn.message)
+        kept = await self._kept.read()
+        given: Any = [item]
         if self._session is not None:
             length = await self._turn.step(f"{STEP}:session", self._session_length)
-        kept = await self._kept.read()
+            await self._drop_later_than(length if kept is None else kept["length"])
+        elif kept is None:
+            given = [*await self._conversation.earlier(), item]
+        if kept is not None:
+            self._rounds = kept["round"]
+            given = await RunState.from_json(
+                self._agent, kept["state"], context_override=self._context()
+            )
         with self._current():
             while True:
-                if kept is not None:
-                    self._rounds, length = kept["round"], kept["length"]
-                    state = await RunState.from_json(
-                        self._agent, kept["state"], context_override=self._context()
-                    )
-                    await self._decide(state)
+                if isinstance(given, RunState):
+                    await self._decide(given)
                 self._rounds += 1
-                self._calls = 0
-                try:
-                    kept = {"round": self._rounds, **await self._go(state, length)}
-                except RunOver as over:
-                    result = over.result
+                result = await self._followed(given)
+                given = result.to_state()
+                state = json.loads(given.to_string(context_serializer=lambda _: {}))
+                if state.get("current_step") is None:
                     break
-                await self._kept.write(kept)
-        await self._finish(result)
+                if result.interruptions or len(msgspec.json.encode(state)) <= CHECKPOINT_BYTES:
+                    length = -1 if self._session is None else await self._settled()
+                    await self._kept.write(
+                        {"round": self._rounds, "state": state, "length": length}
+                    )
+        if self._session is None:
+            await self._conversation.add(items_of(item, result.new_items))
+        else:
+            await self._settled()
+        await self._show(result)
 
-    def call_key(self) -> str:
+    def call_key(self, said: str) -> str:
         """Return a key for a call that the model of a sub-agent makes; the same when it re-runs."""
-        self._calls += 1
-        return f"{STEP}:{self._rounds}:sub-agent:{self._calls}"
+        return self._keys.key(f"{STEP}:{self._rounds}:sub-agent", said)
 
     def result(self, call_id: str) -> ToolResult | None:
         """Return the result of a remote call that was made while the run stood still."""
@@ -124,26 +124,24 @@ class TurnRun:
 
     # -- from one checkpoint to the next -------------------------------------------------------
 
-    async def _go(self, state: RunState[Any] | None, length: int) -> dict[str, Any]:
-        """Run until the state is to be kept, and return it. Raises ``RunOver`` at the end."""
-        if self._session is not None and not self._is_live:
-            await self._drop_later_than(length)
-        elif state is None:
-            self._history = await conversation(self._turn)
-        self._is_live = True
-        while True:
-            result = self._started(state)
-            await self._follow(result)
-            state = result.to_state()
-            kept = json.loads(state.to_string(context_serializer=lambda _: {}))
-            if kept.get("current_step") is None:
-                raise RunOver(result)
-            size = len(msgspec.json.encode(kept))
-            if result.interruptions or size <= CHECKPOINT_BYTES:
-                length = -1 if self._session is None else await self._settled()
-                return {"state": kept, "length": length}
+    async def _followed(self, given: Any) -> RunResultStreaming:
+        """Run and show what happens, until a round of tool calls is done, or the end."""
+        result = self._started(given)
+        try:
+            async for event in result.stream_events():
+                if await self._display.show(event, result):
+                    result.cancel(mode="after_turn")
+        except Exception as error:
+            reject_tripped(self._turn, error, self._settings.refusal)
+            raise
+        finally:
+            if not result.is_complete:
+                result.cancel()
+            if (loop := result.run_loop_task) is not None and not loop.done():
+                await asyncio.wait({loop})
+        return result
 
-    def _started(self, state: RunState[Any] | None) -> RunResultStreaming:
+    def _started(self, given: Any) -> RunResultStreaming:
         settings = self._settings
         config = settings.config or agents.RunConfig(
             workflow_name=self._agent.name, group_id=self._thread
@@ -152,28 +150,13 @@ class TurnRun:
             config = dataclasses.replace(config, session_input_callback=in_pairs)
         return agents.Runner.run_streamed(
             self._agent,
-            state if state is not None else [*self._history, self._item],
-            context=None if state is not None else self._context(),
+            given,
+            context=None if isinstance(given, RunState) else self._context(),
             session=self._session,
             run_config=config,
             hooks=settings.hooks,
             max_turns=settings.max_turns,
         )
-
-    async def _follow(self, result: RunResultStreaming) -> None:
-        """Show what a run does, and let it stop after a round of tool calls."""
-        try:
-            async for event in result.stream_events():
-                if await self._display.show(event, result):
-                    result.cancel(mode="after_turn")
-        except Exception as error:
-            failed(self._turn, error, self._settings.refusal)
-            raise
-        finally:
-            if not result.is_complete:
-                result.cancel()
-            if (loop := result.run_loop_task) is not None and not loop.done():
-                await asyncio.wait({loop})
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -207,19 +190,7 @@ class TurnRun:
 
     # -- the end -------------------------------------------------------------------------------
 
-    async def _finish(self, result: RunResultStreaming) -> None:
-        used = result.context_wrapper.usage
-        self._output.used(
-            ModelUsage(
-                input_tokens=used.input_tokens,
-                output_tokens=used.output_tokens,
-                requests=used.requests,
-            )
-        )
-        if self._session is None:
-            await remember(self._turn, self._item, result.new_items)
-        else:
-            await self._settled()
+    async def _show(self, result: RunResultStreaming) -> None:
         final = result.final_output
         if is_text(result.last_agent) or isinstance(final, str):
             await self._display.end()
@@ -236,11 +207,12 @@ class TurnRun:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        token = _RUN.set(self)
+        run, requests = _RUN.set(self), REQUESTS.set(self._output.requests)
         try:
             yield
         finally:
-            _RUN.reset(token)
+            _RUN.reset(run)
+            REQUESTS.reset(requests)
 
     # -- the session ---------------------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+"""Each request to a model in a turn, also of agents that tools and guardrails run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Any
+
+from agents.items import ItemHelpers
+from agents.models.chatcmpl_stream_handler import ChatCmplStreamHandler
+from agents.run_internal import run_loop
+from openai.types.responses import ResponseCompletedEvent
+
+from parley.llm.model_requests import ModelRequests
+from parley.llm.model_usage import ModelUsage
+
+REQUESTS: ContextVar[ModelRequests | None] = ContextVar("parley_openai_agents", default=None)
+"""The requests of the turn in which an agent runs."""
+
+FINISH = "parley:finish_reason"
+"""The metadata of a streamed chat completion in which its finish reason is."""
+
+
+class CountedModel:
+    """A model whose replies count in a turn. A reply that is cut does not reach the run."""
+
+    def __init__(self, model: Any, requests: ModelRequests) -> None:
+        self._model = model
+        self._requests = requests
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the model has."""
+        return getattr(self._model, name)
+
+    async def get_response(self, *given: Any, **options: Any) -> Any:
+        """Return the reply of the model."""
+        reply = await self._model.get_response(*given, **options)
+        self._requests.replied(_usage(reply.usage))
+        return reply
+
+    async def stream_response(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
+        """Yield the events of a reply. A reply that reached its longest length is one, too."""
+        events = self._model.stream_response(*given, **options)
+        try:
+            async for event in events:
+                if event.type in ("response.completed", "response.incomplete"):
+                    yield self._completed(event)
+                    return
+                yield event
+            self._requests.replied(None, ending="")
+        finally:
+            if (close := getattr(events, "aclose", None)) is not None:
+                await close()
+
+    def _completed(self, event: Any) -> ResponseCompletedEvent:
+        said = event.response
+        ending, details = (said.metadata or {}).get(FINISH), said.incomplete_details
+        if ending is None:
+            ending = said.status if details is None else details.reason
+        refusals = [ItemHelpers.extract_refusal(each) for each in said.output]
+        refusal = "".join(each for each in refusals if each)
+        self._requests.replied(_usage(said.usage), ending=ending, refusal=refusal)
+        return ResponseCompletedEvent(
+            type="response.completed", response=said, sequence_number=event.sequence_number
+        )
+
+
+def _usage(used: Any) -> ModelUsage | None:
+    if used is None:
+        return None
+    return ModelUsage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+
+
+# The SDK has no hook for models of agents that tools run, and drops the finish reason of a streamed
+# chat completion. So these two functions are replaced; outside of a turn they are as they were.
+_get_model = run_loop.get_model
+_handle_stream = ChatCmplStreamHandler.handle_stream
+
+
+def _model_of_turn(agent: Any, config: Any) -> Any:
+    model, requests = _get_model(agent, config), REQUESTS.get()
+    if requests is None or getattr(model, "is_remote_agent", False):
+        return model
+    return CountedModel(model, requests)
+
+
+async def _with_finish_reason(
+    response: Any, stream: Any, *given: Any, **options: Any
+) -> AsyncIterator[Any]:
+    finish = ""
+
+    async def chunks() -> AsyncIterator[Any]:
+        nonlocal finish
+        async for chunk in stream:
+            finish = next((each.finish_reason for each in chunk.choices), None) or finish
+            yield chunk
+
+    is_of_turn = REQUESTS.get() is not None
+    if is_of_turn:  # the turn says what is wrong with a reply
+        options |= {"require_finish_reason": False, "raise_on_length_truncation": False}
+    async for event in _handle_stream(response, chunks(), *given, **options):
+        if is_of_turn and event.type == "response.completed":
+            event.response.metadata = {FINISH: finish}
+        yield event
+
+
+run_loop.get_model = _model_of_turn
+ChatCmplStreamHandler.handle_stream = staticmethod(_with_finish_reason)
