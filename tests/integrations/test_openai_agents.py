@@ -122,6 +122,42 @@ async def test_a_file_that_a_tool_returns_is_an_artifact(served):
     assert picture.parts[0].raw == bytes.fromhex("89504e470d0a1a0a")
 
 
+async def test_files_that_a_tool_returns_as_plain_data_are_artifacts(served):
+    async with agent_of(served, "drawer") as remote, remote.stream("draw something") as events:
+        shown = progress_in([event async for event in events])
+        task = completed(await remote.get(events.task_id))
+    files = {each.parts[0].filename: each.parts[0].raw for each in task.artifacts}
+    assert files["image"] == bytes.fromhex("89504e470d0a1a0a")
+    assert files["hello.bin"] == b"hello"
+    (result,) = [each["result"] for each in shown if each["kind"] == "toolResult"]
+    assert result == ["(a file)", "(a file)", "drawn"]
+
+
+@pytest.mark.parametrize("kind", ["dict", "pydantic", "dataclass", "msgspec", "opaque", "turn"])
+async def test_the_run_context_lives_through_a_turn(served, kind):
+    async with agent_of(served, f"context-{kind}") as remote:
+        completed(await remote.send("add 2 and 3"))
+        assert instructions(served) == "asked 2"
+        task = await remote.send("book a room")
+        completed(await remote.send("yes", task_id=task.id))
+    assert instructions(served) == ("asked 1" if kind in ("opaque", "turn") else "asked 2")
+
+
+def instructions(served) -> str:
+    return str(served.model.requests[-1].messages[0]["content"])
+
+
+async def test_the_agent_that_has_the_conversation_keeps_it(served):
+    async with agent_of(served, "triage") as remote:
+        first = completed(await remote.send("transfer to the expert"))
+        before = len(served.model.requests)
+        same = await remote.send("transfer to the expert", context_id=first.context_id)
+        assert completed(same).text == "The expert speaks."
+        assert len(served.model.requests) == before + 1
+        completed(await remote.send("transfer to the expert"))  # another context begins anew
+    assert len(served.model.requests) == before + 3
+
+
 async def test_thinking_is_progress_and_is_not_kept(served):
     async with agent_of(served) as remote, remote.stream("think") as events:
         shown = progress_in([event async for event in events])

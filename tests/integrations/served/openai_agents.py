@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 
 import agents
+import msgspec
 import serving
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from openai import AsyncOpenAI
@@ -94,7 +96,57 @@ async def checked(context, agent, given):
 
 counter = agents.Agent(name="Counter", model=model).as_tool("counter", "Counts")
 expert = agents.Agent(name="Expert", handoff_description="Knows sums", tools=[add], model=model)
-triage = agents.Agent(name="Triage", handoffs=[expert], model=model)
+triage = agents.Agent(name="Triage", handoffs=[agents.handoff(expert)], model=model)
+
+
+class Model(BaseModel):
+    asked: int = 0
+
+
+@dataclasses.dataclass
+class Data:
+    asked: int = 0
+
+
+class Struct(msgspec.Struct):
+    asked: int = 0
+
+
+class Opaque:
+    asked = 0
+
+
+CONTEXTS = {
+    "dict": lambda turn: {"asked": 0},
+    "pydantic": lambda turn: Model(),
+    "dataclass": lambda turn: Data(),
+    "msgspec": lambda turn: Struct(),
+    "opaque": lambda turn: Opaque(),
+    "turn": lambda turn: {"turn": turn, "asked": 0},
+}
+
+
+def counting(context, agent):
+    """Return instructions that say how often this context has seen a request."""
+    state = context.context
+    if isinstance(state, dict):
+        state["asked"] += 1
+        return f"asked {state['asked']}"
+    state.asked += 1
+    return f"asked {state.asked}"
+
+
+careful = agents.Agent(name="Careful", instructions=counting, tools=[add, book], model=model)
+
+
+@agents.function_tool(name_override="draw")
+def draw_all() -> list:
+    """Draw a picture and a text, as plain data."""
+    return [
+        {"type": "image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+        {"type": "file", "file_data": "aGVsbG8=", "filename": "hello.bin"},
+        {"type": "text", "text": "drawn"},
+    ]
 
 
 @agents.function_tool(name_override="draw")
@@ -134,6 +186,13 @@ if __name__ == "__main__":
             "triage": openai_agents.agent(triage),
             "boss": openai_agents.agent(
                 agents.Agent(name="Boss", tools=[counter], input_guardrails=[checked], model=model)
+            ),
+            **{
+                f"context-{name}": openai_agents.agent(careful, name=name, context=make)
+                for name, make in CONTEXTS.items()
+            },
+            "drawer": openai_agents.agent(
+                agents.Agent(name="Drawer", tools=[draw_all], model=model)
             ),
             "responses": openai_agents.agent(agents.Agent(name="Responses", model=Responses())),
             "frontdesk": openai_agents.agent(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.openai_agents.failures import told
 from parley.integrations.openai_agents.output_types import schema_of
-from parley.integrations.openai_agents.turn_run import AgentRunSettings, TurnRun
+from parley.integrations.openai_agents.turn_run import AgentRunSettings, TurnRun, reachable
 from parley.integrations.serving import framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -38,8 +38,10 @@ def agent(
 
     The conversation of a ``contextId`` is kept in its context, bounded. ``session`` keeps it
     elsewhere: a function of the thread's id that returns a session of the SDK, such as
-    ``lambda thread: SQLiteSession(thread, "memory.db")``. ``context`` makes the run context of a
-    turn. ``run_config``, ``hooks`` and ``max_turns`` are those of the SDK's ``Runner``.
+    ``lambda thread: SQLiteSession(thread, "memory.db")``. The agent that last had the conversation
+    has the next message. ``context`` makes the run context of a turn, which lives on over crashes
+    and answers if it is data. ``run_config``, ``hooks`` and ``max_turns`` are those of the SDK's
+    ``Runner``.
 
     The agent's MCP servers that are not connected are connected while the agent is served.
 
@@ -74,18 +76,6 @@ def agent(
         told=told,
         **options,
     )
-
-
-def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
-    """Yield an agent and those that it hands off to, each once."""
-    seen: set[int] = set()
-    todo: list[Any] = [thing]
-    while todo:
-        each = todo.pop(0)
-        if isinstance(each, agents.Agent) and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            todo += each.handoffs
 
 
 def _description(thing: agents.Agent[Any]) -> str:

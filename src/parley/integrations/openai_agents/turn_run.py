@@ -25,6 +25,7 @@ from parley.integrations.openai_agents.failures import Refusal, reject_tripped
 from parley.integrations.openai_agents.inputs import input_item
 from parley.integrations.openai_agents.model_replies import REQUESTS
 from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
+from parley.integrations.openai_agents.run_context import decoded, encoded
 from parley.integrations.remembered_calls import CallKeys
 from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
@@ -38,6 +39,9 @@ CHECKPOINT_BYTES = 500_000
 
 SETTLED = "urn:parley:openai-agents:session"
 """Where a context keeps how many items its session has of what is not in doubt."""
+
+HAS_IT = "urn:parley:openai-agents:agent"
+"""Where a context keeps the name of the agent that has the conversation."""
 
 _RUN: ContextVar[TurnRun | None] = ContextVar("parley_openai_agents_run", default=None)
 
@@ -59,19 +63,21 @@ class TurnRun:
     A run stops after each round of tool calls, and where a call needs approval: its state is then
     kept until the task ends, in place of the one before. The next run continues from it, also in a
     later attempt. A call of a remote skill stops the run too and is made here, so that its question
-    finds the state kept.
+    finds the state kept. All runs have the same context, which is kept with the state if it is
+    data.
     """
 
     def __init__(
         self, thing: agents.Agent[Any], settings: AgentRunSettings, turn: Turn, output: RunOutput
     ) -> None:
-        self._agent = thing
+        self._agent = self._begins = thing
         self._settings = settings
         self._turn = turn
         self._output = output
         self._display = EventDisplay(output, settings.config)
         self._thread = thread_id(turn)
         self._session = None if settings.session is None else settings.session(self._thread)
+        self._context = None if settings.context is None else settings.context(turn)
         self._conversation = kept_conversation(turn)
         self._results: dict[str, ToolResult] = {}
         self._kept = TaskValue(turn, STEP)
@@ -82,6 +88,10 @@ class TurnRun:
         """Run until there is an output, and show it."""
         item = await input_item(self._turn, self._turn.message)
         kept = await self._kept.read()
+        name = await self._turn.recall(HAS_IT, "")
+        self._begins = next(
+            (each for each in reachable(self._agent) if each.name == name), self._agent
+        )
         given: Any = [item]
         if self._session is not None:
             length = await self._turn.step(f"{STEP}:session", self._session_length)
@@ -90,8 +100,9 @@ class TurnRun:
             given = [*await self._conversation.earlier(), item]
         if kept is not None:
             self._rounds = kept["round"]
+            self._context = decoded(kept["context"], self._context)
             given = await RunState.from_json(
-                self._agent, kept["state"], context_override=self._context()
+                self._agent, kept["state"], context_override=self._context
             )
         with self._current():
             while True:
@@ -100,18 +111,20 @@ class TurnRun:
                 self._rounds += 1
                 result = await self._followed(given)
                 given = result.to_state()
-                state = json.loads(given.to_string(context_serializer=lambda _: {}))
+                state = given.to_json(context_serializer=lambda _: {})
                 if state.get("current_step") is None:
                     break
-                if result.interruptions or len(msgspec.json.encode(state)) <= CHECKPOINT_BYTES:
-                    length = -1 if self._session is None else await self._settled()
-                    await self._kept.write(
-                        {"round": self._rounds, "state": state, "length": length}
-                    )
+                context, state["context"]["context"] = result.context_wrapper.context, None
+                kept = {"round": self._rounds, "state": state, "context": encoded(context)}
+                if result.interruptions or len(msgspec.json.encode(kept)) <= CHECKPOINT_BYTES:
+                    kept["length"] = -1 if self._session is None else await self._settled()
+                    await self._kept.write(kept)
         if self._session is None:
             await self._conversation.add(items_of(item, result.new_items))
         else:
             await self._settled()
+        if result.last_agent is not self._begins:
+            await self._turn.remember(HAS_IT, result.last_agent.name)
         await self._show(result)
 
     def call_key(self, said: str) -> str:
@@ -149,9 +162,9 @@ class TurnRun:
         if self._session is not None and config.session_input_callback is None:
             config = dataclasses.replace(config, session_input_callback=in_pairs)
         return agents.Runner.run_streamed(
-            self._agent,
+            self._begins,
             given,
-            context=None if isinstance(given, RunState) else self._context(),
+            context=None if isinstance(given, RunState) else self._context,
             session=self._session,
             run_config=config,
             hooks=settings.hooks,
@@ -201,10 +214,6 @@ class TurnRun:
 
     # -- what a run gets -----------------------------------------------------------------------
 
-    def _context(self) -> Any:
-        make = self._settings.context
-        return None if make is None else make(self._turn)
-
     @contextmanager
     def _current(self) -> Iterator[None]:
         run, requests = _RUN.set(self), REQUESTS.set(self._output.requests)
@@ -240,6 +249,20 @@ class TurnRun:
 def current_run() -> TurnRun | None:
     """Return the run of a turn in which a tool or a model is called, ``None`` outside of one."""
     return _RUN.get()
+
+
+def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
+    """Yield an agent and those that it hands off to, each once."""
+    seen: set[int] = set()
+    todo: list[Any] = [thing]
+    while todo:
+        each = todo.pop(0)
+        if isinstance(each, agents.Handoff):
+            each = each._agent_ref and each._agent_ref()
+        if isinstance(each, agents.Agent) and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            todo += each.handoffs
 
 
 def _skill_of(item: ToolApprovalItem) -> RemoteSkill | None:
