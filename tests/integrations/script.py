@@ -15,8 +15,9 @@ WEATHER = {"city": "Oslo", "celsius": 21.5}
 
 
 def said_in(request: ModelRequest) -> str:
-    """Return what the user said; CrewAI and BeeAI put it into words of their own."""
-    task = re.match(r"\s*(?:Current Task|Your task|Message): (.*)", request.said)
+    """Return what the user said; CrewAI, BeeAI and swarms put it into words of their own."""
+    words = r"\s*(?:Context:\s)?(?:Current Task|Your task|Message|User Request): (.*)"
+    task = re.match(words, request.said)
     return task[1] if task else request.said
 
 
@@ -198,7 +199,7 @@ class Script:
         r"^draw": _draws,
         r"^Original Task: graph book": _books,
         r"^Original Task: hold": _holds,
-        r"User Request: hand over": _hands_over,
+        r"^hand over|User Request: hand over": _hands_over,
         r"^<current_conversation>": _weather,
         r"^team": _teams,
         r"^Context information is": _reads,

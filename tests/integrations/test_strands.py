@@ -7,7 +7,9 @@ from shutil import rmtree
 import pytest
 
 from parley import TaskState
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from parley.extensions.spent import spent_on
+from parley.llm.run_output import RUN_PROGRESS
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["strands"], indirect=True)]
 
@@ -109,6 +111,39 @@ async def test_nodes_of_a_graph_are_steps_and_the_last_one_answers(served):
     assert task.text.startswith("You said: Original Task: count to five")
     assert "one two three" in task.text
     assert len(task.artifacts) == 1
+
+
+async def test_usage_has_the_requests_of_agents_that_tools_run(served):
+    with counted(served) as used:
+        async with agent_of(served, "boss") as remote:
+            task = completed(await remote.send('call counter {"said": "count"}'))
+    assert task.text == "Result: one two three four five\n"
+    assert spent_on(task).tokens == used[0]
+    usage = (task.artifacts[-1].metadata or {})[RUN_PROGRESS]["usage"]
+    assert usage["requests"] == 3
+
+
+async def test_usage_has_the_requests_of_all_nodes_over_a_question(served):
+    for name, said in (("graph", "graph book"), ("swarm", "hand over")):
+        with counted(served) as used:
+            async with agent_of(served, name) as remote:
+                task = await remote.send(said)
+                if task.state is TaskState.INPUT_REQUIRED:
+                    task = await remote.send("yes", task_id=task.id)
+        assert spent_on(completed(task)).tokens == used[0], name
+
+
+@pytest.mark.parametrize("name", ["graph", "swarm"])
+async def test_a_node_tells_of_its_model_as_an_agent_does(served, name):
+    served.script.broken = 0
+    async with agent_of(served, name) as remote:
+        refused = await remote.send("refuse this")
+        assert refused.state is TaskState.REJECTED, why(refused)
+        assert "I do not help with that." in why(refused)
+        failed = await remote.send("fail with 401")
+        assert "does not accept this agent's credentials" in why(failed)
+        task = completed(await remote.send("break off once"))
+    assert "one two three four." in task.text
 
 
 async def test_an_interrupt_in_a_node_asks_and_the_graph_goes_on_from_there(served):

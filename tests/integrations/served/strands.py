@@ -12,6 +12,7 @@ sys.path.pop(0)  # this file has the framework's name
 
 from pydantic import BaseModel
 from strands import Agent, ToolContext, tool
+from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models.openai import OpenAIModel
 from strands.multiagent import GraphBuilder, Swarm
 from strands.session.file_session_manager import FileSessionManager
@@ -53,8 +54,15 @@ assistant = Agent(
     system_prompt="You are a helpful assistant.",
     model=model(),
     tools=[add, book, wait, draw],
+    conversation_manager=SlidingWindowConversationManager(window_size=400),
 )
 forecaster = Agent(name="Forecaster", model=model(), structured_output_model=Weather)
+
+
+@tool
+def counter(said: str) -> str:
+    """Ask an agent that counts."""
+    return str(Agent(model=model(), callback_handler=None)(said))
 
 
 def with_a_session(thread: str) -> Agent:
@@ -112,6 +120,7 @@ if __name__ == "__main__":
             "agent": strands.agent(assistant, key="agent"),
             "structured": strands.agent(forecaster),
             "caller": strands.agent(Agent(name="Caller", model=model(), tools=tools)),
+            "boss": strands.agent(Agent(model=model(), tools=[counter]), name="Boss"),
             "session": strands.agent(with_a_session, name="With a session"),
             "graph": strands.agent(graph, name="Graph"),
             "swarm": strands.agent(swarm, name="Swarm"),

@@ -8,19 +8,16 @@ from typing import Any
 import msgspec
 import strands
 from strands.agent.agent_result import AgentResult
-from strands.telemetry.metrics import EventLoopMetrics
 from strands.types._snapshot import Snapshot
+from strands.types.exceptions import MaxTokensReachedException
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from parley.agent.turn import Turn
 from parley.integrations.conversations import ContextConversation, ContextState
 from parley.integrations.strands.contents import prompt_of, without_files
-from parley.integrations.strands.current import CurrentRun, running
 from parley.integrations.strands.event_display import StrandsDisplay
-from parley.integrations.strands.failures import check_end, failed
-from parley.integrations.strands.interrupts import Interrupts, unanswered
+from parley.integrations.strands.interrupts import CurrentRun, RunOver, unanswered
 from parley.integrations.strands.user_sessions import UserSession
-from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 STEP = "strands"
@@ -29,14 +26,6 @@ STATE = "urn:parley:strands:state"
 
 CHECKPOINT_BYTES = 500_000
 """A larger snapshot is kept only at an interrupt; a crash then repeats rounds of tool calls."""
-
-
-class AgentOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: AgentResult) -> None:
-        self.result = result
-        super().__init__("the run is over")
 
 
 class AgentRun:
@@ -56,9 +45,7 @@ class AgentRun:
         self._schema_model = thing._default_structured_output_model
         hidden = set() if self._schema_model is None else {self._schema_model.__name__}
         self._display = StrandsDisplay(output, hidden)
-        self._interrupts = Interrupts(turn, thing)
         self._is_live = False
-        self._kept: dict[str, Any] | None = None
         # A session manager keeps the agent's state by itself, message by message.
         self._session: UserSession | None = None
         if thing._session_manager is not None:
@@ -74,57 +61,38 @@ class AgentRun:
         prompt: Any = await prompt_of(self._turn, self._turn.message)
         if self._session is not None:
             prompt = self._session.prompt(prompt)
-        number = 0
-        with running(CurrentRun(self._interrupts)):
-            while True:
-                number += 1
-                try:
-                    self._kept = await self._turn.step(f"{STEP}:{number}", self._go, prompt)
-                except AgentOver as over:
-                    result = over.result
-                    break
-                assert self._kept is not None
-                self._used(self._kept["usage"])
-                if self._kept["interrupts"]:
-                    prompt = await self._interrupts.answers(self._kept["interrupts"])
-                else:
-                    prompt = {"checkpointResume": {"checkpoint": self._kept["checkpoint"]}}
-        await self._finish(result)
+        run = CurrentRun(self._turn, self._agent, self._output.requests)
+        await self._finish(await run.steps(STEP, self._go, prompt))
 
     # -- from one snapshot to the next ---------------------------------------------------------
 
-    async def _go(self, prompt: Any) -> dict[str, Any]:
-        """Run until the state is to be kept, and return it. Raises ``AgentOver`` at the end."""
+    async def _go(self, prompt: Any, kept: dict[str, Any] | None) -> dict[str, Any]:
+        """Run until the state is to be kept, and return it. Raises ``RunOver`` at the end."""
         if not self._is_live:
             self._is_live = True
             if self._session is not None:
-                prompt = await self._session.taken_up(prompt, self._kept)
+                prompt = await self._session.taken_up(prompt, kept)
             else:
-                await self._restore()
+                await self._restore(kept)
         if isinstance(prompt, dict) and "interrupts" in prompt:
             return prompt
         while True:
-            self._agent.event_loop_metrics = EventLoopMetrics()
             result = await self._result(prompt)
-            usage = _usage(self._agent.event_loop_metrics)
             interrupts = unanswered(result.interrupts) if result.stop_reason == "interrupt" else []
             if result.checkpoint is None and not interrupts:
-                self._used(usage)
-                raise AgentOver(result)
+                raise RunOver(result)
             checkpoint = None if result.checkpoint is None else result.checkpoint.to_dict()
+            now: dict[str, Any] = {"checkpoint": checkpoint, "interrupts": interrupts}
             snapshot = None if self._session is not None else self._snapshot()
-            is_kept = interrupts or (
+            if interrupts or (
                 checkpoint is not None
                 and checkpoint["position"] == "after_tools"
                 and len(msgspec.json.encode(snapshot)) <= CHECKPOINT_BYTES
-            )
-            if is_kept:
-                kept = {"checkpoint": checkpoint, "interrupts": interrupts, "usage": usage}
+            ):
                 if snapshot is None:
-                    return {**kept, "pending": _written(self._agent._interrupt_state.to_dict())}
+                    return {**now, "pending": _written(self._agent._interrupt_state.to_dict())}
                 mark = self._conversation.mark(snapshot["data"]["messages"])
-                return {**kept, "snapshot": snapshot, "conversation": mark, "before": self._before}
-            self._used(usage)
+                return {**now, "snapshot": snapshot, "conversation": mark, "before": self._before}
             prompt = {"checkpointResume": {"checkpoint": checkpoint}}
 
     async def _result(self, prompt: Any) -> AgentResult:
@@ -137,9 +105,9 @@ class AgentRun:
                         result = found
                     else:
                         await self._display.show(event)
-        except Exception as error:
-            failed(self._turn, error)
-            raise
+        except MaxTokensReachedException:  # the message is as long as it may be
+            message = self._agent.messages[-1]
+            return AgentResult("max_tokens", message, self._agent.event_loop_metrics, {})
         assert result is not None
         return result
 
@@ -148,12 +116,12 @@ class AgentRun:
     def _snapshot(self) -> Any:
         return _written(self._agent.take_snapshot(preset="session").to_dict())
 
-    async def _restore(self) -> None:
+    async def _restore(self, kept: dict[str, Any] | None) -> None:
         """Load the newest snapshot of this task, or else what the context has of others."""
-        if self._kept is not None:
-            snapshot = self._kept["snapshot"]
-            self._conversation.resume(self._kept["conversation"], snapshot["data"]["messages"])
-            self._before = self._kept["before"]
+        if kept is not None:
+            snapshot = kept["snapshot"]
+            self._conversation.resume(kept["conversation"], snapshot["data"]["messages"])
+            self._before = kept["before"]
         else:
             snapshot = self._snapshot()
             state = {**_state_in(snapshot), **await self._store.read()}
@@ -166,7 +134,10 @@ class AgentRun:
 
     async def _finish(self, result: AgentResult) -> None:
         text = "".join(block.get("text", "") for block in result.message.get("content", []))
-        check_end(self._turn, result.stop_reason, text)
+        if result.stop_reason == "guardrail_intervened":
+            self._turn.reject(text or "A guardrail refuses this.")
+        if result.stop_reason == "cancelled":
+            self._turn.fail("The run was cancelled by the agent itself.")
         if self._session is None:
             snapshot = self._snapshot()
             await self._conversation.finish(snapshot["data"]["messages"])
@@ -176,26 +147,8 @@ class AgentRun:
             await self._output.data(
                 value.model_dump(mode="json"), schema=type(value).model_json_schema()
             )
-        elif not self._display.said and text:
+        elif not self._display.said and result.stop_reason != "max_tokens":
             await self._output.text(text)
-
-    def _used(self, usage: dict[str, int]) -> None:
-        self._output.used(
-            ModelUsage(
-                input_tokens=usage.get("input", 0),
-                output_tokens=usage.get("output", 0),
-                requests=usage.get("requests", 0),
-            )
-        )
-
-
-def _usage(metrics: EventLoopMetrics) -> dict[str, int]:
-    used = metrics.accumulated_usage
-    return {
-        "input": used.get("inputTokens", 0),
-        "output": used.get("outputTokens", 0),
-        "requests": metrics.cycle_count,
-    }
 
 
 def _state_in(snapshot: Any) -> dict[str, Any]:

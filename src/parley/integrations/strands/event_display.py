@@ -33,6 +33,9 @@ class StrandsDisplay:
             self._nodes.discard(event["node_id"])
         elif kind == "multiagent_node_stream":
             await self.show(event["event"])
+        elif "messageStart" in event.get("event", {}):
+            if self.said and len(self._nodes) < 2:  # what was said before is not the answer
+                await self.begin_message()
         elif isinstance(text := event.get("data"), str):
             if len(self._nodes) < 2:
                 self.said += text

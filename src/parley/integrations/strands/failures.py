@@ -1,4 +1,4 @@
-"""Errors and stop reasons of Strands as what a caller may see of them."""
+"""Errors of Strands as what a caller may see of them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,16 @@ from strands.types.exceptions import (
     StructuredOutputException,
 )
 
-from parley.agent.turn import Turn
-from parley.integrations.serving import fail_with
-from parley.llm.model_failures import model_failure
+_TOLD = {
+    ModelThrottledException: "The language model is busy; try again later.",
+    MaxTokensReachedException: "The language model's reply reached its longest length.",
+    ContextWindowOverflowException: "The conversation is longer than the model can read.",
+    StructuredOutputException: "The reply of the language model could not be used.",
+}
 
 
-def failed(turn: Turn, error: Exception) -> None:
-    """End the turn as FAILED if callers may know why; do nothing for errors of the agent's code."""
-    cause: BaseException = error
-    while isinstance(cause, EventLoopException) and cause.original_exception is not None:
-        cause = cause.original_exception
-    if reason := _reason(cause):
-        fail_with(turn, reason, error)
-
-
-def check_end(turn: Turn, stop_reason: str, said: str) -> None:
-    """End the turn if a run stopped for a reason that is no success."""
-    if stop_reason in ("guardrail_intervened", "content_filtered"):
-        turn.reject(said or "A guardrail refuses this.")
-    if stop_reason == "cancelled":
-        turn.fail("The run was cancelled by the agent itself.")
-    if stop_reason.startswith("limit_"):
-        turn.fail("The agent did not come to an end within its limits.")
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, ModelThrottledException):
-        return "The model takes no more requests for now."
-    if isinstance(error, MaxTokensReachedException):
-        return "The model's reply was longer than it may be."
-    if isinstance(error, ContextWindowOverflowException):
-        return "The conversation is longer than the model can read."
-    if isinstance(error, StructuredOutputException):
-        return "The reply of the model could not be used."
-    return model_failure(error)
+def told(error: BaseException) -> str:
+    """Return what a caller may know of an error of Strands, empty for other errors."""
+    while isinstance(error, EventLoopException) and error.original_exception is not None:
+        error = error.original_exception
+    return next((said for kind, said in _TOLD.items() if isinstance(error, kind)), "")

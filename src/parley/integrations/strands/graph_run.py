@@ -11,23 +11,12 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from parley.agent.turn import Turn
 from parley.integrations.strands.contents import prompt_of
-from parley.integrations.strands.current import CurrentRun, running
 from parley.integrations.strands.event_display import StrandsDisplay
-from parley.integrations.strands.failures import failed
-from parley.integrations.strands.interrupts import Interrupts, unanswered
+from parley.integrations.strands.interrupts import CurrentRun, RunOver, unanswered
 from parley.integrations.task_values import TaskValue
-from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 STEP = "strands-graph"
-
-
-class GraphOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: MultiAgentResult) -> None:
-        self.result = result
-        super().__init__("the run is over")
 
 
 class GraphRun:
@@ -45,48 +34,31 @@ class GraphRun:
         self._output = output
         self._state = state
         self._display = StrandsDisplay(output, set())
-        self._interrupts = Interrupts(turn, thing)
+        self._run = CurrentRun(turn, thing, output.requests)
         self._nodes = TaskValue(turn, "urn:parley:strands:graph")
         self._is_live = False
-        self._kept: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Run until all nodes have ended, and show what the last ones said."""
         prompt: Any = await prompt_of(self._turn, self._turn.message)
         if len(prompt) == 1 and "text" in prompt[0]:
             prompt = prompt[0]["text"]
-        number = 0
-        with running(CurrentRun(self._interrupts)):
-            while True:
-                number += 1
-                try:
-                    self._kept = await self._turn.step(f"{STEP}:{number}", self._go, prompt, number)
-                except GraphOver as over:
-                    result = over.result
-                    break
-                assert self._kept is not None
-                prompt = await self._interrupts.answers(self._kept["interrupts"])
-        await self._finish(result)
+        await self._finish(await self._run.steps(STEP, self._go, prompt))
 
-    async def _go(self, prompt: Any, number: int) -> dict[str, Any]:
+    async def _go(self, prompt: Any, kept: dict[str, Any] | None) -> dict[str, Any]:
+        number = 1 if kept is None else kept["number"] + 1
         if not self._is_live:
             self._is_live = True
-            await self._restore(number)
+            newest = await self._nodes.read()  # after a node, or else at the newest interrupt
+            if newest is None or newest["number"] != number:
+                newest = kept
+            if newest is not None:
+                self._graph.deserialize_state(decode_bytes_values(newest["state"]))
         result = await self._result(prompt, number)
         if result.status is not Status.INTERRUPTED:
-            raise GraphOver(result)
-        return {"state": self._serialized(), "interrupts": unanswered(result.interrupts)}
-
-    async def _restore(self, number: int) -> None:
-        """Load the state after the newest node, or else at the newest interrupt."""
-        kept = await self._nodes.read()
-        if kept is not None and kept["number"] == number:
-            state = kept["state"]
-        elif self._kept is not None:
-            state = self._kept["state"]
-        else:
-            return
-        self._graph.deserialize_state(decode_bytes_values(state))
+            raise RunOver(result)
+        interrupts = unanswered(result.interrupts)
+        return {"number": number, "state": self._serialized(), "interrupts": interrupts}
 
     def _serialized(self) -> Any:
         state = encode_bytes_values(self._graph.serialize_state())
@@ -94,32 +66,24 @@ class GraphRun:
 
     async def _result(self, prompt: Any, number: int) -> MultiAgentResult:
         result: MultiAgentResult | None = None
-        try:
-            async with aclosing(self._graph.stream_async(prompt, self._state)) as events:
-                async for event in events:
-                    if isinstance(found := event.get("result"), MultiAgentResult):
-                        result = found
-                        continue
-                    await self._display.show(event)
-                    if event.get("type") == "multiagent_node_stop":
-                        kept = {"number": number, "state": self._serialized()}
-                        await self._nodes.write(kept)
-        except Exception as error:
-            failed(self._turn, error)
-            raise
+        async with aclosing(self._graph.stream_async(prompt, self._state)) as events:
+            async for event in events:
+                self._run.check()
+                if isinstance(found := event.get("result"), MultiAgentResult):
+                    result = found
+                    continue
+                await self._display.show(event)
+                if event.get("type") == "multiagent_node_stop":
+                    await self._nodes.write({"number": number, "state": self._serialized()})
         assert result is not None
         return result
 
     async def _finish(self, result: MultiAgentResult) -> None:
-        used = result.accumulated_usage
-        self._output.used(
-            ModelUsage(
-                input_tokens=used.get("inputTokens", 0),
-                output_tokens=used.get("outputTokens", 0),
-                requests=max(1, result.execution_count),
-            )
-        )
         if result.status is Status.FAILED:
+            errors = [each.result for each in result.results.values()]
+            for error in errors:
+                if isinstance(error, Exception):
+                    raise error
             self._turn.fail("A node failed.")
         text = "\n".join(str(result.results[name]).strip() for name in self._last(result))
         if self._display.said.strip() != text:

@@ -1,15 +1,20 @@
-"""Interrupts of Strands as questions to the caller, and calls of remote skills that wait."""
+"""The run of a turn: its steps, its interrupts as questions, and calls of remote agents."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.answers import said_in
+from parley.integrations.remembered_calls import CallKeys
 from parley.integrations.strands.copies import agents_in
+from parley.llm.model_requests import ModelRequests
 from parley.llm.remote_skills import RemoteSkill
 from parley.model.errors import an
 from parley.model.parts import Part
@@ -18,13 +23,60 @@ REMOTE = "parley:remote-call"
 """The name of an interrupt that is a call of a remote skill, which the turn makes."""
 
 
-class Interrupts:
-    """Answers the interrupts of one turn. ``results`` has those of remote calls, by tool use."""
+_RUN: ContextVar[CurrentRun | None] = ContextVar("parley_strands_run", default=None)
 
-    def __init__(self, turn: Turn, thing: Any) -> None:
+
+class RunOver(Exception):
+    """A run came to its end, with this result."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__("the run is over")
+
+
+class CurrentRun:
+    """The run of an agent, a graph or a swarm in a turn.
+
+    ``results`` has the results of remote calls, by tool use. ``ended`` is what a request to a model
+    ended the run with: Strands goes on without a tool or a node that ends so.
+    """
+
+    def __init__(self, turn: Turn, thing: Any, requests: ModelRequests) -> None:
         self.results: dict[str, ToolResult] = {}
+        self.requests = requests
+        self.ended: BaseException | None = None
         self._turn = turn
         self._thing = thing
+        self._keys = CallKeys()
+
+    def call_key(self, said: str) -> str:
+        """Return a key for a call of a remote node: by what is said, and how often before."""
+        return self._keys.key("strands", said)
+
+    async def steps(self, name: str, go: Callable[..., Awaitable[Any]], prompt: Any) -> Any:
+        """Return the result that ``go`` raises as ``RunOver``.
+
+        Until then what it returns is a step of the task, and it is called again, with what the
+        step kept, and with the answers to its interrupts as the prompt.
+        """
+        number = 0
+        kept: Any = None
+        with _running(self):
+            while True:
+                number += 1
+                try:
+                    kept = await self._turn.step(f"{name}:{number}", go, prompt, kept)
+                except RunOver as over:
+                    return over.result
+                if kept["interrupts"]:
+                    prompt = await self.answers(kept["interrupts"])
+                else:
+                    prompt = {"checkpointResume": {"checkpoint": kept["checkpoint"]}}
+
+    def check(self) -> None:
+        """Raise what the run ended with."""
+        if self.ended is not None:
+            raise self.ended
 
     async def answers(self, interrupts: list[dict[str, Any]]) -> list[Any]:
         """Return the prompt that resumes: the response to each interrupt.
@@ -64,6 +116,20 @@ class Interrupts:
             if isinstance(skill, RemoteSkill):
                 return skill
         raise LookupError(f"the tool {tool!r}, which a call waits for, is no remote skill any more")
+
+
+def current_run() -> CurrentRun | None:
+    """Return the run of a turn, ``None`` outside of one."""
+    return _RUN.get()
+
+
+@contextmanager
+def _running(run: CurrentRun) -> Iterator[None]:
+    token = _RUN.set(run)
+    try:
+        yield
+    finally:
+        _RUN.reset(token)
 
 
 def unanswered(interrupts: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from strands.telemetry.metrics import EventLoopMetrics
 
 from parley.agent.remote.uses import Callee
 from parley.host.connecting import connect
-from parley.integrations.strands.current import current_run
+from parley.integrations.strands.interrupts import current_run
 from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import result_of
 from parley.model.cards import AgentCard

@@ -12,8 +12,7 @@ from strands.types.tools import AgentTool, ToolContext, ToolSpec, ToolUse
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.strands.contents import blocks_of
-from parley.integrations.strands.current import current_run
-from parley.integrations.strands.interrupts import REMOTE
+from parley.integrations.strands.interrupts import REMOTE, current_run
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 
 
@@ -72,7 +71,7 @@ class RemoteTool(AgentTool):  # type: ignore[misc]
                     "arguments": tool_use["input"],
                 }
                 context.interrupt(REMOTE, reason=call)
-                result = run.interrupts.results[tool_use["toolUseId"]]
+                result = run.results[tool_use["toolUseId"]]
             else:
                 result = await self._outside(tool_use, context)
         except InterruptException as error:

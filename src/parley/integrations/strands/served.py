@@ -14,7 +14,9 @@ from parley.agent.turn import Turn
 from parley.integrations.serving import framework_agent
 from parley.integrations.strands.agent_run import AgentRun
 from parley.integrations.strands.copies import check_copied, copy_of, silenced
+from parley.integrations.strands.failures import told
 from parley.integrations.strands.graph_run import GraphRun
+from parley.integrations.strands.model_replies import count_requests
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 from parley.model.errors import an
@@ -78,11 +80,18 @@ def agent(
         else:
             raise TypeError(f"the function made {an(type(made).__name__)}, not an agent or a graph")
 
+    count_requests()
     schema = None
     if isinstance(thing, strands.Agent) and thing._default_structured_output_model is not None:
         schema = thing._default_structured_output_model.model_json_schema()
     return framework_agent(
-        run, name=name, description=description, tags=tags, output_schema=schema, **options
+        run,
+        name=name,
+        description=description,
+        tags=tags,
+        output_schema=schema,
+        told=told,
+        **options,
     )
 
 

@@ -48,7 +48,7 @@ class UserSession:
         if state.activated and self._waits_after(begun):
             waiting = [each for each in state.interrupts.values() if each.response is None]
             pending = state.to_dict()
-            return {"interrupts": unanswered(waiting), "usage": {}, "pending": pending}
+            return {"interrupts": unanswered(waiting), "pending": pending}
         if state.activated:
             state.deactivate()
         return None
