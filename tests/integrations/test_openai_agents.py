@@ -21,6 +21,8 @@ async def test_the_card_is_the_agents_own_without_its_instructions(served):
     assert card.name == "Assistant"
     assert card.description.startswith("Adds, books, waits. Tools: add (Add two numbers.); book")
     assert "helpful assistant" not in str(card)
+    async with agent_of(served, "drawer") as remote:  # Agent(name="Draws"), name="Drawer"
+        assert remote.card.description.startswith("The agent Drawer. Tools: draw (Draw a picture")
     async with agent_of(served, "triage") as remote:
         assert "Hands over to: Expert." in remote.card.description
 

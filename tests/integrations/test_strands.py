@@ -22,6 +22,13 @@ async def test_the_card_is_the_agents_own_without_its_prompt(served):
     assert "helpful assistant" not in str(card)
 
 
+async def test_the_card_has_the_name_that_is_given(served):
+    async with agent_of(served, "boss") as remote:
+        card = remote.card
+    assert (card.name, card.skills[0].name) == ("Boss", "Boss")
+    assert card.description == "The agent Boss. Tools: counter (Ask an agent that counts.)."
+
+
 async def test_the_reason_of_an_interrupt_is_text_and_data(served):
     async with agent_of(served) as remote:
         task = await remote.send("book a room")

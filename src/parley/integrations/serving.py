@@ -116,6 +116,16 @@ async def _ask_again(turn: Turn) -> None:
     await turn.sleep(CUT_SECONDS * times, key=f"{CUT}:{times}")
 
 
+def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) -> str:
+    """Return the description of an agent: what it says of itself, or its name, and its tools.
+
+    Of what a tool says the first line is shown.
+    """
+    lines = [(tool, str(text or "").strip().partition("\n")[0]) for tool, text in tools]
+    shown = "; ".join(f"{tool} ({line})" if line else tool for tool, line in lines)
+    return f"{said or f'The agent {name}.'}{f' Tools: {shown}.' if shown else ''}"
+
+
 def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
     """End the turn as FAILED with a reason that callers may know, if there is one.
 

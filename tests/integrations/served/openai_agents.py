@@ -192,7 +192,7 @@ if __name__ == "__main__":
                 for name, make in CONTEXTS.items()
             },
             "drawer": openai_agents.agent(
-                agents.Agent(name="Drawer", tools=[draw_all], model=model)
+                agents.Agent(name="Draws", tools=[draw_all], model=model), name="Drawer"
             ),
             "responses": openai_agents.agent(agents.Agent(name="Responses", model=Responses())),
             "frontdesk": openai_agents.agent(

@@ -13,7 +13,7 @@ from parley.agent.turn import Turn
 from parley.integrations.openai_agents.failures import told
 from parley.integrations.openai_agents.output_types import schema_of
 from parley.integrations.openai_agents.turn_run import AgentRunSettings, TurnRun, reachable
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
 
@@ -64,35 +64,24 @@ def agent(
     if servers:
         options["lifespan"] = _connected(servers, options.get("lifespan"))
 
+    name = name or thing.name
+    tools = [(each.name, getattr(each, "description", "")) for each in thing.tools]
+    said = described(thing.handoff_description, name, tools)
+    if others := [each.name for each in reachable(thing)][1:]:
+        said = f"{said} Hands over to: {', '.join(others)}."
+
     async def run(turn: Turn, output: RunOutput) -> None:
         await TurnRun(thing, settings, turn, output).run()
 
     return framework_agent(
         run,
-        name=name or thing.name,
-        description=_description(thing) if description is None else description,
+        name=name,
+        description=said if description is None else description,
         tags=("agent", *(each.name for each in thing.tools)),
         output_schema=schema_of(thing),
         told=told,
         **options,
     )
-
-
-def _description(thing: agents.Agent[Any]) -> str:
-    """Return what the card says: not the instructions, which are the model's alone."""
-    said = [thing.handoff_description or f"The agent {thing.name}."]
-    tools = [
-        f"{each.name} ({str(getattr(each, 'description', '') or '').strip().splitlines()[0]})"
-        if str(getattr(each, "description", "") or "").strip()
-        else each.name
-        for each in thing.tools
-    ]
-    if tools:
-        said.append(f"Tools: {'; '.join(tools)}.")
-    others = [each.name for each in reachable(thing)][1:]
-    if others:
-        said.append(f"Hands over to: {', '.join(others)}.")
-    return " ".join(said)
 
 
 def _connected(

@@ -11,7 +11,7 @@ from strands.multiagent.base import MultiAgentBase
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.integrations.strands.agent_run import AgentRun
 from parley.integrations.strands.copies import check_copied, copy_of, silenced
 from parley.integrations.strands.failures import told
@@ -54,15 +54,15 @@ def agent(
     if isinstance(thing, strands.Agent):
         check_copied(thing)
         name, template = name or thing.name, thing
-        description = _described(thing) if description is None else description
+        specs = thing.tool_registry.registry.items()
+        tools = [(tool, held.tool_spec.get("description")) for tool, held in specs]
+        said = described(thing.description, name, tools)
         tags = tuple(thing.tool_names)
         make: Callable[[str], Made] = lambda thread: copy_of(template)  # noqa: E731
     elif callable(thing):
         if name is None:
             raise ValueError("a function that makes agents needs a name=, for the card")
-        make, tags = thing, ()
-        doc = inspect.getdoc(thing) or ""
-        description = doc if description is None else description
+        make, tags, said = thing, (), inspect.getdoc(thing) or ""
     else:
         raise TypeError(
             f"strands.agent serves a strands.Agent, or a function that makes agents, graphs or "
@@ -87,21 +87,9 @@ def agent(
     return framework_agent(
         run,
         name=name,
-        description=description,
+        description=said if description is None else description,
         tags=tags,
         output_schema=schema,
         told=told,
         **options,
     )
-
-
-def _described(thing: strands.Agent) -> str:
-    """Return what the card says: not the system prompt, which is the model's alone."""
-    said = [thing.description or f"The agent {thing.name}."]
-    tools = []
-    for name, tool in thing.tool_registry.registry.items():
-        lines = str(tool.tool_spec.get("description", "")).strip().splitlines()
-        tools.append(f"{name} ({lines[0]})" if lines else name)
-    if tools:
-        said.append(f"Tools: {'; '.join(tools)}.")
-    return " ".join(said)
