@@ -180,6 +180,14 @@ async def test_a_remote_agent_is_a_node_of_a_graph(served):
     assert "sunny in Turku" in task.text
 
 
+async def test_a_remote_node_remembers_what_was_said_in_the_context(served):
+    async with agent_of(served, "remote-graph") as remote:
+        first = completed(await remote.send("how often did I ask?"))
+        again = completed(await remote.send("and how often now?", context_id=first.context_id))
+    assert "asked 1 times" in first.text
+    assert "asked 2 times" in again.text
+
+
 async def test_outside_of_a_turn_a_question_is_an_interrupt(served):
     async with agent_of(served, "plain") as remote:
         answer = await remote.send("agent, what is the weather?")

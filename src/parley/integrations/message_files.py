@@ -75,7 +75,11 @@ async def input_of(
 
 
 async def _file(turn: Turn, part: Part, max_bytes: int) -> InputFile:
-    content = await turn.file(part).read(limit=max_bytes)
+    return file_of(part, await turn.file(part).read(limit=max_bytes))
+
+
+def file_of(part: Part, content: bytes) -> InputFile:
+    """Return a file part whose content is read."""
     media_type = part.media_type or "application/octet-stream"
     return InputFile(content=content, media_type=media_type, filename=part.filename)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from agents.items import RunItem, ToolApprovalItem
 
-from parley.agent.turn import Turn
-from parley.integrations.conversations import ContextConversation, replaced
+from parley.integrations.conversations import replaced
 
 KEY = "urn:parley:openai-agents:messages"
 
@@ -16,25 +14,8 @@ MAX_BYTES = 500_000
 """How many bytes of JSON a conversation keeps; its oldest turns are dropped above that, or else
 the files of the newest."""
 
-_FILES = {
-    "input_image": "(an image)",
-    "input_file": "(a file)",
-    "input_audio": "(an audio recording)",
-}
 
-
-def kept_conversation(turn: Turn) -> ContextConversation:
-    """Return the conversation of a turn's context."""
-    return ContextConversation(turn, KEY, max_bytes=MAX_BYTES, shorten=_short)
-
-
-def items_of(item: dict[str, Any], new_items: list[RunItem]) -> list[Any]:
-    """Return a message and what the run made of it."""
-    made = [each.to_input_item() for each in new_items if not isinstance(each, ToolApprovalItem)]
-    return [item, *made]
-
-
-def _short(items: list[Any]) -> list[Any]:
+def short(items: list[Any]) -> list[Any]:
     """Return items without files; if that is not enough, their messages alone."""
     items = [replaced(each, _without_file) for each in items]
     if len(msgspec.json.encode(items)) <= MAX_BYTES:
@@ -64,5 +45,7 @@ def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
 
 
 def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
-    said = _FILES.get(str(value.get("type")))
-    return None if said is None else {"type": "input_text", "text": said}
+    kind = str(value.get("type"))
+    if kind not in ("input_image", "input_file", "input_audio"):
+        return None
+    return {"type": "input_text", "text": f"(there was a file: {kind.removeprefix('input_')})"}

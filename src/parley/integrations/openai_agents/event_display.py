@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import agents
@@ -26,7 +27,7 @@ class EventDisplay:
     text. ``has_said`` is whether the newest message of the model was shown.
     """
 
-    def __init__(self, output: RunOutput, config: agents.RunConfig | None) -> None:
+    def __init__(self, output: RunOutput, config: agents.RunConfig) -> None:
         self.has_said = False
         self._output = output
         self._config = config
@@ -50,26 +51,23 @@ class EventDisplay:
             await self._tool_returned(event.item)
         return event.type == "run_item_stream_event" and event.name in _MOVES_ON
 
-    async def end(self) -> None:
-        """Show the text that was held back: no guardrail has refused it."""
-        await self._release()
-
     async def _raw(self, data: Any, result: RunResultStreaming) -> None:
         if data.type == "response.output_text.delta" and is_text(result.current_agent):
             self._held.append(data.delta)
             if not self._is_guarded(result):
-                await self._release()
+                await self.release()
         elif data.type in _THINKING:
             await self._output.thinking(data.delta)
 
     def _is_guarded(self, result: RunResultStreaming) -> bool:
-        of_config = self._config or agents.RunConfig()
-        if result.current_agent.output_guardrails or of_config.output_guardrails:
+        current, of_all = result.current_agent, self._config
+        if current.output_guardrails or of_all.output_guardrails:
             return True
-        of_input = [*result.current_agent.input_guardrails, *(of_config.input_guardrails or [])]
+        of_input = [*current.input_guardrails, *(of_all.input_guardrails or ())]
         return len(result.input_guardrail_results) < len(of_input) and not self._called
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
+        """Show the text that was held back: no guardrail has refused it."""
         text, self._held = "".join(self._held), []
         if text:
             self.has_said = True
@@ -81,20 +79,23 @@ class EventDisplay:
         await self._output.new_message()
 
     async def _tool_called(self, item: Any) -> None:
-        raw = item.raw_item
-        name, call_id = _field(raw, "name") or _field(raw, "type"), _field(raw, "call_id")
+        raw = _raw(item)
+        name, call_id = item.tool_name or raw["type"], item.call_id or ""
         if call_id in self._called:
             return
         self._called[call_id] = name
-        await self._output.tool_called(name, _arguments(raw), call_id=call_id)
-        if isinstance(made := _field(raw, "result"), str) and name == "image_generation_call":
-            part = part_of_data_url(f"data:image/png;base64,{made}", "image.png")
-            if part is not None:
+        given = raw.get("arguments") or ""
+        with suppress(TypeError, ValueError):
+            given = json.loads(given)
+        await self._output.tool_called(name, given, call_id=call_id)
+        if raw["type"] == "image_generation_call":
+            made = f"data:image/png;base64,{raw.get('result') or ''}"
+            if (part := part_of_data_url(made, "image.png")) is not None:
                 await self._output.file(part)
 
     async def _tool_returned(self, item: Any) -> None:
-        call_id, shown = _field(item.raw_item, "call_id"), item.output
-        made = _field(item.raw_item, "output")  # what the model reads: one form of files
+        call_id, shown = item.call_id or "", item.output
+        made = _raw(item).get("output")  # what the model reads: one form of files
         if isinstance(made, list):
             for each in made:
                 if (part := _file(each)) is not None:
@@ -104,16 +105,8 @@ class EventDisplay:
         await self._output.tool_returned(self._called.get(call_id, ""), shown, call_id=call_id)
 
 
-def _field(raw: Any, name: str) -> Any:
-    return (raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)) or ""
-
-
-def _arguments(raw: Any) -> Any:
-    arguments = _field(raw, "arguments")
-    try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return arguments
+def _raw(item: Any) -> dict[str, Any]:
+    return item.raw_item if isinstance(item.raw_item, dict) else vars(item.raw_item)
 
 
 def _file(made: dict[str, Any]) -> Part | None:

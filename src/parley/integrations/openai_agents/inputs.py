@@ -6,12 +6,11 @@ from typing import Any
 
 from parley.agent.turn import Turn
 from parley.integrations.message_files import InputFile, input_of
-from parley.model.parts import Message
 
 
-async def input_item(turn: Turn, message: Message) -> dict[str, Any]:
-    """Return a message as an item of the user: text, images, audio and other files."""
-    content = [_content(each) for each in await input_of(turn, message)]
+async def input_item(turn: Turn) -> dict[str, Any]:
+    """Return the message of a turn as an item of the user: text, images, audio and other files."""
+    content = [_content(each) for each in await input_of(turn, turn.message)]
     if all(each["type"] == "input_text" for each in content):
         return {"role": "user", "content": "\n".join(each["text"] for each in content)}
     return {"role": "user", "content": content}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextvars import ContextVar
 from typing import Any
 
 from agents.items import ItemHelpers
@@ -11,11 +10,10 @@ from agents.models.chatcmpl_stream_handler import ChatCmplStreamHandler
 from agents.run_internal import run_loop
 from openai.types.responses import ResponseCompletedEvent
 
+from parley.integrations.openai_agents.sub_agents import RemoteAgentModel
+from parley.integrations.openai_agents.turn_run import current_run
 from parley.llm.model_requests import ModelRequests
 from parley.llm.model_usage import ModelUsage
-
-REQUESTS: ContextVar[ModelRequests | None] = ContextVar("parley_openai_agents", default=None)
-"""The requests of the turn in which an agent runs."""
 
 FINISH = "parley:finish_reason"
 """The metadata of a streamed chat completion in which its finish reason is."""
@@ -57,8 +55,7 @@ class CountedModel:
         ending, details = (said.metadata or {}).get(FINISH), said.incomplete_details
         if ending is None:
             ending = said.status if details is None else details.reason
-        refusals = [ItemHelpers.extract_refusal(each) for each in said.output]
-        refusal = "".join(each for each in refusals if each)
+        refusal = "".join(ItemHelpers.extract_refusal(each) or "" for each in said.output)
         self._requests.replied(_usage(said.usage), ending=ending, refusal=refusal)
         return ResponseCompletedEvent(
             type="response.completed", response=said, sequence_number=event.sequence_number
@@ -66,43 +63,39 @@ class CountedModel:
 
 
 def _usage(used: Any) -> ModelUsage | None:
-    if used is None:
-        return None
-    return ModelUsage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+    return used and ModelUsage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
 
 
-# The SDK has no hook for models of agents that tools run, and drops the finish reason of a streamed
-# chat completion. So these two functions are replaced; outside of a turn they are as they were.
 _get_model = run_loop.get_model
 _handle_stream = ChatCmplStreamHandler.handle_stream
 
 
-def _model_of_turn(agent: Any, config: Any) -> Any:
-    model, requests = _get_model(agent, config), REQUESTS.get()
-    if requests is None or getattr(model, "is_remote_agent", False):
+def count_requests() -> None:
+    """Let each request to a model in a turn count; outside of a turn nothing changes.
+
+    The SDK has no hook for the models of agents that tools run, and drops the finish reason of a
+    streamed chat completion.
+    """
+    run_loop.get_model = _counted
+    ChatCmplStreamHandler.handle_stream = staticmethod(_with_finish_reason)
+
+
+def _counted(agent: Any, config: Any) -> Any:
+    model, run = _get_model(agent, config), current_run()
+    if run is None or isinstance(model, RemoteAgentModel):
         return model
-    return CountedModel(model, requests)
+    return CountedModel(model, run.requests)
 
 
-async def _with_finish_reason(
-    response: Any, stream: Any, *given: Any, **options: Any
-) -> AsyncIterator[Any]:
-    finish = ""
-
+def _with_finish_reason(response: Any, stream: Any, *given: Any, **options: Any) -> Any:
     async def chunks() -> AsyncIterator[Any]:
-        nonlocal finish
+        response.metadata = {FINISH: ""}
         async for chunk in stream:
-            finish = next((each.finish_reason for each in chunk.choices), None) or finish
+            for choice in chunk.choices:
+                if choice.finish_reason:
+                    response.metadata = {FINISH: choice.finish_reason}
             yield chunk
 
-    is_of_turn = REQUESTS.get() is not None
-    if is_of_turn:  # the turn says what is wrong with a reply
+    if current_run() is not None:  # the turn says what is wrong with a reply
         options |= {"require_finish_reason": False, "raise_on_length_truncation": False}
-    async for event in _handle_stream(response, chunks(), *given, **options):
-        if is_of_turn and event.type == "response.completed":
-            event.response.metadata = {FINISH: finish}
-        yield event
-
-
-run_loop.get_model = _model_of_turn
-ChatCmplStreamHandler.handle_stream = staticmethod(_with_finish_reason)
+    return _handle_stream(response, chunks(), *given, **options)

@@ -11,7 +11,7 @@ from agents.tool_context import ToolContext
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.message_files import InputFile
+from parley.integrations.message_files import file_of
 from parley.integrations.open_questions import PARAMETERS, OpenQuestions
 from parley.integrations.openai_agents.turn_run import current_run
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
@@ -44,7 +44,7 @@ class RemoteInvocation:
     async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
         """Return what the model reads of the call."""
         run = current_run()
-        result = None if run is None else run.result(context.tool_call_id)
+        result = None if run is None else run.results.get(context.tool_call_id)
         if result is None:
             try:
                 key = "" if run is None else run.call_key(f"{self.skill.name}:{arguments}")
@@ -103,8 +103,7 @@ def _file(part: Part) -> Any:
         return agents.ToolOutputFileContent(file_url=part.url, filename=part.filename or None)
     if part.raw is None:
         return None
-    media_type = part.media_type or "application/octet-stream"
-    file = InputFile(content=part.raw, media_type=media_type, filename=part.filename)
+    file = file_of(part, part.raw)
     if file.kind == "image":
         return agents.ToolOutputImage(image_url=file.data_url)
     if (text := file.text) is not None:

@@ -27,7 +27,7 @@ def encoded(context: Any) -> Any:
 def decoded(value: Any, made: Any) -> Any:
     """Return the context that JSON has, or ``made`` if the JSON has none of its type."""
     try:
-        return made if value is None else _decoded(value, type(made))
+        return _decoded(value, type(made))
     except _ERRORS:
         return made
 

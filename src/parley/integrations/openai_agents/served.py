@@ -11,8 +11,9 @@ import agents
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.openai_agents.failures import told
+from parley.integrations.openai_agents.model_replies import count_requests
 from parley.integrations.openai_agents.output_types import schema_of
-from parley.integrations.openai_agents.turn_run import AgentRunSettings, TurnRun, reachable
+from parley.integrations.openai_agents.turn_run import TurnRun, reachable
 from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -52,14 +53,7 @@ def agent(
             f"openai_agents.agent serves an agents.Agent, not {type(thing).__name__}; "
             "for an agent of the realtime or voice API, serve the agent behind it"
         )
-    settings = AgentRunSettings(
-        session=session,
-        context=context,
-        config=run_config,
-        hooks=hooks,
-        max_turns=max_turns,
-        refusal=refusal,
-    )
+    count_requests()
     servers = [server for each in reachable(thing) for server in each.mcp_servers]
     if servers:
         options["lifespan"] = _connected(servers, options.get("lifespan"))
@@ -71,7 +65,17 @@ def agent(
         said = f"{said} Hands over to: {', '.join(others)}."
 
     async def run(turn: Turn, output: RunOutput) -> None:
-        await TurnRun(thing, settings, turn, output).run()
+        await TurnRun(
+            thing,
+            turn,
+            output,
+            session=session,
+            context=context,
+            config=run_config,
+            refusal=refusal,
+            hooks=hooks,
+            max_turns=max_turns,
+        ).run()
 
     return framework_agent(
         run,

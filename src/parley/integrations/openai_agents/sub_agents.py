@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import agents
@@ -19,11 +19,11 @@ from openai.types.responses import (
 from parley.agent.remote.uses import Callee
 from parley.host.connecting import connect
 from parley.integrations.openai_agents.turn_run import current_run
-from parley.llm.current_turn import current_turn
+from parley.integrations.remote_answers import answer_of
 from parley.llm.model import text_of
 from parley.llm.remote_skills import RemoteQuestion, result_of
 from parley.model.parts import Message
-from parley.model.tasks import Task, TaskArtifactUpdateEvent
+from parley.model.tasks import Task
 from parley.model.uuid7 import new_id
 
 ASKS = "a2a-asks-"
@@ -53,8 +53,6 @@ async def sub_agent(agent: Callee, *, name: str | None = None, **options: Any) -
 class RemoteAgentModel(agents.Model):  # type: ignore[misc]
     """A remote agent in the place of a model. It has no tools, and hands over to nobody."""
 
-    is_remote_agent = True
-
     def __init__(self, agent: Callee, options: Mapping[str, Any]) -> None:
         self._agent = agent
         self._options = dict(options)
@@ -63,72 +61,36 @@ class RemoteAgentModel(agents.Model):  # type: ignore[misc]
         self, system_instructions: str | None, input: Any, *others: Any, **more: Any
     ) -> agents.ModelResponse:
         """Return the answer of the remote agent."""
-        said, waiting = _newest(input)
-        message_id, text = await self._in_turn(said) or await self._outside(said, waiting)
-        output = _message(message_id, text)
-        return agents.ModelResponse(output=[output], usage=agents.Usage(), response_id=None)
+        async for event in self.stream_response(system_instructions, input):
+            answer = event
+        return agents.ModelResponse(
+            output=answer.response.output, usage=agents.Usage(), response_id=None
+        )
 
     async def stream_response(
         self, system_instructions: str | None, input: Any, *others: Any, **more: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
         """Yield the answer of the remote agent, as it comes."""
         said, waiting = _newest(input)
-        number, streamed = 0, ""
-        answer = await self._in_turn(said)
-        if answer is None:
-            task_id: str | None = None
-            direct: Message | None = None
-            async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
-                async with remote.stream(said, task_id=waiting) as events:
-                    async for event in events:
-                        if isinstance(event, Message):
-                            direct = event
-                        elif isinstance(event, TaskArtifactUpdateEvent):
-                            delta = "".join(part.text or "" for part in event.artifact.parts)
-                            if delta:
-                                number += 1
-                                streamed += delta
-                                yield _delta(delta, number)
-                    task_id = events.task_id
-                answer = _answer(direct if direct is not None else await remote.get(task_id or ""))
-        message_id, text = answer
+        run, streamed = current_run(), ""
+        key = "" if run is None else run.call_key(said)
+        answers = answer_of(self._agent, self._options, said, key=key, task_id=waiting)
+        async with aclosing(answers) as heard:
+            async for each in heard:
+                if isinstance(each, str):
+                    streamed += each
+                    yield _delta(each)
+                else:
+                    message_id, text = _answer(each)
         if not streamed:
-            number += 1
-            yield _delta(text, number)
-        output = _message(message_id, text)
-        yield ResponseCompletedEvent(
-            type="response.completed",
-            sequence_number=number + 1,
-            response=Response(
-                id=new_id(),
-                created_at=time.time(),
-                model="a2a",
-                object="response",
-                output=[output],
-                tool_choice="none",
-                tools=[],
-                parallel_tool_calls=False,
-            ),
+            yield _delta(text)
+        content = ResponseOutputText(type="output_text", text=text, annotations=[])
+        message = ResponseOutputMessage(
+            id=message_id, type="message", role="assistant", status="completed", content=[content]
         )
-
-    async def _in_turn(self, said: str) -> tuple[str, str] | None:
-        """Ask within a turn, which passes questions on; ``None`` outside of one."""
-        turn, run = current_turn(), current_run()
-        if turn is None:
-            return None
-        async with turn.connect(self._agent, **self._options) as bound:
-            answer = await bound.send(
-                said,
-                key=None if run is None else run.call_key(said),
-                context_key="",
-                pass_questions=True,
-                progress=True,
-            )
-        return _answer(answer)
-
-    async def _outside(self, said: str, waiting: str | None) -> tuple[str, str]:
-        async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
-            return _answer(await remote.send(said, task_id=waiting))
+        yield ResponseCompletedEvent.construct(
+            type="response.completed", response=Response.construct(id=new_id(), output=[message])
+        )
 
 
 def _answer(answer: Task | Message) -> tuple[str, str]:
@@ -156,20 +118,5 @@ def _newest(given: Any) -> tuple[str, str | None]:
     return said, waiting
 
 
-def _message(message_id: str, text: str) -> ResponseOutputMessage:
-    content = ResponseOutputText(type="output_text", text=text, annotations=[])
-    return ResponseOutputMessage(
-        id=message_id, type="message", role="assistant", status="completed", content=[content]
-    )
-
-
-def _delta(text: str, number: int) -> ResponseTextDeltaEvent:
-    return ResponseTextDeltaEvent(
-        type="response.output_text.delta",
-        item_id="answer",
-        output_index=0,
-        content_index=0,
-        delta=text,
-        logprobs=[],
-        sequence_number=number,
-    )
+def _delta(text: str) -> ResponseTextDeltaEvent:
+    return ResponseTextDeltaEvent.construct(type="response.output_text.delta", delta=text)

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,11 +18,11 @@ from agents.run_state import RunState
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.approvals import approval
-from parley.integrations.openai_agents.conversation import in_pairs, items_of, kept_conversation
+from parley.integrations.conversations import ContextConversation
+from parley.integrations.openai_agents.conversation import KEY, MAX_BYTES, in_pairs, short
 from parley.integrations.openai_agents.event_display import EventDisplay
 from parley.integrations.openai_agents.failures import Refusal, reject_tripped
 from parley.integrations.openai_agents.inputs import input_item
-from parley.integrations.openai_agents.model_replies import REQUESTS
 from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
 from parley.integrations.openai_agents.run_context import decoded, encoded
 from parley.integrations.remembered_calls import CallKeys
@@ -46,19 +45,8 @@ HAS_IT = "urn:parley:openai-agents:agent"
 _RUN: ContextVar[TurnRun | None] = ContextVar("parley_openai_agents_run", default=None)
 
 
-class AgentRunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs of an agent have in common: the options of ``openai_agents.agent``."""
-
-    session: Callable[[str], Any] | None = None
-    context: Callable[[Turn], Any] | None = None
-    config: agents.RunConfig | None = None
-    hooks: agents.RunHooks[Any] | None = None
-    max_turns: int | None = 10
-    refusal: Refusal | None = None
-
-
 class TurnRun:
-    """Runs an agent for one turn.
+    """Runs an agent for one turn. ``results`` has the results of remote calls, by call.
 
     A run stops after each round of tool calls, and where a call needs approval: its state is then
     kept until the task ends, in place of the one before. The next run continues from it, also in a
@@ -68,25 +56,59 @@ class TurnRun:
     """
 
     def __init__(
-        self, thing: agents.Agent[Any], settings: AgentRunSettings, turn: Turn, output: RunOutput
+        self,
+        thing: agents.Agent[Any],
+        turn: Turn,
+        output: RunOutput,
+        *,
+        session: Callable[[str], Any] | None,
+        context: Callable[[Turn], Any] | None,
+        config: agents.RunConfig | None,
+        refusal: Refusal | None,
+        **runner: Any,
     ) -> None:
+        self.requests = output.requests
         self._agent = self._begins = thing
-        self._settings = settings
         self._turn = turn
         self._output = output
-        self._display = EventDisplay(output, settings.config)
-        self._thread = thread_id(turn)
-        self._session = None if settings.session is None else settings.session(self._thread)
-        self._context = None if settings.context is None else settings.context(turn)
-        self._conversation = kept_conversation(turn)
-        self._results: dict[str, ToolResult] = {}
+        self._session: Any = None if session is None else session(thread_id(turn))
+        self._context = None if context is None else context(turn)
+        if config is None:
+            config = agents.RunConfig(workflow_name=thing.name, group_id=thread_id(turn))
+        if session is not None and config.session_input_callback is None:
+            config = dataclasses.replace(config, session_input_callback=in_pairs)
+        self._runner = {"session": self._session, "run_config": config, **runner}
+        self._refusal = refusal
+        self._display = EventDisplay(output, config)
+        self._conversation = ContextConversation(turn, KEY, max_bytes=MAX_BYTES, shorten=short)
+        self.results: dict[str, ToolResult] = {}
         self._kept = TaskValue(turn, STEP)
         self._keys = CallKeys()
         self._rounds = 0
 
     async def run(self) -> None:
         """Run until there is an output, and show it."""
-        item = await input_item(self._turn, self._turn.message)
+        item = await input_item(self._turn)
+        token = _RUN.set(self)
+        try:
+            result = await self._result(item)
+        finally:
+            _RUN.reset(token)
+        if self._session is None:
+            made = [each for each in result.new_items if not isinstance(each, ToolApprovalItem)]
+            await self._conversation.add([item, *(each.to_input_item() for each in made)])
+        await self._settled()
+        if result.last_agent is not self._begins:
+            await self._turn.remember(HAS_IT, result.last_agent.name)
+        await self._show(result)
+
+    def call_key(self, said: str) -> str:
+        """Return a key for a call that the model of a sub-agent makes; the same when it re-runs."""
+        return self._keys.key(f"{STEP}:{self._rounds}:sub-agent", said)
+
+    # -- from one checkpoint to the next -------------------------------------------------------
+
+    async def _result(self, item: dict[str, Any]) -> RunResultStreaming:
         kept = await self._kept.read()
         name = await self._turn.recall(HAS_IT, "")
         self._begins = next(
@@ -104,48 +126,31 @@ class TurnRun:
             given = await RunState.from_json(
                 self._agent, kept["state"], context_override=self._context
             )
-        with self._current():
-            while True:
-                if isinstance(given, RunState):
-                    await self._decide(given)
-                self._rounds += 1
-                result = await self._followed(given)
-                given = result.to_state()
-                state = given.to_json(context_serializer=lambda _: {})
-                if state.get("current_step") is None:
-                    break
-                context, state["context"]["context"] = result.context_wrapper.context, None
-                kept = {"round": self._rounds, "state": state, "context": encoded(context)}
-                if result.interruptions or len(msgspec.json.encode(kept)) <= CHECKPOINT_BYTES:
-                    kept["length"] = -1 if self._session is None else await self._settled()
-                    await self._kept.write(kept)
-        if self._session is None:
-            await self._conversation.add(items_of(item, result.new_items))
-        else:
-            await self._settled()
-        if result.last_agent is not self._begins:
-            await self._turn.remember(HAS_IT, result.last_agent.name)
-        await self._show(result)
-
-    def call_key(self, said: str) -> str:
-        """Return a key for a call that the model of a sub-agent makes; the same when it re-runs."""
-        return self._keys.key(f"{STEP}:{self._rounds}:sub-agent", said)
-
-    def result(self, call_id: str) -> ToolResult | None:
-        """Return the result of a remote call that was made while the run stood still."""
-        return self._results.get(call_id)
-
-    # -- from one checkpoint to the next -------------------------------------------------------
+        while True:
+            if isinstance(given, RunState):
+                await self._decide(given)
+            self._rounds += 1
+            result = await self._followed(given)
+            given = result.to_state()
+            state = given.to_json(context_serializer=lambda _: {})
+            if state.get("current_step") is None:
+                return result
+            context, state["context"]["context"] = result.context_wrapper.context, None
+            kept = {"round": self._rounds, "state": state, "context": encoded(context)}
+            if result.interruptions or len(msgspec.json.encode(kept)) <= CHECKPOINT_BYTES:
+                kept["length"] = await self._settled()
+                await self._kept.write(kept)
 
     async def _followed(self, given: Any) -> RunResultStreaming:
         """Run and show what happens, until a round of tool calls is done, or the end."""
-        result = self._started(given)
+        context = None if isinstance(given, RunState) else self._context
+        result = agents.Runner.run_streamed(self._begins, given, context=context, **self._runner)
         try:
             async for event in result.stream_events():
                 if await self._display.show(event, result):
                     result.cancel(mode="after_turn")
         except Exception as error:
-            reject_tripped(self._turn, error, self._settings.refusal)
+            reject_tripped(self._turn, error, self._refusal)
             raise
         finally:
             if not result.is_complete:
@@ -154,33 +159,16 @@ class TurnRun:
                 await asyncio.wait({loop})
         return result
 
-    def _started(self, given: Any) -> RunResultStreaming:
-        settings = self._settings
-        config = settings.config or agents.RunConfig(
-            workflow_name=self._agent.name, group_id=self._thread
-        )
-        if self._session is not None and config.session_input_callback is None:
-            config = dataclasses.replace(config, session_input_callback=in_pairs)
-        return agents.Runner.run_streamed(
-            self._begins,
-            given,
-            context=None if isinstance(given, RunState) else self._context,
-            session=self._session,
-            run_config=config,
-            hooks=settings.hooks,
-            max_turns=settings.max_turns,
-        )
-
     # -- questions -----------------------------------------------------------------------------
 
     async def _decide(self, state: RunState[Any]) -> None:
         """Have the caller approve or refuse what waits for that, and make remote calls."""
         waiting = state.get_interruptions()
-        remote = [(each, skill) for each in waiting if (skill := _skill_of(each)) is not None]
-        await asyncio.gather(*[self._call(state, each, skill) for each, skill in remote])
-        called = {id(each) for each, _ in remote}
+        skills = {number: _skill_of(each) for number, each in enumerate(waiting)}
+        remote = {number: skill for number, skill in skills.items() if skill is not None}
+        await asyncio.gather(*[self._call(state, waiting[n], remote[n]) for n in remote])
         for number, item in enumerate(waiting):
-            if id(item) in called:
+            if number in remote:
                 continue
             key = f"{STEP}:{self._rounds}:{number}"
             decision = await approval(
@@ -198,7 +186,7 @@ class TurnRun:
         except ValueError:
             arguments = {"message": item.arguments}
         key = f"{STEP}:{self._rounds}:{call_id}"
-        self._results[call_id] = await skill.call(arguments, key=key)
+        self.results[call_id] = await skill.call(arguments, key=key)
         state.approve(item)
 
     # -- the end -------------------------------------------------------------------------------
@@ -206,31 +194,21 @@ class TurnRun:
     async def _show(self, result: RunResultStreaming) -> None:
         final = result.final_output
         if is_text(result.last_agent) or isinstance(final, str):
-            await self._display.end()
+            await self._display.release()
             if not self._display.has_said and final is not None:
                 await self._output.text(final if isinstance(final, str) else str(json_of(final)))
         elif final is not None:
             await self._output.data(json_of(final), schema=schema_of(result.last_agent))
 
-    # -- what a run gets -----------------------------------------------------------------------
-
-    @contextmanager
-    def _current(self) -> Iterator[None]:
-        run, requests = _RUN.set(self), REQUESTS.set(self._output.requests)
-        try:
-            yield
-        finally:
-            _RUN.reset(run)
-            REQUESTS.reset(requests)
-
     # -- the session ---------------------------------------------------------------------------
 
     async def _session_length(self) -> int:
-        assert self._session is not None
         return len(await self._session.get_items())
 
     async def _settled(self) -> int:
         """Note how long the session is now, where a task asks or has ended, and return it."""
+        if self._session is None:
+            return 0
         length = await self._session_length()
         await self._turn.remember(SETTLED, length)
         return length
@@ -240,7 +218,6 @@ class TurnRun:
 
         What other tasks of the context have said since then stays.
         """
-        assert self._session is not None
         settled = await self._turn.recall(SETTLED, 0)
         for _ in range(await self._session_length() - max(length, settled)):
             await self._session.pop_item()
@@ -267,8 +244,8 @@ def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
 
 def _skill_of(item: ToolApprovalItem) -> RemoteSkill | None:
     """Return the remote skill that a call which waits is one of, ``None`` for other tools."""
-    for tool in item.agent.tools:
-        if tool.name == item.name and isinstance(tool, agents.FunctionTool):
-            skill = getattr(tool.on_invoke_tool, "skill", None)
-            return skill if isinstance(skill, RemoteSkill) else None
-    return None
+    called = [
+        getattr(each, "on_invoke_tool", None) for each in item.agent.tools if each.name == item.name
+    ]
+    skills = [getattr(each, "skill", None) for each in called]
+    return next((each for each in skills if isinstance(each, RemoteSkill)), None)

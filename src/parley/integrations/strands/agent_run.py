@@ -10,11 +10,11 @@ import strands
 from strands.agent.agent_result import AgentResult
 from strands.types._snapshot import Snapshot
 from strands.types.exceptions import MaxTokensReachedException
-from strands.types.session import decode_bytes_values, encode_bytes_values
+from strands.types.session import decode_bytes_values
 
 from parley.agent.turn import Turn
 from parley.integrations.conversations import ContextConversation, ContextState
-from parley.integrations.strands.contents import prompt_of, without_files
+from parley.integrations.strands.contents import prompt_of, without_files, written
 from parley.integrations.strands.event_display import StrandsDisplay
 from parley.integrations.strands.interrupts import CurrentRun, RunOver, unanswered
 from parley.integrations.strands.user_sessions import UserSession
@@ -42,23 +42,22 @@ class AgentRun:
         self._turn = turn
         self._output = output
         self._state = state
-        self._schema_model = thing._default_structured_output_model
-        hidden = set() if self._schema_model is None else {self._schema_model.__name__}
-        self._display = StrandsDisplay(output, hidden)
+        model = thing._default_structured_output_model
+        self._display = StrandsDisplay(output, set() if model is None else {model.__name__})
         self._is_live = False
         # A session manager keeps the agent's state by itself, message by message.
         self._session: UserSession | None = None
         if thing._session_manager is not None:
             self._session = UserSession(thing, turn.task_id)
         thing._checkpointing = self._session is None
-        first = _written(thing.messages)
+        first = written(thing.messages)
         self._conversation = ContextConversation(turn, MESSAGES, shorten=without_files, first=first)
         self._store = ContextState(turn, STATE)
         self._before: dict[str, Any] = {}
 
     async def run(self) -> None:
         """Run until the agent has answered, and show it."""
-        prompt: Any = await prompt_of(self._turn, self._turn.message)
+        prompt: Any = await prompt_of(self._turn)
         if self._session is not None:
             prompt = self._session.prompt(prompt)
         run = CurrentRun(self._turn, self._agent, self._output.requests)
@@ -90,7 +89,7 @@ class AgentRun:
                 and len(msgspec.json.encode(snapshot)) <= CHECKPOINT_BYTES
             ):
                 if snapshot is None:
-                    return {**now, "pending": _written(self._agent._interrupt_state.to_dict())}
+                    return {**now, "pending": written(self._agent._interrupt_state.to_dict())}
                 mark = self._conversation.mark(snapshot["data"]["messages"])
                 return {**now, "snapshot": snapshot, "conversation": mark, "before": self._before}
             prompt = {"checkpointResume": {"checkpoint": checkpoint}}
@@ -114,7 +113,7 @@ class AgentRun:
     # -- the state -----------------------------------------------------------------------------
 
     def _snapshot(self) -> Any:
-        return _written(self._agent.take_snapshot(preset="session").to_dict())
+        return written(self._agent.take_snapshot(preset="session").to_dict())
 
     async def _restore(self, kept: dict[str, Any] | None) -> None:
         """Load the newest snapshot of this task, or else what the context has of others."""
@@ -155,7 +154,3 @@ def _state_in(snapshot: Any) -> dict[str, Any]:
     """Return what tasks of a context share beside the messages."""
     apart = ("messages", "interrupt_state")
     return {name: value for name, value in snapshot["data"].items() if name not in apart}
-
-
-def _written(value: Any) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(encode_bytes_values(value)))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+from strands.types.session import encode_bytes_values
+
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.conversations import replaced
-from parley.integrations.message_files import InputFile, input_of
-from parley.model.parts import Message, Part
+from parley.integrations.message_files import InputFile, file_of, input_of
+from parley.model.parts import Part
 
 IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
 VIDEOS = {"mp4": "mp4", "quicktime": "mov", "webm": "webm", "x-matroska": "mkv", "mpeg": "mpeg"}
@@ -25,10 +28,10 @@ DOCUMENTS = {
 }
 
 
-async def prompt_of(turn: Turn, message: Message) -> list[dict[str, Any]]:
-    """Return a message as content blocks. A file that no block can hold rejects the turn."""
+async def prompt_of(turn: Turn) -> list[dict[str, Any]]:
+    """Return a turn's message as content blocks. A file that no block can hold rejects the turn."""
     blocks = []
-    for each in await input_of(turn, message):
+    for each in await input_of(turn, turn.message):
         block = {"text": each} if isinstance(each, str) else _block(each)
         if block is None:
             assert isinstance(each, InputFile)
@@ -48,6 +51,11 @@ def _block(file: InputFile) -> dict[str, Any] | None:
         name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", file.filename.rpartition(".")[0]) or "document"
         return {"document": {"format": DOCUMENTS[media_type], "name": name, "source": source}}
     return None if file.text is None else {"text": file.text}
+
+
+def written(value: Any) -> Any:
+    """Return a state as JSON, with bytes as Strands writes them."""
+    return msgspec.json.decode(msgspec.json.encode(encode_bytes_values(value)))
 
 
 def without_files(messages: list[Any]) -> list[Any]:
@@ -72,9 +80,8 @@ def blocks_of(result: ToolResult) -> list[dict[str, Any]]:
         elif part.has_data:
             blocks.append({"json": part.data})
         elif part.raw is not None:
-            media_type = part.media_type or "application/octet-stream"
-            file = InputFile(content=part.raw, media_type=media_type, filename=part.filename)
-            blocks.append(_block(file) or {"text": f"(a file: {part.filename or media_type})"})
+            file = file_of(part, part.raw)
+            blocks.append(_block(file) or {"text": f"(a file: {part.filename or file.media_type})"})
         elif part.url is not None:
             blocks.append({"text": f"(a file: {part.url})"})
     return blocks or [{"text": "(nothing)"}]

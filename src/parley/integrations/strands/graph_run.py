@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from strands.multiagent.base import MultiAgentBase, MultiAgentResult, Status
-from strands.types.session import decode_bytes_values, encode_bytes_values
+from strands.types.session import decode_bytes_values
 
 from parley.agent.turn import Turn
-from parley.integrations.strands.contents import prompt_of
+from parley.integrations.strands.contents import prompt_of, written
 from parley.integrations.strands.event_display import StrandsDisplay
 from parley.integrations.strands.interrupts import CurrentRun, RunOver, unanswered
 from parley.integrations.task_values import TaskValue
@@ -40,7 +39,7 @@ class GraphRun:
 
     async def run(self) -> None:
         """Run until all nodes have ended, and show what the last ones said."""
-        prompt: Any = await prompt_of(self._turn, self._turn.message)
+        prompt: Any = await prompt_of(self._turn)
         if len(prompt) == 1 and "text" in prompt[0]:
             prompt = prompt[0]["text"]
         await self._finish(await self._run.steps(STEP, self._go, prompt))
@@ -58,11 +57,11 @@ class GraphRun:
         if result.status is not Status.INTERRUPTED:
             raise RunOver(result)
         interrupts = unanswered(result.interrupts)
-        return {"number": number, "state": self._serialized(), "interrupts": interrupts}
-
-    def _serialized(self) -> Any:
-        state = encode_bytes_values(self._graph.serialize_state())
-        return msgspec.json.decode(msgspec.json.encode(state))
+        return {
+            "number": number,
+            "state": written(self._graph.serialize_state()),
+            "interrupts": interrupts,
+        }
 
     async def _result(self, prompt: Any, number: int) -> MultiAgentResult:
         result: MultiAgentResult | None = None
@@ -74,17 +73,18 @@ class GraphRun:
                     continue
                 await self._display.show(event)
                 if event.get("type") == "multiagent_node_stop":
-                    await self._nodes.write({"number": number, "state": self._serialized()})
+                    await self._nodes.write(
+                        {"number": number, "state": written(self._graph.serialize_state())}
+                    )
         assert result is not None
         return result
 
     async def _finish(self, result: MultiAgentResult) -> None:
         if result.status is Status.FAILED:
-            errors = [each.result for each in result.results.values()]
-            for error in errors:
-                if isinstance(error, Exception):
-                    raise error
-            self._turn.fail("A node failed.")
+            for each in result.results.values():
+                if isinstance(each.result, Exception):
+                    raise each.result
+            self._turn.fail("The run reached its limit of nodes, handoffs or time.")
         text = "\n".join(str(result.results[name]).strip() for name in self._last(result))
         if self._display.said.strip() != text:
             await self._display.begin_message()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from strands.agent.agent_result import AgentResult
@@ -11,12 +12,10 @@ from strands.telemetry.metrics import EventLoopMetrics
 
 from parley.agent.remote.uses import Callee
 from parley.host.connecting import connect
+from parley.integrations.remote_answers import answer_of
 from parley.integrations.strands.interrupts import current_run
-from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import result_of
 from parley.model.cards import AgentCard
-from parley.model.parts import Message
-from parley.model.tasks import Task, TaskArtifactUpdateEvent
 
 
 async def sub_agent(agent: Callee, **options: Any) -> RemoteNode:
@@ -54,29 +53,17 @@ class RemoteNode(AgentBase):  # type: ignore[misc]
 
     async def stream_async(self, prompt: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
         """Yield the text of the answer as it comes, and the result at the end."""
-        said = _text(prompt)
-        turn, run = current_turn(), current_run()
-        answer: Task | Message
-        if turn is not None:
-            async with turn.connect(self._agent, **self._options) as bound:
-                answer = await bound.send(
-                    said,
-                    key=None if run is None else run.call_key(said),
-                    pass_questions=True,
-                    progress=True,
-                )
-            yield {"data": result_of(answer).text}
-        else:
-            direct: Message | None = None
-            async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
-                async with remote.stream(said) as events:
-                    async for event in events:
-                        if isinstance(event, Message):
-                            direct = event
-                        elif isinstance(event, TaskArtifactUpdateEvent):
-                            yield {"data": "".join(p.text or "" for p in event.artifact.parts)}
-                answer = direct if direct is not None else await remote.get(events.task_id)
-        result = result_of(answer)
+        said, run = _text(prompt), current_run()
+        key, streamed = "" if run is None else run.call_key(said), ""
+        async with aclosing(answer_of(self._agent, self._options, said, key=key)) as heard:
+            async for each in heard:
+                if isinstance(each, str):
+                    streamed += each
+                    yield {"data": each}
+                else:
+                    result = result_of(each)
+        if not streamed:
+            yield {"data": result.text}
         if result.is_error:
             raise RuntimeError(f"{self.name}: {result.text}")
         yield {
