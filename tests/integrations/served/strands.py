@@ -65,6 +65,12 @@ def counter(said: str) -> str:
     return str(Agent(model=model(), callback_handler=None)(said))
 
 
+@tool
+async def blocker(said: str) -> str:
+    """Ask an agent that counts, while the event loop waits."""
+    return str(Agent(model=model(), callback_handler=None)(said))
+
+
 def with_a_session(thread: str) -> Agent:
     """Keeps its sessions in files."""
     manager = FileSessionManager(session_id=thread, storage_dir=str(serving.FILES / "sessions"))
@@ -120,7 +126,7 @@ if __name__ == "__main__":
             "agent": strands.agent(assistant, key="agent"),
             "structured": strands.agent(forecaster),
             "caller": strands.agent(Agent(name="Caller", model=model(), tools=tools)),
-            "boss": strands.agent(Agent(model=model(), tools=[counter]), name="Boss"),
+            "boss": strands.agent(Agent(model=model(), tools=[counter, blocker]), name="Boss"),
             "session": strands.agent(with_a_session, name="With a session"),
             "graph": strands.agent(graph, name="Graph"),
             "swarm": strands.agent(swarm, name="Swarm"),
