@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.agent.turn import Turn
+from parley.engine.typed.message_data import read_text
+from parley.engine.typed.mismatch import Mismatch
+from parley.engine.typed.value_type import ValueType
 from parley.model.parts import Message
 
 R = TypeVar("R")
@@ -15,6 +18,19 @@ R = TypeVar("R")
 
 class DoesNotFit(Exception):
     """An answer does not fit its question; the text says what would, and is shown to the caller."""
+
+
+def fitting(turn: Turn, kind: Any, said: Any) -> Any:
+    """Return the input of a task as a value of a type: JSON data, or text that is such data.
+
+    Input that does not fit ends the task as REJECTED, with the schema of what would.
+    """
+    wanted = ValueType(kind)
+    try:
+        return read_text(wanted, said) if isinstance(said, str) else wanted.read(said)
+    except Mismatch as mismatch:
+        schema = msgspec.json.encode(wanted.schema).decode()
+        turn.reject(f"The input does not fit: {mismatch}. Send data that fits {schema}")
 
 
 def said_in(answer: Message) -> Any:

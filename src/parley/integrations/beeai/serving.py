@@ -17,6 +17,7 @@ from beeai_framework.workflows.agent import AgentWorkflow, AgentWorkflowInput
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.integrations.answers import fitting
 from parley.integrations.approvals import approval
 from parley.integrations.beeai.messages import message_of, plain, read, without_files, written
 from parley.integrations.beeai.requests import RUN
@@ -139,16 +140,8 @@ class _Runs:
                 for name, field in workflow.schema.model_fields.items()
                 if field.is_required() and field.annotation is str
             ]
-            if len(texts) != 1:
-                turn.reject(
-                    "This workflow begins with data. Send a data part that fits "
-                    f"{workflow.schema.model_json_schema()}"
-                )
-            data = {texts[0]: turn.message.text}
-        try:
-            state = workflow.schema(**data)
-        except ValueError as error:
-            turn.reject(f"The data does not fit this workflow: {error}")
+            data = {texts[0]: turn.message.text} if len(texts) == 1 else data
+        state = fitting(turn, workflow.schema, data)
         result = await workflow.run(state).observe(shown.listen)
         await output.data(plain(result.state), schema=workflow.schema.model_json_schema())
 
