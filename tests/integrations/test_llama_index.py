@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from parley import TaskState
 from parley.extensions.skill_schemas import schemas_on
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from parley.extensions.spent import spent_on
+from parley.extensions.typed_questions import question
+from parley.llm.run_output import RUN_PROGRESS
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["llama_index"], indirect=True)]
 
@@ -70,6 +75,30 @@ async def test_text_is_the_first_string_of_a_workflows_start_event(served):
     assert task.artifacts[-1].parts[0].data == {"city": "Turku", "hotel": "Park"}
 
 
+async def test_an_answer_is_the_only_field_that_fits_and_is_asked_for_until_it_does(served):
+    async with agent_of(served, "renter") as remote:
+        task = await remote.send("a room")
+        for said in ("many", {"days": 2}):
+            task = await remote.send(said, task_id=task.id)
+            assert task.text.startswith("That does not fit: nights: ")
+            assert task.text.endswith("How many nights?")
+        task = await remote.send("3", task_id=task.id)
+        assert task.text == "Which room for 4 days?"
+        task = await remote.send("the second", task_id=task.id)
+        assert "send data with floor, beds" in task.text
+        assert question(task).schema["required"] == ["floor", "beds"]
+        task = completed(await remote.send({"floor": "second", "beds": 2}, task_id=task.id))
+    assert task.text == "3 nights, floor second, 2 beds"
+
+
+async def test_input_that_does_not_fit_a_start_event_is_refused_with_what_would(served):
+    async with agent_of(served, "planner") as remote:
+        task = await remote.send({"days": "some"})
+    assert task.state is TaskState.REJECTED
+    assert "city: Field required" in task.text
+    assert '"required":["city"]' in task.text
+
+
 async def test_an_abandoned_question_is_no_part_of_the_conversation(served):
     async with agent_of(served) as remote:
         asked = await remote.send("book a room")
@@ -108,6 +137,36 @@ async def test_a_chat_engine_has_the_conversation_of_its_context(served):
         same = completed(await remote.send("who am I?", context_id=first.context_id))
         other = completed(await remote.send("who am I?"))
     assert (same.text, other.text) == ("You are Ada.", "I do not know you.")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("query", "When was it begun?"), ("chat", "Hello"), ("asker", "weather")]
+)
+async def test_usage_of_engines_and_of_workflows_that_ask_models_is_counted(served, name, said):
+    with counted(served) as used:
+        async with agent_of(served, name) as remote:
+            task = completed(await remote.send(said))
+    assert spent_on(task).tokens == used[0] > 0
+
+
+async def test_tasks_at_once_count_their_own_requests_each_once(served):
+    with counted(served) as used:
+        async with agent_of(served, "asker") as remote:
+            said = ["weather in Oslo", "weather in the whole of Finland"]
+            tasks = await asyncio.gather(*[remote.send(each) for each in said])
+    tokens = [spent_on(completed(task)).tokens for task in tasks]
+    assert tokens[0] < tokens[1]
+    assert sum(tokens) == used[0]
+    for task in tasks:
+        (answer,) = task.artifacts
+        assert answer.metadata[RUN_PROGRESS]["usage"]["requests"] == 6
+        assert "relayed user: weather" in answer.text
+
+
+async def test_a_workflow_without_a_result_says_so(served):
+    async with agent_of(served, "silent") as remote:
+        task = completed(await remote.send("count to five"))
+    assert task.text == "The workflow ended without a result."
 
 
 async def test_a_remote_agent_can_be_handed_over_to(served):

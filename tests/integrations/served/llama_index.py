@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import Any
 
 import serving
 
@@ -13,6 +14,8 @@ sys.path.pop(0)  # this file has the framework's name
 from llama_index.core import Document, SummaryIndex
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
 from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms import ChatMessage, CompletionResponse, CustomLLM, LLMMetadata
+from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import (
     Context,
@@ -110,6 +113,30 @@ class Planner(Workflow):
         return Planned(city=await ctx.store.get("city"), hotel=ev.hotel or ev.response)
 
 
+class Nights(HumanResponseEvent):
+    nights: int
+
+
+class Room(HumanResponseEvent):
+    floor: str
+    beds: int
+
+
+class Renter(Workflow):
+    """Asks for one field, then for two."""
+
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> InputRequiredEvent:
+        return InputRequiredEvent(prefix="How many nights?")
+
+    @step
+    async def stay(self, ctx: Context, ev: Nights) -> StopEvent:
+        room = await ctx.wait_for_event(
+            Room, waiter_event=InputRequiredEvent(prefix=f"Which room for {ev.nights + 1} days?")
+        )
+        return StopEvent(result=f"{ev.nights} nights, floor {room.floor}, {room.beds} beds")
+
+
 class Diary(Workflow):
     """Keeps a diary in the store of its context."""
 
@@ -122,6 +149,48 @@ class Diary(Workflow):
         days = [*await ctx.store.get("days", default=[]), f"{ev.city} on {ev.response}"]
         await ctx.store.set("days", days)
         return StopEvent(result=", ".join(days))
+
+
+class Relay(CustomLLM):
+    """A model of the author's own, which says nothing of its usage."""
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name="relay")
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return CompletionResponse(text=f"relayed {prompt}")
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        yield self.complete(prompt)
+
+
+class Asker(Workflow):
+    """Asks models itself, in each of the ways that there are."""
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        said = ChatMessage(content=ev.input)
+        replies = await asyncio.gather(
+            llm.acomplete(ev.input),
+            llm.achat([said]),
+            asyncio.to_thread(llm.complete, ev.input),
+            llm.as_structured_llm(Weather).achat([said]),
+            Relay().achat([said]),
+        )
+        async for each in await llm.astream_chat([said]):
+            last = str(each.message.content)
+        return StopEvent(result="; ".join([last, *map(str, replies)]))
+
+
+class Silent(Workflow):
+    """Asks a model, and has no result."""
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        await llm.acomplete(ev.input)
+        return StopEvent()
 
 
 def chat_engine(thread: str) -> SimpleChatEngine:
@@ -165,6 +234,9 @@ if __name__ == "__main__":
             "team": llama_index.agent(team(back), name="Team"),
             "remote-team": llama_index.agent(team(remote), name="Remote team"),
             "planner": llama_index.agent(Planner(timeout=60)),
+            "renter": llama_index.agent(Renter(timeout=60)),
+            "asker": llama_index.agent(Asker(timeout=60)),
+            "silent": llama_index.agent(Silent(timeout=60)),
             "diary": llama_index.agent(Diary(timeout=60)),
             "chat": llama_index.agent(chat_engine, name="Chat"),
             "query": llama_index.agent(query_engine(), name="Documents"),

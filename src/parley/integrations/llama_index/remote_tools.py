@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from llama_index.core.tools import FunctionTool, ToolMetadata
@@ -10,8 +9,10 @@ from llama_index.core.workflow import Context, HumanResponseEvent, InputRequired
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.llama_index.questions import RemoteCallEvent, call_id, current_questions
+from parley.integrations.llama_index.model_replies import REPLIES
+from parley.integrations.llama_index.questions import RemoteCallEvent, call_id
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.model.parts import Part
 
 
 async def tools(agent: Callee, **options: Any) -> list[FunctionTool]:
@@ -24,57 +25,40 @@ async def tools(agent: Callee, **options: Any) -> list[FunctionTool]:
 
     ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
-    return [RemoteSkillTool(each) for each in await remote_skills(agent, **options)]
+    return [_tool(each) for each in await remote_skills(agent, **options)]
 
 
 class RemoteCallFailed(Exception):
     """A remote call failed; the model reads why."""
 
 
-@dataclass
-class RemoteMetadata(ToolMetadata):  # type: ignore[misc]
-    """The metadata of a tool whose parameters are a JSON Schema of a card."""
+def _tool(skill: RemoteSkill) -> Any:
+    async def call(ctx: Context, **arguments: Any) -> str:
+        result = await called(ctx, skill, arguments)
+        if result.is_error:
+            raise RemoteCallFailed(result.text)
+        return result.text
 
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    def get_parameters_dict(self) -> dict[str, Any]:
-        """Return the schema of the card."""
-        return self.parameters
-
-
-class RemoteSkillTool(FunctionTool):  # type: ignore[misc]
-    """A remote skill as a tool."""
-
-    def __init__(self, skill: RemoteSkill) -> None:
-        async def call(ctx: Context, **arguments: Any) -> str:
-            result = await called(ctx, skill, arguments)
-            if result.is_error:
-                raise RemoteCallFailed(result.text)
-            return result.text
-
-        call.__annotations__["ctx"] = Context  # the class itself, which the framework looks for
-        self.skill = skill
-        super().__init__(
-            async_fn=call,
-            metadata=RemoteMetadata(
-                name=skill.name, description=skill.description, parameters=dict(skill.parameters)
-            ),
-        )
+    call.__annotations__["ctx"] = Context  # the class itself, which the framework looks for
+    metadata: Any = ToolMetadata(name=skill.name, description=skill.description)
+    metadata.get_parameters_dict = lambda: dict(skill.parameters)  # the schema of the card
+    tool: Any = FunctionTool(async_fn=call, metadata=metadata)
+    tool.skill = skill
+    return tool
 
 
 async def called(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) -> ToolResult:
     """Call a skill in a step of a workflow: by the turn, or elsewhere directly."""
-    questions = current_questions()
-    if questions is None:
+    if not REPLIES.get().asks:
         return await _outside(ctx, skill, arguments)
     call = call_id(skill.name, arguments)
-    await ctx.wait_for_event(
+    answer = await ctx.wait_for_event(
         HumanResponseEvent,
         waiter_event=RemoteCallEvent(tool=skill.name, arguments=arguments, call=call),
         requirements={"call": call},
         timeout=None,
     )
-    return questions.results.pop(call, None) or ToolResult(is_error=True)
+    return ToolResult(parts=(Part(text=answer.response),), is_error=answer.is_error)
 
 
 _ASKED: dict[str, RemoteQuestion] = {}

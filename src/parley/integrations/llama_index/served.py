@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentWorkflow
@@ -14,16 +15,15 @@ from llama_index.core.agent.workflow.base_agent import (
 )
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.chat_engine.types import BaseChatEngine
-from llama_index.core.workflow import Workflow
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow
+from workflows.errors import WorkflowRuntimeError, WorkflowTimeoutError
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.llama_index.engine_run import chat, query
-from parley.integrations.llama_index.inputs import start_schema
-from parley.integrations.llama_index.outputs import stop_schema
+from parley.integrations.llama_index.model_replies import heard
 from parley.integrations.llama_index.workflow_run import WorkflowRun
 from parley.integrations.serving import framework_agent
-from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 from parley.model.errors import an
 
@@ -57,26 +57,23 @@ def agent(
     if isinstance(thing, Workflow):
         named, described, tags = _metadata(thing)
         if not isinstance(thing, AgentWorkflow | BaseWorkflowAgent):
-            schemas = {"input_schema": start_schema(thing), "output_schema": stop_schema(thing)}
-        elif (kind := getattr(thing, "output_cls", None) or _output_of(thing)) is not None:
+            schemas = {
+                "input_schema": _schema(thing.start_event_class, StartEvent),
+                "output_schema": _schema(thing.stop_event_class, StopEvent),
+            }
+        elif (kind := _output_of(thing)) is not None:
             schemas = {"output_schema": kind.model_json_schema()}
         workflow, schema = thing, schemas.get("output_schema")
 
-        async def run(turn: Turn, output: RunOutput) -> None:
-            await WorkflowRun(workflow, turn, output, memory, schema).run()
+        async def run(turn: Turn, output: RunOutput) -> object:
+            return await WorkflowRun(workflow, turn, output, memory, schema).run()
 
     elif isinstance(thing, BaseQueryEngine):
-        named, described, engine = "", "Answers questions about documents.", thing
-
-        async def run(turn: Turn, output: RunOutput) -> None:
-            await query(engine, turn, output)
-
+        named, described = "", "Answers questions about documents."
+        run = partial(query, thing)
     elif callable(thing):
-        named, described, make = "", inspect.getdoc(thing) or "", thing
-
-        async def run(turn: Turn, output: RunOutput) -> None:
-            await chat(make(thread_id(turn)), turn, output)
-
+        named, described = "", inspect.getdoc(thing) or ""
+        run = partial(chat, thing)
     else:
         raise TypeError(
             "llama_index.agent serves an agent, a workflow, a query engine, or a function that "
@@ -84,14 +81,29 @@ def agent(
         )
     if not (name := name or named):
         raise ValueError(f"the card needs a name=, which {an(type(thing).__name__)} does not have")
+
+    async def counted(turn: Turn, output: RunOutput) -> object:
+        with heard(output.requests, asks=isinstance(thing, Workflow)):
+            return await run(turn, output)
+
     return framework_agent(
-        run,
+        counted,
         name=name,
         description=described if description is None else description,
         tags=tags,
+        told=told,
         **schemas,
         **options,
     )
+
+
+def told(error: Exception) -> str:
+    """Return what a caller may know of an error of the framework."""
+    if isinstance(error, WorkflowTimeoutError):
+        return "The workflow did not come to an end in time (its timeout)."
+    if isinstance(error, WorkflowRuntimeError) and str(error).startswith("Max iterations"):
+        return "The agent came to no answer in the rounds that it may make (max_iterations)."
+    return ""
 
 
 def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
@@ -112,6 +124,11 @@ def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
     return type(thing).__name__, inspect.cleandoc(doc), ()
 
 
+def _schema(kind: Any, plain: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of an event of an author's own class, ``None`` of a plain one."""
+    return kind.model_json_schema() if kind is not plain and kind.model_fields else None
+
+
 def _tool(tool: Any) -> tuple[str, str]:
     metadata = getattr(tool, "metadata", None)
     if metadata is None:
@@ -124,4 +141,4 @@ def _tool(tool: Any) -> tuple[str, str]:
 
 
 def _output_of(thing: Workflow) -> Any:
-    return getattr(thing, "_output_cls", None)
+    return getattr(thing, "output_cls", None) or getattr(thing, "_output_cls", None)

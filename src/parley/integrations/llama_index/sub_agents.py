@@ -27,20 +27,17 @@ async def sub_agent(agent: Callee, **options: Any) -> RemoteAgentNode:
         card = remote.card
     first = card.skills[0]
     skill = RemoteSkill(agent, card, first, None, options, name=f"agent-{card.name}")
-    return RemoteAgentNode.of(skill, card.name, card.description)
+    node = RemoteAgentNode(
+        name=card.name, description=card.description, llm=MockLLM(), can_handoff_to=[]
+    )
+    node.skill = skill
+    return node
 
 
 class RemoteAgentNode(BaseWorkflowAgent):  # type: ignore[misc]
     """A remote agent. It has no model here, no tools, and hands over to nobody."""
 
     skill: Any = None
-
-    @classmethod
-    def of(cls, skill: RemoteSkill, name: str, description: str) -> RemoteAgentNode:
-        """Return the agent of a remote skill."""
-        node = cls(name=name, description=description, llm=MockLLM(), can_handoff_to=[])
-        node.skill = skill
-        return node
 
     async def take_step(
         self, ctx: Any, llm_input: list[ChatMessage], tools: Sequence[Any], memory: Any

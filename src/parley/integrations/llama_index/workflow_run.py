@@ -8,19 +8,26 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from llama_index.core.agent.workflow import AgentWorkflow
+from llama_index.core.agent.workflow import (
+    AgentInput,
+    AgentOutput,
+    AgentStream,
+    AgentWorkflow,
+    ToolCall,
+    ToolCallResult,
+)
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
-from llama_index.core.workflow import Context, InputRequiredEvent, StopEvent, Workflow
-from workflows.events import StepState, StepStateChanged, WorkflowIdleEvent
+from llama_index.core.llms import ChatMessage
+from llama_index.core.workflow import Context, Event, InputRequiredEvent, StopEvent, Workflow
+from pydantic import BaseModel, TypeAdapter
+from workflows.events import InternalDispatchEvent, StepState, WorkflowIdleEvent
 from workflows.handler import WorkflowHandler
 
 from parley.agent.turn import Turn
 from parley.integrations.conversations import ContextConversation, ContextState
-from parley.integrations.llama_index.event_display import WorkflowDisplay
-from parley.integrations.llama_index.failures import failed
-from parley.integrations.llama_index.inputs import chat_message, start_values
-from parley.integrations.llama_index.outputs import result_of
-from parley.integrations.llama_index.questions import Questions, asking, awaited_by, described
+from parley.integrations.llama_index.inputs import chat_message, start_event
+from parley.integrations.llama_index.model_replies import REPLIES
+from parley.integrations.llama_index.questions import Questions, agents_of, described, waiting_in
 from parley.integrations.llama_index.serializing import (
     ContextSerializer,
     Kept,
@@ -30,7 +37,6 @@ from parley.integrations.llama_index.serializing import (
 )
 from parley.integrations.task_values import TaskValue
 from parley.integrations.threads import thread_id
-from parley.llm.model_usage import ModelUsage
 from parley.llm.run_output import RunOutput
 
 STEP = "llama-index"
@@ -73,91 +79,80 @@ class WorkflowRun:
         self._turn = turn
         self._output = output
         self._schema = schema
-        self._display = WorkflowDisplay(output)
+        self._display = _Display(output)
         self._questions = Questions(turn, workflow)
         self._memory = None if memory is None else memory(thread_id(turn))
         self._is_agent = isinstance(workflow, AgentWorkflow | BaseWorkflowAgent)
-        self._serializer = ContextSerializer(_llm_of(workflow), self._memory)
+        self._serializer = ContextSerializer(
+            getattr(agents_of(workflow)[0], "llm", None), self._memory
+        )
         self._checkpoints = TaskValue(turn, CHECKPOINT)
         self._conversation = ContextConversation(turn, MESSAGES, shorten=without_files)
         self._store = ContextState(turn, STATE)
         self._before: dict[str, Any] = {}
+        self._answers: list[Any] = []
         self._is_live = False
-        self._context: Context | None = None
-        self._handler: WorkflowHandler | None = None
+        self._context: Any = None
 
-    async def run(self) -> None:
-        """Run until there is a result, and show it."""
-        kept: dict[str, Any] | None = None
-        answers: list[Any] = []
+    async def run(self) -> str | None:
+        """Run until there is a result, and show it. Returns what else to say."""
+        kept: Any = None
         number = 0
-        with asking(self._questions):
-            while True:
-                number += 1
-                try:
-                    kept = await self._turn.step(
-                        f"{STEP}:{number}", self._go, kept, answers, number
-                    )
-                except WorkflowOver as over:
-                    result = over.result
-                    break
-                assert kept is not None
-                answers = await self._questions.answers(kept["questions"], number)
-        await self._finish(result)
+        while True:
+            number += 1
+            try:
+                kept = await self._turn.step(f"{STEP}:{number}", self._go, kept, number)
+            except WorkflowOver as over:
+                return await self._finish(over.result)
+            self._answers = await self._questions.answers(kept["questions"], number)
 
     # -- from one question to the next ---------------------------------------------------------
 
-    async def _go(
-        self, kept: dict[str, Any] | None, answers: list[Any], number: int
-    ) -> dict[str, Any]:
+    async def _go(self, kept: dict[str, Any] | None, number: int) -> dict[str, Any]:
         """Run until the workflow asks, and return its context. Raises ``WorkflowOver``."""
         if not self._is_live:
             self._is_live = True
             newest = await self._checkpoints.read()
             if newest is not None and newest["number"] == number:
-                kept, answers = newest, newest_answers(newest, answers)
-            self._display.used = _usage(kept)
-        handler = self._handler = await self._started(kept)
+                kept = newest
+                if not waiting_in(kept["context"]):
+                    self._answers = []  # the checkpoint has had them
+            self._output.requests.end_as(kept["ending"] if kept else "")
+        handler = await self._started(kept)
         pending: list[InputRequiredEvent] = []
-        waits = kept is not None and bool(answers) and _has_waiters(kept["context"])
+        events = handler.stream_events(expose_internal=True)
+        upcoming: asyncio.Task[Any] | None = None
         try:
-            if answers and not waits:
-                self._send(answers)
-                answers = []
-            events = handler.stream_events(expose_internal=True)
-            upcoming: asyncio.Task[Any] | None = None
-            try:
-                while True:
-                    upcoming = upcoming or asyncio.ensure_future(anext(events, None))
-                    if (pending or answers) and self._is_still():
-                        done, _ = await asyncio.wait({upcoming}, timeout=QUIET_SECONDS)
-                        if not done and not answers:
-                            return self._asked(pending)
-                        if not done:  # steps that wait without requirements do not run again
-                            self._send(answers)
-                            answers = []
-                    event, upcoming = await upcoming, None
-                    if event is None or isinstance(event, StopEvent):
-                        break
-                    if isinstance(event, InputRequiredEvent):
-                        pending.append(event)
-                    elif isinstance(event, WorkflowIdleEvent):
-                        if answers:  # the steps that wait have run up to where they wait
-                            self._send(answers)
-                            answers = []
-                        elif pending:
-                            return self._asked(pending)
-                    else:
-                        await self._display.show(event)
-                        if _has_ended(event) and not answers:
-                            await self._checkpoint(number)
-            finally:
-                if upcoming is not None:
-                    upcoming.cancel()
-                    await asyncio.wait({upcoming})
-                await events.aclose()
-            raise WorkflowOver(await self._awaited(handler))
+            if kept is None or not waiting_in(kept["context"]):
+                self._send()
+            while True:
+                upcoming = upcoming or asyncio.ensure_future(anext(events, None))
+                if (pending or self._answers) and self._is_still():
+                    # Steps that wait without requirements do not run again.
+                    done, _ = await asyncio.wait({upcoming}, timeout=QUIET_SECONDS)
+                    if not done and not self._send():
+                        return self._asked(pending)
+                event, upcoming = await upcoming, None
+                REPLIES.get().check()
+                if event is None or isinstance(event, StopEvent):
+                    break
+                if isinstance(event, InputRequiredEvent):
+                    pending.append(event)
+                elif isinstance(event, WorkflowIdleEvent):
+                    # The steps that wait have run up to where they wait.
+                    if not self._send() and pending:
+                        return self._asked(pending)
+                else:
+                    await self._display.show(event)
+                    state = getattr(event, "step_state", None)
+                    if state is StepState.NOT_RUNNING and not self._answers:
+                        await self._checkpoint(number)
+            raise WorkflowOver(await handler)
         finally:
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.wait({upcoming})
+            await events.aclose()
             if not handler.is_done():
                 await handler.cancel_run()
 
@@ -171,42 +166,35 @@ class WorkflowRun:
             return workflow.run(ctx=self._context)
         self._context = await self._first_context()
         if not self._is_agent:
-            values = await start_values(self._turn, workflow, self._turn.message)
-            return workflow.run(ctx=self._context, **values)
-        message = await chat_message(self._turn, self._turn.message)
-        if self._memory is not None:
-            return workflow.run(user_msg=message, ctx=self._context, memory=self._memory)
-        return workflow.run(user_msg=message, ctx=self._context)
+            event = await start_event(self._turn, workflow.start_event_class)
+            return workflow.run(ctx=self._context, start_event=event)
+        message = await chat_message(self._turn)
+        more = {} if self._memory is None else {"memory": self._memory}
+        return workflow.run(user_msg=message, ctx=self._context, **more)
 
     async def _first_context(self) -> Context:
         """Return a context with what tasks that ended have left."""
-        new = Context(self._workflow)
+        self._context = new = Context(self._workflow)
         if self._memory is not None:
             return new
         messages = await self._conversation.earlier()
         self._before = await self._store.read()
         if not messages and not self._before:
             return new
-        state: dict[str, Any] = json.loads(json.dumps(new.to_dict(self._serializer)))
+        state = self._state()
         state["state"] = written_state(Kept(messages, self._before), state["state"])
         return self._read(state)
 
-    def _send(self, answers: list[Any]) -> None:
-        assert self._context is not None
+    def _send(self) -> bool:
+        """Send the answers that the workflow has not had, and return whether there were any."""
+        answers, self._answers = self._answers, []
         for each in answers:
             self._context.send_event(each)
-
-    async def _awaited(self, handler: WorkflowHandler) -> Any:
-        try:
-            return await handler
-        except Exception as error:
-            failed(self._turn, error)
-            raise
+        return bool(answers)
 
     # -- the state -----------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        assert self._context is not None
         state: dict[str, Any] = json.loads(json.dumps(self._context.to_dict(self._serializer)))
         return state
 
@@ -225,18 +213,17 @@ class WorkflowRun:
 
     def _asked(self, pending: list[InputRequiredEvent]) -> dict[str, Any]:
         state = self._state()
-        waiting = awaited_by(self._workflow, state)
-        questions = [described(each, waiting) for each in pending]
+        questions = [described(each, self._workflow, state) for each in pending]
         return {**self._kept(state), "questions": questions}
 
     async def _checkpoint(self, number: int) -> None:
         state = self._state()
         if state["is_running"] and len(msgspec.json.encode(state)) <= CHECKPOINT_BYTES:
-            kept = {**self._kept(state), "number": number, "questions": []}
+            kept = {**self._kept(state), "number": number}
             await self._checkpoints.write(kept)
 
     def _kept(self, state: dict[str, Any]) -> dict[str, Any]:
-        kept = {"context": state, "usage": _said(self._display.used)}
+        kept = {"context": state, "ending": self._output.requests.ending}
         if self._memory is None:
             kept["conversation"] = self._conversation.mark(parts_of(state).messages)
             kept["before"] = self._before
@@ -244,54 +231,87 @@ class WorkflowRun:
 
     # -- the end -------------------------------------------------------------------------------
 
-    async def _finish(self, result: Any) -> None:
+    async def _finish(self, result: Any) -> str | None:
         if self._memory is None:
             kept = parts_of(self._state())
             await self._conversation.finish(kept.messages)
             await self._store.write(self._before, kept.state)
-        self._output.used(self._display.used)
-        text, data, schema = result_of(result)
+        text, data, schema = _result_of(result)
         if data is None and self._is_agent and self._schema is not None:
             self._turn.fail("The reply of the model could not be used.")
         if data is not None:
             await self._output.data(data, schema=self._schema or schema)
         elif text and not self._display.said:
             await self._output.text(text)
+        elif not self._is_agent and not self._output.has_said:
+            return "The workflow ended without a result."
+        return None
 
 
-def newest_answers(newest: dict[str, Any], answers: list[Any]) -> list[Any]:
-    """Return the answers that a checkpoint has not had: those for which steps still wait."""
-    return answers if _has_waiters(newest["context"]) else []
+def _result_of(result: Any) -> tuple[str, Any, dict[str, Any] | None]:
+    """Return the text of a result, its data (``None`` without), and the schema of the data."""
+    if isinstance(result, AgentOutput):
+        return result.response.content or "", result.structured_response, None
+    if isinstance(result, ChatMessage):
+        result = result.content
+    if isinstance(getattr(result, "source_nodes", None), list):
+        result = str(result)
+    if result is None or isinstance(result, str):
+        return result or "", None, None
+    if isinstance(result, BaseModel):
+        schema = None if type(result) is StopEvent else type(result).model_json_schema()
+        return "", result.model_dump(mode="json"), schema
+    if isinstance(result, dict | list | int | float | bool):
+        return "", TypeAdapter(Any).dump_python(result, mode="json", fallback=str), None
+    return str(result), None, None
 
 
-def _has_waiters(context: dict[str, Any]) -> bool:
-    return any(
-        waiter["resolved_event"] is None
-        for each in context["workers"].values()
-        for waiter in each["collected_waiters"]
-    )
+class _Display:
+    """Shows events: tokens, tool calls, agents that take over, events of the author's own.
+
+    ``said`` is the newest message as far as it was shown.
+    """
+
+    def __init__(self, output: RunOutput) -> None:
+        self.said = ""
+        self._output = output
+        self._agent = ""
+
+    async def show(self, event: Event) -> None:
+        """Show an event, or nothing of it."""
+        name = getattr(event, "current_agent_name", None)
+        if isinstance(name, str) and name and name != self._agent:
+            if self._agent:
+                await self._begin_message()
+                await self._output.step(name)
+            self._agent = name
+        if isinstance(event, AgentStream):
+            if event.thinking_delta:
+                await self._output.thinking(event.thinking_delta)
+            self.said += event.delta
+            await self._output.text(event.delta)
+        elif isinstance(event, AgentInput):  # the model is asked, perhaps again
+            await self._begin_message()
+        elif isinstance(event, ToolCall):
+            self.said = ""
+            await self._output.tool_called(
+                event.tool_name, event.tool_kwargs, call_id=event.tool_id
+            )
+        elif isinstance(event, ToolCallResult):
+            result = event.tool_output
+            await self._output.tool_returned(
+                event.tool_name, result.content, call_id=event.tool_id, is_error=result.is_error
+            )
+        elif _is_own(event):
+            await self._output.step(type(event).__name__, event.model_dump(mode="json"))
+
+    async def _begin_message(self) -> None:
+        self.said = ""
+        await self._output.new_message()
 
 
-def _has_ended(event: Any) -> bool:
-    is_change = isinstance(event, StepStateChanged)
-    return is_change and event.step_state is StepState.NOT_RUNNING
-
-
-def _said(usage: ModelUsage) -> dict[str, int]:
-    return {"input": usage.input_tokens, "output": usage.output_tokens, "requests": usage.requests}
-
-
-def _usage(kept: dict[str, Any] | None) -> ModelUsage:
-    said = {} if kept is None else kept["usage"]
-    return ModelUsage(
-        input_tokens=said.get("input", 0),
-        output_tokens=said.get("output", 0),
-        requests=said.get("requests", 0),
-    )
-
-
-def _llm_of(workflow: Any) -> Any:
-    """Return the model of an agent, or of the first one of several, ``None`` for a workflow."""
-    agents = getattr(workflow, "agents", None)
-    first = next(iter(agents.values()), None) if isinstance(agents, dict) else workflow
-    return getattr(first, "llm", None)
+def _is_own(event: Event) -> bool:
+    """Return whether an event is of the author's own: not one of the framework."""
+    if isinstance(event, InternalDispatchEvent | StopEvent | InputRequiredEvent):
+        return False
+    return not type(event).__module__.startswith(("llama_index.", "workflows."))

@@ -1,0 +1,138 @@
+"""The replies of models in a turn, from the events that all models of LlamaIndex tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+
+from llama_index.core.callbacks.token_counting import get_tokens_from_response
+from llama_index.core.instrumentation.events import llm
+from llama_index.core.llms import callbacks
+
+from parley.engine.turn.attempt import Failed, Rejected
+from parley.llm.model_requests import ModelRequests, ReplyCut
+from parley.llm.model_usage import ModelUsage
+
+STARTS = (llm.LLMChatStartEvent, llm.LLMCompletionStartEvent)
+ENDS = (llm.LLMChatEndEvent, llm.LLMCompletionEndEvent)
+
+ENDINGS = ("finish_reason", "stop_reason", "done_reason")
+"""The members of a raw reply, or of its choices, that say how it ended."""
+
+
+class RunEnded(Exception):
+    """A reply broke off, or ended the task. Engines wait for ever after a ``BaseException``."""
+
+
+class PartialReply:
+    """A reply as far as it has come. ``before`` is how many there were when it was asked for."""
+
+    before = 0
+    ending: str | None = None
+    refusal = ""
+
+    def read(self, response: Any) -> None:
+        """Take from a reply, or from a piece of it, how it ends and whether it refuses."""
+        raw = _raw(response)
+        choices = _member(raw, "choices") or []
+        if choices or response is None:
+            self.ending = self.ending or ""
+        for each in (raw, *choices):
+            for name in ENDINGS:
+                self.ending = str(_member(each, name) or "") or self.ending
+            said = _member(each, "delta") or _member(each, "message")
+            self.refusal += _member(said, "refusal") or ""
+
+
+class TurnReplies:
+    """Tells the requests of a turn of each reply. ``over`` is set when the run must end.
+
+    Outside of turns there are no ``requests``. ``asks`` says that the run's events ask the turn.
+    """
+
+    def __init__(self, requests: ModelRequests | None, *, asks: bool = False) -> None:
+        self.asks = asks
+        self.over: RunEnded | None = None
+        self._requests = requests
+        self._newest: Any = None
+        self._open: dict[str | None, PartialReply] = {}
+
+    def hear(self, event: Any) -> None:
+        """Take an event of a model. Raises ``RunEnded``."""
+        if self._requests is None:
+            return
+        if isinstance(event, STARTS):
+            self.check()
+            self._open[event.span_id] = reply = PartialReply()
+            reply.before = self._requests.usage.requests
+        elif hasattr(event, "response"):
+            self._open[event.span_id].read(event.response)
+            if isinstance(event, ENDS):
+                self._end(self._open.pop(event.span_id), event.response, self._requests)
+
+    def check(self) -> None:
+        """Raise ``RunEnded`` if the run must end, also where an author's code has caught that."""
+        if self.over is not None:
+            raise self.over
+
+    def _end(self, reply: PartialReply, response: Any, requests: ModelRequests) -> None:
+        """Count a reply, unless the model made it of another one, as some methods of models do."""
+        raw, usage = _raw(response), _usage(response)
+        if usage is None and reply.ending is None and requests.usage.requests > reply.before:
+            return
+        if raw is not None and raw is self._newest:
+            return
+        self._newest = raw
+        try:
+            requests.replied(usage, ending=reply.ending, refusal=reply.refusal)
+        except (ReplyCut, Failed, Rejected) as ended:
+            self.over = RunEnded(str(ended))
+            raise self.over from ended
+
+
+NO_TURN = TurnReplies(None)
+
+REPLIES = ContextVar("parley_llama_index_replies", default=NO_TURN)
+"""The replies of the run that asks a model, or calls a tool, now."""
+
+
+@contextmanager
+def heard(requests: ModelRequests, *, asks: bool) -> Iterator[None]:
+    """Count the replies to calls that are made here, and in tasks and threads of LlamaIndex."""
+    token = REPLIES.set(TurnReplies(requests, asks=asks))
+    try:
+        yield
+    finally:
+        REPLIES.reset(token)
+
+
+def _event(event: Any, handle: Any = callbacks.dispatcher.event) -> None:
+    """Handle an event as before. The dispatcher itself drops all errors of its handlers."""
+    handle(event)
+    REPLIES.get().hear(event)
+
+
+callbacks.dispatcher = SimpleNamespace(event=_event)
+
+
+def _raw(response: Any) -> Any:
+    raw = getattr(response, "raw", None)
+    return _member(raw, "response") or raw  # of an event of the Responses API
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _usage(response: Any) -> ModelUsage | None:
+    more = getattr(response, "additional_kwargs", {})
+    said = SimpleNamespace(raw=_raw(response), additional_kwargs=more)
+    try:
+        asked, replied = get_tokens_from_response(said)
+    except (AttributeError, TypeError, ValueError):  # the model has an object of another kind
+        return None
+    usage = ModelUsage(input_tokens=asked or 0, output_tokens=replied or 0)
+    return usage if usage.tokens else None
