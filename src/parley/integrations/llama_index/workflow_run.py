@@ -243,7 +243,7 @@ class WorkflowRun:
             await self._output.data(data, schema=self._schema or schema)
         elif text and not self._display.said:
             await self._output.text(text)
-        elif not self._is_agent and not self._output.has_said:
+        elif not self._is_agent and not self._output.requests.has_said:
             return "The workflow ended without a result."
         return None
 
