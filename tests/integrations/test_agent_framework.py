@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parley import TaskState
+from parley.extensions.spent import spent_on
 from parley.llm.run_output import RUN_PROGRESS
-from tests.integrations.test_adapters import agent_of, completed, progress_in
+from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [
     pytest.mark.anyio,
@@ -88,6 +89,57 @@ async def test_usage_counts_the_requests_of_all_turns(served):
         task = completed(await remote.send("no", task_id=task.id))
     (answer,) = [each for each in task.artifacts if each.metadata]
     assert answer.metadata[RUN_PROGRESS]["usage"]["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "requests"),
+    [("writers", "count to five", 2), ("leader", 'call counter {"task": "count to five"}', 3)],
+)
+async def test_usage_has_the_requests_of_agents_in_executors_and_tools(
+    served, name, said, requests
+):
+    with counted(served) as used:
+        async with agent_of(served, name) as remote:
+            task = completed(await remote.send(said))
+    assert spent_on(task).tokens == used[0] > 0
+    (answer,) = [each for each in task.artifacts if each.metadata]
+    assert answer.metadata[RUN_PROGRESS]["usage"]["requests"] == requests
+
+
+async def test_a_refusal_and_a_cut_reply_of_an_agent_in_a_workflow_are_those_of_the_task(served):
+    served.script.broken = 0
+    async with agent_of(served, "writers") as remote:
+        refused = await remote.send("refuse this")
+        again = completed(await remote.send("break off once"))
+    assert refused.state is TaskState.REJECTED
+    assert ("I do not help with that." in why(refused), refused.artifacts) == (True, ())
+    assert "one two three four." in again.text
+    assert served.script.broken == 3
+
+
+async def test_types_that_checkpoints_lack_are_named_when_the_agent_is_made(served):
+    said = served.notes("types")[-1]
+    assert "'plans' may have __main__:Plan, which" in said
+    assert "checkpoint_types=['__main__:Plan'])" in said
+
+
+async def test_a_checkpoint_that_cannot_be_read_again_ends_its_task_at_once(served):
+    async with agent_of(served, "plans") as remote:
+        task = await remote.send({"city": "Oslo"})
+    assert (task.state, task.text) == (
+        TaskState.FAILED,
+        "A checkpoint of the workflow cannot be kept.",
+    )
+    assert "checkpoint_types=['__main__:Plan', '__main__:Thing'])" in served.log()
+
+
+async def test_input_that_does_not_fit_a_workflow_is_refused_with_what_would(served):
+    async with agent_of(served, "things") as remote:
+        assert completed(await remote.send({"city": "Oslo"})).text == "to Oslo"
+        task = await remote.send({"town": "Oslo"})
+    assert task.state is TaskState.REJECTED
+    assert "city: Field required" in task.text
+    assert '"required":["city"]' in task.text
 
 
 async def test_what_the_page_shows_works(served):

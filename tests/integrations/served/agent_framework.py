@@ -20,7 +20,7 @@ from agent_framework import (
 )
 from agent_framework.openai import OpenAIChatCompletionClient
 from pydantic import BaseModel
-from serving import MODEL_URL, add, book, page, serve, wait
+from serving import MODEL_URL, add, book, note, page, serve, wait
 
 from parley.integrations import agent_framework
 
@@ -67,6 +67,57 @@ def workflow():
     return WorkflowBuilder(start_executor=Draft(id="draft"), name="letters").build()
 
 
+class Plan(BaseModel):
+    """A plan for a trip."""
+
+    city: str
+
+
+class Thing:
+    """What an executor keeps by itself."""
+
+
+class Planner(Executor):
+    """Takes a plan of the author's own, and keeps more."""
+
+    @handler
+    async def plan(self, plan: Plan, ctx: WorkflowContext[str]) -> None:
+        await ctx.send_message(plan.city)
+
+    async def on_checkpoint_save(self):
+        return {"thing": Thing()}
+
+
+class Teller(Executor):
+    """Tells where a plan leads."""
+
+    @handler
+    async def tell(self, city: str, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(f"to {city}")
+
+
+def plans():
+    planner = Planner(id="planner")
+    return (
+        WorkflowBuilder(start_executor=planner, name="plans")
+        .add_edge(planner, Teller(id="teller"))
+        .build()
+    )
+
+
+def writers():
+    first, second = (Agent(client(), name=each) for each in ("first", "second"))
+    return WorkflowBuilder(start_executor=first, name="writers").add_edge(first, second).build()
+
+
+counter = Agent(client(), name="counter", description="Counts")
+leader = Agent(client(), name="leader", tools=[counter.as_tool(name="counter", arg_name="task")])
+try:
+    agent_framework.agent(plans)
+except ValueError as error:
+    note("types", str(error))
+
+
 async def main():
     remote = os.environ["PARLEY_TEST_REMOTE"]
     return (
@@ -85,6 +136,12 @@ serve(
         "caller": agent_framework.agent(caller),
         "forwarder": agent_framework.agent(forwarder),
         "workflow": agent_framework.agent(workflow),
+        "writers": agent_framework.agent(writers),
+        "leader": agent_framework.agent(leader),
+        "plans": agent_framework.agent(plans, checkpoint_types=["__main__:Plan"]),
+        "things": agent_framework.agent(
+            plans, name="things", checkpoint_types=["__main__:Plan", "__main__:Thing"]
+        ),
         "page": on_page["served"],
         "page-caller": asyncio.run(on_page["concierge"](os.environ["PARLEY_TEST_REMOTE"])),
     }

@@ -8,14 +8,14 @@ from its log, asks the model nothing twice and calls no tool twice.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-import msgspec
 from agent_framework import (
     ChatMiddleware,
+    ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
@@ -24,9 +24,9 @@ from agent_framework import (
 )
 
 from parley.agent.turn import Turn
-
-MAX_KEPT = 1 << 20
-"""The most bytes of one reply or result that are remembered; a longer one is made again."""
+from parley.integrations.remembered_calls import CallKeys, json_value, remembered
+from parley.llm.model_requests import ModelRequests
+from parley.llm.model_usage import ModelUsage
 
 PARLEY = "parley_remote_skill"
 """Marks tools that are remote skills: the turn remembers their calls by itself."""
@@ -39,13 +39,7 @@ class Steps:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._times: Counter[str] = Counter()
-
-    def key(self, kind: str, asked: object) -> str:
-        """Return the key of the next step that is asked this."""
-        digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:24]
-        self._times[f"{kind}:{digest}"] += 1
-        return f"{kind}:{digest}:{self._times[f'{kind}:{digest}']}"
+        self._keys = CallKeys()
 
     async def run(
         self, kind: str, asked: object, function: Callable[[], Awaitable[dict[str, Any] | None]]
@@ -56,19 +50,89 @@ class Steps:
         """
 
         async def bounded() -> Any:
-            value = await function()
-            written = msgspec.json.encode(value)
-            return msgspec.json.decode(written) if len(written) <= MAX_KEPT else None
+            return remembered(await function())
 
-        kept: dict[str, Any] | None = await self._turn.step(self.key(kind, asked), bounded)
+        kept: dict[str, Any] | None = await self._turn.step(self._keys.key(kind, asked), bounded)
         return kept
+
+
+_REQUESTS: ContextVar[ModelRequests | None] = ContextVar(
+    "parley_agent_framework_requests", default=None
+)
+
+
+@contextmanager
+def counted(requests: ModelRequests) -> Iterator[None]:
+    """Count the requests of all agents that run here, also in tools and executors."""
+    token = _REQUESTS.set(requests)
+    try:
+        yield
+    finally:
+        _REQUESTS.reset(token)
+
+
+class CountReplies(ChatMiddleware):  # type: ignore[misc]
+    """Counts each reply of a model, next to the model itself."""
+
+    def __init__(self, requests: ModelRequests) -> None:
+        self._requests = requests
+
+    async def process(self, context: Any, call_next: Next) -> None:
+        """Ask the model."""
+        await call_next()
+        if context.stream:
+            stream = context.result
+            context.result = ResponseStream(
+                self._streamed(stream), finalizer=lambda _: stream.get_final_response()
+            )
+        else:
+            self._replied(context.result)
+
+    async def _streamed(self, stream: Any) -> AsyncIterator[Any]:
+        updates = []
+        async for update in stream:
+            updates.append(update)
+            yield update
+        self._replied(ChatResponse.from_updates(updates))
+
+    def _replied(self, response: Any) -> None:
+        usage = response.usage_details or {}
+        contents = [each for message in response.messages for each in message.contents]
+        self._requests.replied(
+            ModelUsage(
+                input_tokens=usage.get("input_token_count") or 0,
+                output_tokens=usage.get("output_token_count") or 0,
+            ),
+            ending=response.finish_reason or "",
+            refusal="".join(each.text for each in contents if is_refusal(each)),
+        )
+
+
+def is_refusal(content: Any) -> bool:
+    """Return whether content is what a model says where it refuses."""
+    return (content.additional_properties or {}).get("model_output_kind") == "refusal"
+
+
+def _get_response(
+    self: Any, *given: Any, get_response: Any = ChatMiddlewareLayer.get_response, **named: Any
+) -> Any:
+    """Ask a model as before. Agents in tools and executors take no middleware of a run."""
+    if (requests := _REQUESTS.get()) is not None:
+        more = dict(named.get("client_kwargs") or {})
+        more["middleware"] = [*more.get("middleware", ()), CountReplies(requests)]
+        named["client_kwargs"] = more
+    return get_response(self, *given, **named)
+
+
+ChatMiddlewareLayer.get_response = _get_response
 
 
 class RememberReplies(ChatMiddleware):  # type: ignore[misc]
     """Makes each reply of the model a step of the turn. It is streamed the first time."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, requests: ModelRequests) -> None:
         self._steps = steps
+        self._requests = requests
 
     async def process(self, context: Any, call_next: Next) -> None:
         """Ask the model, or take its reply from the log."""
@@ -95,7 +159,12 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
             if kept is None:
                 await call_next()
             else:
-                context.result = ChatResponse.from_dict(kept)
+                context.result = self._replayed(kept)
+
+    def _replayed(self, kept: dict[str, Any]) -> Any:
+        response = ChatResponse.from_dict(kept)
+        self._requests.end_as(response.finish_reason)
+        return response
 
     async def _streamed(self, stream: Any, asked: object) -> AsyncIterator[Any]:
         updates: asyncio.Queue[Any] = asyncio.Queue()
@@ -121,7 +190,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
             async for update in stream:
                 yield update
             return
-        for update in _updates(ChatResponse.from_dict(kept)):
+        for update in _updates(self._replayed(kept)):
             yield update
 
 
@@ -160,7 +229,7 @@ def _asked(message: Any) -> list[Any]:
     """Return what identifies a message in each attempt: not its ids, which are made anew."""
     said = [
         {
-            name: value if isinstance(value, str) else _plain(value)
+            name: _plain(value)
             for name in (
                 "type",
                 "text",
@@ -179,13 +248,7 @@ def _asked(message: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON, or as its text."""
-    if hasattr(value, "model_dump"):
-        value = value.model_dump()
-    try:
-        return msgspec.json.decode(msgspec.json.encode(value))
-    except (TypeError, ValueError):
-        return str(value)
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 def _written(response: Any) -> dict[str, Any]:
@@ -197,10 +260,7 @@ def _result(result: Any) -> dict[str, Any] | None:
     """Return the result of a tool as JSON, ``None`` if it has no such form."""
     if isinstance(result, list) and all(isinstance(each, Content) for each in result):
         return {"contents": [each.to_dict(exclude={"raw_representation"}) for each in result]}
-    try:
-        return {"value": msgspec.json.decode(msgspec.json.encode(result))}
-    except (TypeError, ValueError):
-        return None
+    return json_value(result)
 
 
 def _updates(response: Any) -> list[Any]:

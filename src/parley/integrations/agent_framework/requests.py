@@ -7,7 +7,8 @@ from typing import Any
 from agent_framework import Content, Message
 
 from parley.agent.turn import Turn
-from parley.integrations.approvals import approval, decision_in
+from parley.integrations.answers import ask_until, said_in
+from parley.integrations.approvals import approval, clear_decision_in
 from parley.model.parts import Part
 
 
@@ -34,10 +35,7 @@ async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
         data = {"kind": "toolCall", "tool": request.name, "arguments": arguments}
         question = f"Please run {request.name} and send what it returns."
         answer = await turn.ask([Part(text=question), Part(data=data)], key=key)
-        values = [part.data for part in answer.parts if part.has_data]
-        return Content.from_function_result(
-            request.call_id, result=values[0] if values else answer.text
-        )
+        return Content.from_function_result(request.call_id, result=said_in(answer))
     if request.type == "oauth_consent_request":
         asked = f"Please give your consent at {request.consent_link}, then send a message."
         answer = await turn.require_auth(asked, key=key)
@@ -50,12 +48,10 @@ async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
 
 async def yes_or_no(turn: Turn, question: str, *, key: str) -> bool:
     """Ask the caller, again until the answer says yes or no."""
-    times = 0
-    while True:
-        times += 1
-        hint = "That was neither yes nor no. " if times > 1 else ""
-        asked = f"{hint}{question} Answer yes or no."
-        answer = await turn.ask(asked, key=key if times == 1 else f"{key}:again:{times}")
-        decision = decision_in(answer)
-        if decision is not None:
-            return decision.is_approved
+    decision = await ask_until(
+        turn,
+        lambda problem: f"{problem} {question} Answer yes or no.".strip(),
+        clear_decision_in,
+        key=key,
+    )
+    return decision.is_approved

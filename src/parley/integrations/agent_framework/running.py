@@ -1,38 +1,11 @@
-"""What agents and workflows need alike: errors, values, schemas."""
+"""What agents and workflows need alike: values and schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
-from agent_framework.exceptions import AgentFrameworkException
-
-from parley.agent.turn import Turn
-from parley.engine.turn.attempt import Failed
-
-R = TypeVar("R")
-
-
-async def guarded(turn: Turn, running: Awaitable[R]) -> R:
-    """Await a run. An error of the framework becomes one that the caller may see."""
-    try:
-        return await running
-    except AgentFrameworkException as error:
-        turn.log.exception("the run failed")
-        raise Failed(f"The agent could not finish: {_kind(error)}.") from error
-
-
-def _kind(error: BaseException) -> str:
-    """Return what kind of error it is, without the words of the services behind it."""
-    names = [each.__name__ for each in type(error).__mro__]
-    if any("ContentFilter" in each for each in names):
-        return "the content filter of its model refused this"
-    if any("Auth" in each for each in names):
-        return "its model did not accept its credentials"
-    if any("ChatClient" in each or "Service" in each for each in names):
-        return "its model did not answer"
-    return "an error of the framework"
 
 
 def schema_of(response_format: Any) -> dict[str, Any] | None:

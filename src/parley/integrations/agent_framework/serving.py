@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agent_framework import AgentResponse, AgentSession, Workflow, WorkflowAgent
+from agent_framework._tools import _FUNCTION_INVOCATION_LIMIT_FALLBACK_TEXT as NO_ANSWER
+from agent_framework.exceptions import WorkflowConvergenceException
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.integrations.agent_framework.checkpoints import check_types
 from parley.integrations.agent_framework.contents import message_of
-from parley.integrations.agent_framework.replay import RememberReplies, RememberResults, Steps
+from parley.integrations.agent_framework.replay import (
+    RememberReplies,
+    RememberResults,
+    Steps,
+    counted,
+)
 from parley.integrations.agent_framework.requests import answers_to
-from parley.integrations.agent_framework.running import guarded, plain, schema_of
+from parley.integrations.agent_framework.running import plain, schema_of
 from parley.integrations.agent_framework.sessions import Bounds
 from parley.integrations.agent_framework.shown import ShownUpdates
 from parley.integrations.agent_framework.workflows import run_workflow
@@ -55,7 +63,8 @@ def agent(
     ``checkpoint_types`` are the author's own types (``module:name``). ``options`` are those of
     ``Agent``.
 
-    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
+    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, or if
+    ``checkpoint_types`` lacks a type that the workflow passes.
     """
     if isinstance(thing, Workflow | WorkflowAgent):
         raise TypeError(
@@ -77,6 +86,7 @@ def agent(
         name=name or given or type(thing).__name__,
         description=_described(thing, description),
         tags=("agent-framework",),
+        told=told,
         input_modes=("text/plain", "application/json", "image/*", "audio/*", "application/pdf"),
         **options,
     )
@@ -90,27 +100,29 @@ def _workflow_agent(
     types: tuple[str, ...],
     options: dict[str, Any],
 ) -> Agent:
-    workflow = build() if callable(build) else None
-    if isinstance(workflow, WorkflowAgent):
-        workflow = workflow.workflow
+    def built() -> Any:
+        made = build()
+        return made.workflow if isinstance(made, WorkflowAgent) else made
+
+    workflow = built() if callable(build) else None
     if not isinstance(workflow, Workflow):
         raise TypeError(
             f"{type(build).__name__} is no agent of the framework: give an Agent, another object "
             "with run(), or a function that returns a Workflow"
         )
 
-    def built() -> Any:
-        made = build()
-        return made.workflow if isinstance(made, WorkflowAgent) else made
+    check_types(workflow, types)
 
     async def run(turn: Turn, output: RunOutput) -> object:
-        return await guarded(turn, run_workflow(built, turn, output, bounds=bounds, types=types))
+        with counted(output.requests):
+            return await run_workflow(built, turn, output, bounds=bounds, types=types)
 
     return framework_agent(
         run,
         name=name or workflow.name or "workflow",
         description=description or workflow.description or "",
         tags=("agent-framework", "workflow"),
+        told=told,
         **options,
     )
 
@@ -126,7 +138,9 @@ class _Runs:
         self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        return await guarded(turn, self._run(turn, output))
+        with counted(output.requests):
+            await self._run(turn, output)
+        return None
 
     async def _run(self, turn: Turn, output: RunOutput) -> None:
         most = self._bounds.max_bytes
@@ -139,12 +153,20 @@ class _Runs:
         options: dict[str, Any] = {}
         if self._remembers:
             steps = Steps(turn)
-            options["middleware"] = [RememberReplies(steps), RememberResults(steps)]
+            options["middleware"] = [
+                RememberReplies(steps, output.requests),
+                RememberResults(steps),
+            ]
         message = await message_of(turn)
         asked = 0
         while True:
             shown = ShownUpdates(output, hidden=self._format is not None)
             response = await self._once(message, session, shown, options)
+            if response.text.endswith(NO_ANSWER):
+                turn.fail(
+                    "The agent came to no answer in the requests that it may make "
+                    "(max_iterations of its client's function_invocation_configuration)."
+                )
             requests = response.user_input_requests
             if not requests:
                 break
@@ -169,6 +191,15 @@ class _Runs:
         if hasattr(stream, "get_final_response"):
             return await stream.get_final_response()
         return AgentResponse.from_updates(updates)
+
+
+def told(error: Exception) -> str:
+    """Return what a caller may know of an error of the framework."""
+    if isinstance(error, WorkflowConvergenceException):
+        return "The workflow came to no end in the rounds that it may make (max_iterations)."
+    if "ContentFilter" in type(error).__name__:
+        return "A content filter of the language model stopped the answer."
+    return ""
 
 
 def _described(thing: Any, description: str | None) -> str:

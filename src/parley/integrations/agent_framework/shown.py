@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from parley.integrations.agent_framework.contents import file_of
-from parley.llm.model_usage import ModelUsage
+from parley.integrations.agent_framework.replay import is_refusal
 from parley.llm.run_output import RunOutput
 
 
 class ShownUpdates:
-    """Shows updates: text as the answer unless ``hidden``, tool calls, thinking, usage, files.
+    """Shows updates: text as the answer unless ``hidden``, tool calls, thinking, files.
 
     The arguments of a call come in pieces; it is shown when the next content has begun.
     """
@@ -34,7 +34,7 @@ class ShownUpdates:
             return
         await self.flush()
         match content.type:
-            case "text" if content.text and not self._hidden:
+            case "text" if content.text and not self._hidden and not is_refusal(content):
                 await self._output.text(content.text)
             case "text_reasoning" if content.text:
                 await self._output.thinking(content.text)
@@ -46,8 +46,6 @@ class ShownUpdates:
                     call_id=content.call_id,
                     is_error=content.exception is not None,
                 )
-            case "usage":
-                self._output.used(usage_of(content.usage_details))
             case "data" | "uri":
                 part = file_of(content)
                 if part is not None:
@@ -66,12 +64,3 @@ class ShownUpdates:
         self._newest = call_id
         begun = self._calls.get(call_id)
         self._calls[call_id] = content if begun is None else begun + content
-
-
-def usage_of(details: Any) -> ModelUsage:
-    """Return the usage of one request to a model."""
-    return ModelUsage(
-        input_tokens=int(details.get("input_token_count") or 0),
-        output_tokens=int(details.get("output_token_count") or 0),
-        requests=1,
-    )

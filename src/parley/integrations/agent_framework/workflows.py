@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from agent_framework import AgentResponse, AgentResponseUpdate, Content, Message
 
 from parley.agent.turn import Turn
-from parley.integrations.agent_framework.checkpoints import TaskCheckpoints
+from parley.integrations.agent_framework.checkpoints import TaskCheckpoints, is_of_framework
 from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.requests import answer_to, yes_or_no
 from parley.integrations.agent_framework.running import plain
 from parley.integrations.agent_framework.sessions import Bounds
-from parley.integrations.agent_framework.shown import ShownUpdates, usage_of
+from parley.integrations.agent_framework.shown import ShownUpdates
+from parley.integrations.answers import fitting, said_in
 from parley.integrations.conversations import ContextConversation
 from parley.llm.run_output import RunOutput
 
@@ -28,8 +31,8 @@ async def run_workflow(
     *,
     bounds: Bounds,
     types: Iterable[str] = (),
-) -> None:
-    """Run a workflow until it has nothing more to do.
+) -> str | None:
+    """Run a workflow until it has nothing more to do. Returns what else to say.
 
     Each checkpoint is kept in the store. What the workflow requests is asked of the caller, and the
     workflow goes on from the checkpoint that waits for it.
@@ -60,9 +63,12 @@ async def run_workflow(
         if not requests:
             break
         await output.new_message()
+    if not output.has_said:
+        return "The workflow ended without an output."
     if events.said:
         asked = {"role": "user", "text": turn.message.text}
         await conversation.add([asked, {"role": "assistant", "text": events.said}])
+    return None
 
 
 async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> Any:
@@ -73,20 +79,10 @@ async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> An
         return [*earlier, await message_of(turn)]
     if Message in types:
         return await message_of(turn)
-    if turn.data is not None:
-        for kind in types:
-            if hasattr(kind, "model_validate"):
-                return _validated(turn, kind)
-        if dict in types or str not in types:
-            return turn.data
-    return turn.message.text
-
-
-def _validated(turn: Turn, kind: Any) -> Any:
-    try:
-        return kind.model_validate(turn.data)
-    except ValueError as error:
-        turn.reject(f"The data does not fit this workflow: {error}")
+    own = [each for each in types if not is_of_framework(each)]
+    if not own or (turn.data is None and str in own):
+        return turn.message.text
+    return fitting(turn, reduce(or_, own), said_in(turn.message))
 
 
 async def _response(turn: Turn, event: Any, key: str) -> Any:
@@ -143,9 +139,6 @@ class _Events:
                 self.said += content.text or ""
             await self._shown.content(content)
         await self._shown.flush()
-        usage = getattr(data, "usage_details", None)
-        if usage:
-            self._output.used(usage_of(usage))
 
     async def _say(self, text: str) -> None:
         self.said += text
