@@ -63,7 +63,7 @@ async def run_workflow(
         if not requests:
             break
         await output.new_message()
-    if not output.has_said:
+    if not output.requests.has_said:
         return "The workflow ended without an output."
     if events.said:
         asked = {"role": "user", "text": turn.message.text}
