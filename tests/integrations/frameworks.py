@@ -20,7 +20,7 @@ from tests.peers.environments import (
 
 FEATURES = (
     "stream", "tools", "approval", "memory", "two at once", "cancel", "structured", "files in",
-    "failure", "usage", "crash",
+    "failure", "usage", "crash", "refusal", "endings", "cut", "bound",
     "calls a skill", "passes questions",
 )  # fmt: skip
 """What the suite asks of each: one test has the name of each."""

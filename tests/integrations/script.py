@@ -34,6 +34,7 @@ class Script:
     """The script, and the gates that tests open: ``held`` replies wait for them."""
 
     def __init__(self) -> None:
+        self.broken = 0
         self.close()
 
     def close(self) -> None:
@@ -98,7 +99,28 @@ class Script:
         return f"I see {len(kinds)}: {', '.join(kinds)}"
 
     def _fails(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
-        return ScriptedReply(error=400)
+        """Answer with the status that the message names, 400 without one."""
+        status = re.search(r"\d{3}", said_in(request))
+        return ScriptedReply(error=int(status[0]) if status else 400)
+
+    def _refuses(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(refusal="I do not help with that.")
+
+    def _shortens(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(text="The beginning of", finish_reason="length")
+
+    def _filters(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(finish_reason="content_filter")
+
+    def _breaks(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        """Break off the first time, and each time if the message says always."""
+        self.broken += 1
+        if self.broken == 1 or "always" in said_in(request):
+            return ScriptedReply(text="one two three", is_cut=True)
+        return "one two three four."
+
+    def _loops(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
+        return ScriptedReply(tool_calls=[("add", {"a": len(results), "b": 1})])
 
     def _thinks(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
         return ScriptedReply(thinking="Let me think. Yes.", text="Forty-two.")
@@ -189,6 +211,11 @@ class Script:
         r"^weather": _weather,
         r"^look": _sees,
         r"^fail": _fails,
+        r"^refuse": _refuses,
+        r"^shorten": _shortens,
+        r"^filter": _filters,
+        r"^break": _breaks,
+        r"^loop": _loops,
         r"^think": _thinks,
         r"^crash": _crashes,
         r"^agent": _asks_the_agent,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 import parley
 from parley import Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from parley.extensions.usage import USAGE
+from parley.extensions.spent import spent_on
 from parley.llm.run_output import RUN_PROGRESS
 from parley.model.parts import Message
 from tests.integrations.conftest import FrameworkServer
@@ -25,6 +29,19 @@ def progress_in(events) -> list[dict]:
         if isinstance(event, TaskStatusUpdateEvent)
     ]
     return [each for each in found if each]
+
+
+def why(task: Task) -> str:
+    """Return what a task says of its end."""
+    return task.status.message.text if task.status.message is not None else ""
+
+
+@contextmanager
+def counted(served: FrameworkServer) -> Iterator[list[int]]:
+    """Yield how many tokens the endpoint says that the replies within the block used."""
+    before, counted = served.model.used, [0]
+    yield counted
+    counted[0] = served.model.used.tokens - before.tokens
 
 
 def completed(task) -> Task:
@@ -144,31 +161,95 @@ async def test_files_reach_the_model(served):
 
 
 @pytest.mark.feature("failure")
-async def test_a_run_that_fails_fails_the_task_and_says_nothing_of_its_insides(served):
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (400, "The language model refused the request with status 400."),
+        (401, "The language model does not accept this agent's credentials."),
+    ],
+)
+async def test_a_failure_of_the_model_is_told_alike_and_without_its_words(served, status, told):
     async with agent_of(served) as remote:
-        task = await remote.send("fail")
-        assert task.state is TaskState.FAILED
-        assert "Traceback" not in task.text
-        assert "127.0.0.1" not in task.text
+        task = await remote.send(f"fail with {status}")
+        assert (task.state, why(task)) == (TaskState.FAILED, told)
         completed(await remote.send("count to five"))
 
 
-@pytest.mark.feature("usage")
-async def test_usage_is_in_the_metadata(served):
+@pytest.mark.feature("refusal")
+async def test_a_refusal_is_rejected_with_its_words(served):
+    with counted(served) as used:
+        async with agent_of(served) as remote:
+            task = await remote.send("refuse this")
+    assert task.state is TaskState.REJECTED, (task.state, why(task), task.text)
+    assert "I do not help with that." in why(task)
+    assert spent_on(task).tokens == used[0]
+
+
+@pytest.mark.feature("endings")
+async def test_an_answer_that_was_shortened_is_marked(served):
     async with agent_of(served) as remote:
-        task = completed(await remote.send("add 2 and 3"))
-    said = [(artifact.metadata or {}).get(USAGE) for artifact in task.artifacts]
-    assert any(each and each["tokens"] > 0 for each in said)
+        task = completed(await remote.send("shorten this"))
+    assert task.text == "The beginning of"
+    ends = [(each.metadata or {}).get(RUN_PROGRESS, {}) for each in task.artifacts]
+    assert "length" in [each.get("finishReason") for each in ends]
+
+
+@pytest.mark.feature("endings")
+async def test_an_answer_that_was_filtered_away_is_rejected(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("filter this")
+    assert task.state is TaskState.REJECTED, (task.state, why(task), task.text)
+    assert "content filter" in why(task)
+
+
+@pytest.mark.feature("cut")
+async def test_a_reply_that_broke_off_is_asked_for_again(served):
+    served.script.broken = 0
+    async with agent_of(served) as remote:
+        task = completed(await remote.send("break off once"))
+    assert task.text == "one two three four."
+    assert served.script.broken == 2
+
+
+@pytest.mark.feature("bound")
+async def test_a_run_without_end_is_stopped_and_says_by_what(served):
+    before = len(served.model.requests)
+    async with agent_of(served) as remote:
+        task = await remote.send("loop for ever")
+    assert task.state is TaskState.FAILED, (task.state, task.text)
+    assert re.search("max_|limit", why(task)), why(task)
+    assert len(served.model.requests) - before <= 102
+
+
+@pytest.mark.feature("usage")
+@pytest.mark.parametrize("name", ["agent", "structured"])
+async def test_usage_is_what_the_endpoint_says(served, name):
+    said = {"agent": "add 2 and 3", "structured": "weather in Oslo"}[name]
+    with counted(served) as used:
+        async with agent_of(served, name) as remote:
+            task = completed(await remote.send(said))
+    assert used[0] > 0
+    assert spent_on(task).tokens == used[0]
+
+
+@pytest.mark.feature("usage")
+async def test_usage_is_counted_once_over_a_question(served):
+    with counted(served) as used:
+        async with agent_of(served) as remote:
+            task = await remote.send("book a room")
+            task = completed(await remote.send("yes", task_id=task.id))
+    assert spent_on(task).tokens == used[0]
 
 
 @pytest.mark.feature("crash")
 async def test_a_killed_run_is_taken_up_again(served):
     served.script.close()
+    before = served.model.used
     async with agent_of(served) as remote:
         task = await remote.send("crash in the middle", return_immediately=True)
         served.await_result("crash in the middle")
         # What was to be kept before is durable when a later task is.
-        completed(await remote.send("count to five"))
+        other = completed(await remote.send("count to five"))
         asked = len(served.model.requests)
     served.kill()
     served.script.open()
@@ -179,6 +260,8 @@ async def test_a_killed_run_is_taken_up_again(served):
     times = 1 if served.framework.checkpoints else 2
     assert served.notes("add") == ["20+22"] * times
     assert len(served.model.requests) > asked
+    tokens = served.model.used.tokens - before.tokens
+    assert spent_on(task).tokens + spent_on(other).tokens == tokens
 
 
 @pytest.mark.feature("calls a skill")
