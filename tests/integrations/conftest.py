@@ -131,7 +131,7 @@ class FrameworkServer:
         return [(key, bytes(value).decode()) for key, value in rows]
 
     def forget(self) -> None:
-        for name in ("add", "book", "wait", "begin"):
+        for name in ("add", "book", "wait", "begin", "echo"):
             (self.files / name).unlink(missing_ok=True)
 
     def await_note(self, name: str, text: str, seconds: float = SECONDS) -> None:

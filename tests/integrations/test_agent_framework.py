@@ -151,3 +151,9 @@ async def test_what_the_page_shows_works(served):
     async with agent_of(served, "page-caller") as remote:
         answer = completed(await remote.send("agent, tell me about birds"))
     assert "consulted on agent, tell me about birds" in answer.text
+
+
+async def test_a_client_that_says_no_finish_reason_has_not_broken_off(served):
+    async with agent_of(served, "echo") as remote:
+        assert completed(await remote.send("hi")).text == "Hello!"
+    assert served.notes("echo") == ["asked"]

@@ -11,7 +11,13 @@ sys.path.append(os.path.dirname(__file__))
 
 from agent_framework import (
     Agent,
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
     Executor,
+    ResponseStream,
     WorkflowBuilder,
     WorkflowContext,
     handler,
@@ -34,6 +40,18 @@ class Weather(BaseModel):
 
 def client():
     return OpenAIChatCompletionClient(model="scripted-1", base_url=MODEL_URL, api_key="none")
+
+
+class Echo(ChatMiddlewareLayer, BaseChatClient):
+    """A client of the author's own, which says no finish reason."""
+
+    def _inner_get_response(self, *, messages, stream, options, **more):
+        async def updates():
+            note("echo", "asked")
+            said = Content.from_text("Hello!")
+            yield ChatResponseUpdate(role="assistant", contents=[said])
+
+        return ResponseStream(updates(), finalizer=ChatResponse.from_updates)
 
 
 assistant = Agent(
@@ -136,6 +154,7 @@ serve(
         "caller": agent_framework.agent(caller),
         "forwarder": agent_framework.agent(forwarder),
         "workflow": agent_framework.agent(workflow),
+        "echo": agent_framework.agent(Agent(Echo(), name="echo")),
         "writers": agent_framework.agent(writers),
         "leader": agent_framework.agent(leader),
         "plans": agent_framework.agent(plans, checkpoint_types=["__main__:Plan"]),

@@ -71,11 +71,17 @@ def counted(requests: ModelRequests) -> Iterator[None]:
         _REQUESTS.reset(token)
 
 
-class CountReplies(ChatMiddleware):  # type: ignore[misc]
-    """Counts each reply of a model, next to the model itself."""
+OPENAI = "agent_framework_openai"
+"""The package whose replies say a finish reason: without one they broke off, or continue later."""
 
-    def __init__(self, requests: ModelRequests) -> None:
+
+class CountReplies(ChatMiddleware):  # type: ignore[misc]
+    """Counts each reply of a client, next to the client itself."""
+
+    def __init__(self, requests: ModelRequests, client: Any) -> None:
         self._requests = requests
+        modules = {each.__module__.partition(".")[0] for each in type(client).__mro__}
+        self._says_reason = OPENAI in modules
 
     async def process(self, context: Any, call_next: Next) -> None:
         """Ask the model."""
@@ -97,13 +103,16 @@ class CountReplies(ChatMiddleware):  # type: ignore[misc]
 
     def _replied(self, response: Any) -> None:
         usage = response.usage_details or {}
+        ending = response.finish_reason
+        if self._says_reason and not response.continuation_token:
+            ending = ending or ""
         contents = [each for message in response.messages for each in message.contents]
         self._requests.replied(
             ModelUsage(
                 input_tokens=usage.get("input_token_count") or 0,
                 output_tokens=usage.get("output_token_count") or 0,
             ),
-            ending=response.finish_reason or "",
+            ending=ending,
             refusal="".join(each.text for each in contents if is_refusal(each)),
         )
 
@@ -119,7 +128,7 @@ def _get_response(
     """Ask a model as before. Agents in tools and executors take no middleware of a run."""
     if (requests := _REQUESTS.get()) is not None:
         more = dict(named.get("client_kwargs") or {})
-        more["middleware"] = [*more.get("middleware", ()), CountReplies(requests)]
+        more["middleware"] = [*more.get("middleware", ()), CountReplies(requests, self)]
         named["client_kwargs"] = more
     return get_response(self, *given, **named)
 
