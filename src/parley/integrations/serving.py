@@ -136,12 +136,6 @@ def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
         turn.fail(reason)
 
 
-def with_tools(text: str, tools: Mapping[str, str]) -> str:
-    """Return the description of an agent with its tools: what each does, by their names."""
-    lines = [f"- {name}: {said.strip().partition(chr(10))[0]}" for name, said in tools.items()]
-    return "\n".join([text, "", "Tools:", *lines]).strip() if lines else text
-
-
 def missing(extra: str, error: ImportError) -> ImportError:
     """Return the error that says how to install a framework."""
     return ImportError(

@@ -164,7 +164,7 @@ class _Runs:
             response = await self._once(message, session, shown, options)
             if response.text.endswith(NO_ANSWER):
                 turn.fail(
-                    "The agent came to no answer in the requests that it may make "
+                    "The agent reached its most model requests without an answer "
                     "(max_iterations of its client's function_invocation_configuration)."
                 )
             requests = response.user_input_requests
@@ -196,7 +196,7 @@ class _Runs:
 def told(error: Exception) -> str:
     """Return what a caller may know of an error of the framework."""
     if isinstance(error, WorkflowConvergenceException):
-        return "The workflow came to no end in the rounds that it may make (max_iterations)."
+        return "The workflow reached its most rounds (max_iterations) without an end."
     if "ContentFilter" in type(error).__name__:
         return "A content filter of the language model stopped the answer."
     return ""

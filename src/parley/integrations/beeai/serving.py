@@ -78,7 +78,7 @@ def agent(
 def _told(error: Exception) -> str:
     """Return what a caller may know of an error of the framework."""
     if isinstance(error, AgentError) and error.message.endswith("iterations."):
-        return "The agent came to no answer in as many steps as its max_iterations allows."
+        return "The agent reached its most steps (max_iterations) without an answer."
     return ""
 
 

@@ -126,7 +126,7 @@ class AdkRuns:
         sessions = self._sessions_for(turn)
         replies = ModelReplies(output.requests)
         runner = Runner(
-            app=self._app.model_copy(update={"plugins": [*self._app.plugins, replies]}),
+            app=self._app.model_copy(update={"plugins": [replies, *self._app.plugins]}),
             app_name=self._app_name,
             session_service=sessions,
             artifact_service=artifacts,

@@ -102,7 +102,7 @@ def told(error: Exception) -> str:
     if isinstance(error, WorkflowTimeoutError):
         return "The workflow did not come to an end in time (its timeout)."
     if isinstance(error, WorkflowRuntimeError) and str(error).startswith("Max iterations"):
-        return "The agent came to no answer in the rounds that it may make (max_iterations)."
+        return "The agent reached its most rounds (max_iterations) without an answer."
     return ""
 
 

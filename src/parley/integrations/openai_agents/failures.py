@@ -32,7 +32,7 @@ def reject_tripped(turn: Turn, error: Exception, refusal: Refusal | None) -> Non
 def told(error: Exception) -> str:
     """Return what a caller may know of an error of the SDK, empty for other errors."""
     if isinstance(error, agents.MaxTurnsExceeded):
-        return "The agent asked its model as often as it may (max_turns), and came to no answer."
+        return "The agent reached its most model requests (max_turns) without an answer."
     if isinstance(error, ModelTimeoutError):
         return "The language model did not answer in time; try again later."
     if isinstance(error, agents.ModelBehaviorError):

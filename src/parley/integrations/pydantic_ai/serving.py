@@ -21,7 +21,7 @@ from parley.integrations.pydantic_ai.content import prompt_of
 from parley.integrations.pydantic_ai.conversation import KeptConversation
 from parley.integrations.pydantic_ai.deferred import results_of
 from parley.integrations.pydantic_ai.shown_events import ShownRun, schema_of
-from parley.integrations.serving import framework_agent, with_tools
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
 MAX_MESSAGES = 200
@@ -65,13 +65,14 @@ def agent(
         )
     runs = AgentRuns(thing, deps, deps_of, usage_limits, tuple(toolsets), max_messages)
     tools = _tools(thing, toolsets)
-    about = with_tools(str(thing.description or ""), tools) if description is None else description
+    name = name or thing.name or "Agent"
+    about = description
+    if about is None:
+        about = described(str(thing.description or ""), name, tools.items())
     settings: dict[str, Any] = {"tags": ("pydantic-ai", *tools), **options}
     if runs.schema is not None:
         settings.setdefault("output_schema", runs.schema)
-    return framework_agent(
-        runs.run, name=name or thing.name or "Agent", description=about, told=_told, **settings
-    )
+    return framework_agent(runs.run, name=name, description=about, told=_told, **settings)
 
 
 class AgentRuns:
