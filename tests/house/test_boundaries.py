@@ -30,6 +30,7 @@ COMMAND = "the command: what was raised becomes a report and an exit status"
 MCP = "the connection's task: what the package raises differs by transport; openers are told"
 MCP_REQUEST = "a request over a connection that others share: its failure is its answer"
 BOUNDARIES = {
+    ("model/concurrency.py", "_run"): LOOP,
     ("security/schemes/api_key.py", "_look_up"): STORE,
     ("extensions/profile.py", "receive"): AUTHOR,
     ("extensions/profile.py", "_apply"): AUTHOR,

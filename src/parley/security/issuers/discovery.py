@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from parley.model.concurrency import SingleFlight
 from parley.security.issuers.fetch import Fetcher, FetchFailed
-from parley.security.issuers.single_flight import SingleFlight
 
 log = logging.getLogger("parley.security")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from parley.model.concurrency import SingleFlight
 from parley.security.issuers.fetch import Document, FetchFailed
-from parley.security.issuers.single_flight import SingleFlight
 
 log = logging.getLogger("parley.security")
 

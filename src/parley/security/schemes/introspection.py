@@ -10,10 +10,10 @@ from urllib.parse import quote_plus
 
 import msgspec
 
+from parley.model.concurrency import SingleFlight
 from parley.model.errors import OverloadedError
 from parley.security.issuers.discovery import Discovery
 from parley.security.issuers.fetch import Fetcher, FetchFailed, checked_url
-from parley.security.issuers.single_flight import SingleFlight
 from parley.security.schemes.access_token import AccessToken, ClaimRules, token_of
 from parley.security.schemes.jwt_format import MAX_TOKEN, read_jwt
 from parley.security.schemes.scheme import CredentialsRefused
