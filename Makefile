@@ -48,7 +48,7 @@ endif
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
 	@echo "make test    run all tests (ARGS=tests/store for some of them)"
-	@echo "make lint    style, types, floors, file sizes"
+	@echo "make lint    style, types, floors"
 	@echo "make bench   measure beside a typed app and other SDKs (ARGS=--write into the documents)"
 	@echo "make bench-quick  compare with the figures that are expected, in two minutes"
 	@echo "make bench-fleet  measure replicas, stored tasks and memory"
@@ -72,7 +72,6 @@ lint: $(VENV)/for-tests
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python tests/house/file_sizes.py
 
 bench: $(VENV)/for-tests
 	@$(BIN)/python benchmarks/run.py $(ARGS)

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from time import process_time_ns
 from typing import Any
 
+from parley.conformance.signing_keys import new_key, signed
 from parley.model.service import Caller
 from parley.security import Bearer, Jwt
 from parley.security.authentication import Authenticator
 from parley.security.issuers.jwks import keys_of
 from parley.security.schemes.jwt_format import read_jwt
-from parley.testing.signing_keys import new_key, signed
 
 ROUNDS = 200
 REPEATS = 10

@@ -17,8 +17,8 @@ from urllib.request import Request, urlopen
 
 from joserfc.jwk import OctKey
 
+from parley.conformance.signing_keys import signed
 from parley.testing import Issuer
-from parley.testing.signing_keys import signed
 from tests.attacks.guards import basic, bearer
 from tests.polling import wait_until
 

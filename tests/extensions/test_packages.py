@@ -11,7 +11,7 @@ import pytest
 import parley
 from parley import Agent
 from parley.extensions import installed_extension
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 from tests.peers.environments import python_with_extensions
 
 FOLDER = ROOT / "extensions"

@@ -19,7 +19,7 @@ from parley import Agent, Turn
 from parley.host.host import Host, placed
 from parley.host.startup_log import removed_after, several_workers
 from parley.store.memory import MemoryTaskStore
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 APP = """
 import logging

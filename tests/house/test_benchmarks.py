@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 SOURCES = sorted((ROOT / "src" / "parley").rglob("*.py"))
 ANY = {"Exception", "BaseException"}

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 ROW = re.compile(r"^\| ([LE]\d) \|", re.MULTILINE)
 

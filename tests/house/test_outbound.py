@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 HOUSE = ROOT / "src" / "parley"
 
@@ -72,7 +72,7 @@ OUTBOUND = {
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
     "llm/endpoint/openai_model.py": OPERATOR,
-    "testing/faults/proxy.py": TEST,
+    "conformance/faults/proxy.py": TEST,
 }
 
 

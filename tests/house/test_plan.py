@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 PLAN = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 HOUSE = ROOT / "src" / "parley"
-CROWDED = 20
-"""Files in one folder that ask for sub-rooms, whatever they hold."""
 
 
 def rooms() -> dict[str, int]:
@@ -19,24 +17,13 @@ def rooms() -> dict[str, int]:
     return {room: int(floor) for floor, room in rows}
 
 
-def sub_rooms() -> set[str]:
-    """Return the sub-rooms of the plan."""
-    return set(re.findall(r"^\| `(\w+(?:/\w+)+)/` \|", PLAN, flags=re.MULTILINE))
-
-
-def folders(depth: int) -> set[str]:
-    """Return the folders so deep in the house that hold code."""
-    found = {path.parent.relative_to(HOUSE) for path in HOUSE.rglob("*.py")}
-    return {"/".join(folder.parts) for folder in found if len(folder.parts) == depth}
+def folders() -> set[str]:
+    """Return the folders of the house that hold code."""
+    return {path.parent.name for path in HOUSE.glob("*/*.py")}
 
 
 def test_the_plan_names_every_room() -> None:
-    assert rooms().keys() == folders(1)
-
-
-def test_the_plan_names_every_sub_room() -> None:
-    assert sub_rooms() == folders(2) | folders(3)
-    assert folders(4) == set()
+    assert rooms().keys() == folders()
 
 
 def test_the_floors_of_the_plan_are_those_that_are_held() -> None:
@@ -56,8 +43,3 @@ def test_every_file_that_the_plan_names_is_there() -> None:
     assert named
     here = {name for name in named if (HOUSE / name).is_file() or (ROOT / name).is_file()}
     assert named - here == set()
-
-
-def test_no_folder_is_crowded() -> None:
-    files = {folder: len(list((HOUSE / folder).glob("*.py"))) for folder in folders(1) | folders(2)}
-    assert {folder: count for folder, count in files.items() if count > CROWDED} == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 FAILS_ONCE = """
 import pathlib, pytest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 TESTS = ROOT / "tests"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 HOUSE = ROOT / "src" / "parley"
 ROOMS = [HOUSE / "database", HOUSE / "store", HOUSE / "registry"]

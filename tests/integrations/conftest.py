@@ -14,7 +14,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.testing.background_server import BackgroundServer
+from parley.conformance.background_server import BackgroundServer
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework, asked
 from tests.integrations.script import Script, said_in

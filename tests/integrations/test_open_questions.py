@@ -8,9 +8,9 @@ import pytest
 
 import parley
 from parley import Agent, Turn
+from parley.conformance.background_server import BackgroundServer
 from parley.integrations.open_questions import OpenQuestions
 from parley.llm.remote_skills import RemoteQuestion, remote_skills
-from parley.testing.background_server import BackgroundServer
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from parley.testing.background_server import BackgroundServer
+from parley.conformance.background_server import BackgroundServer
 
 Answer = Callable[[dict[str, Any]], Response]
 

@@ -20,7 +20,7 @@ from parley.model.schemes import OAuthFlows, SecurityScheme
 from parley.model.struct import InvalidField
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire.versions import dialect
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 from tests.strategies import MESSAGES, any_message, value_of
 
 HELLO = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hello"),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.testing.conformance.probe import ProbedTexts
-from parley.testing.conformance.server_run import run_server
+from parley.conformance.probe import ProbedTexts
+from parley.conformance.server_run import run_server
 
 pytestmark = pytest.mark.anyio
 TEXTS = ProbedTexts(text="hello", task="report 3 0", ask="book", slow="slow")

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from parley.client import connect
+from parley.conformance import faults
 from parley.model.tasks import TaskState
-from parley.testing import FaultProxy, faults
+from parley.testing import FaultProxy
 
 from .test_client_against_official_server import states_of
 

@@ -14,7 +14,7 @@ import pytest
 import parley
 from parley import Task, TaskState
 from parley.server.run import serving
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 
 from .environments import JS_1_3, NotMade, command
 

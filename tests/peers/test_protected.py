@@ -17,12 +17,12 @@ from starlette.routing import Route
 
 import parley
 from parley import Agent, Turn
+from parley.conformance.background_server import BackgroundServer
 from parley.security import OpenIdConnect
 from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 from parley.server.settings import Settings
 from parley.testing import Issuer
-from parley.testing.background_server import BackgroundServer
 
 from .conftest import Processes, case
 from .environments import JDK, NotMade, command

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from parley.conformance.signing_keys import new_key
 from parley.model.errors import OverloadedError
 from parley.security import Jwt
 from parley.security.issuers import fetch, jwks
 from parley.security.issuers.fetch import FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
-from parley.testing.signing_keys import new_key
 from tests.polling import until
 from tests.security.tokens import Clock, at, verified
 

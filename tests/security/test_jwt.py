@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
+from parley.conformance.signing_keys import new_key, signed
 from parley.model.errors import UnauthenticatedError
 from parley.model.service import caller_of
 from parley.security import Jwt, OpenIdConnect
@@ -23,7 +24,6 @@ from parley.security.authentication import Authenticator
 from parley.security.schemes.access_token import VerifiedTokens
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 from parley.testing import Issuer
-from parley.testing.signing_keys import new_key, signed
 from tests.security.tokens import Clock, at, bearing, verified
 
 pytestmark = pytest.mark.anyio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -13,37 +14,28 @@ from parley import __version__
 from parley.cli import completion
 from parley.cli.boundary import exit_status_of, leave_stdout
 from parley.cli.commands import (
-    agents,
     audit,
     auth,
     card,
-    catalog,
     complete,
     config,
     demo,
-    envelope,
     keys,
-    mcp,
     push,
-    registry,
     send,
     serve,
     store,
     task,
     usage,
 )
-from parley.cli.conformance import command as conformance
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 from parley.host.program import NAME
 
-GROUPS = (
-    "agents", "auth", "card", "catalog", "config", "conformance", "envelope", "keys", "mcp",
-    "push", "registry", "store", "task",
-)  # fmt: skip
-"""The commands that have commands of their own."""
+ALONE = ("audit", "complete", "completion", "demo", "help", "send", "serve", "usage")
+"""The commands without commands of their own."""
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base of all its errors
 
@@ -51,25 +43,33 @@ COMMANDS: dict[str, Any] = {
     "serve": serve,
     "demo": demo,
     "card": card,
-    "catalog": catalog,
     "send": send,
-    "agents": agents,
     "task": task,
-    "envelope": envelope,
-    "mcp": mcp,
     "push": push,
-    "registry": registry,
     "auth": auth,
     "complete": complete,
     "keys": keys,
     "store": store,
     "usage": usage,
     "audit": audit,
-    "conformance": conformance,
     "config": config,
     "completion": completion,
 }
-"""The modules that register the commands, by their names, as help lists them."""
+"""The modules that register the commands of the core, by their names."""
+
+ENTRY_POINTS = "parley.commands"
+"""The entry points of an installed package that name further commands.
+
+Each is a module with a function ``register``, which adds a command of the entry point's name to a
+``typer.Typer``.
+"""
+
+ORDER = (
+    "serve", "demo", "card", "catalog", "send", "agents", "task", "envelope", "mcp", "push",
+    "registry", "auth", "complete", "keys", "store", "usage", "audit", "conformance", "config",
+    "completion",
+)  # fmt: skip
+"""The commands as help lists them; those of other packages follow."""
 
 ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.0).
 
@@ -114,8 +114,8 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
         if context.invoked_subcommand is None:
             print_line(context.get_help())
 
-    named = COMMANDS.get(words[0]) if words else None
-    for module in COMMANDS.values() if named is None else [named]:
+    named = _command_named(words[0]) if words else None
+    for module in _all_commands() if named is None else [named]:
         module.register(app)
     if named is not None:
         _leave_out_siblings(app, words)
@@ -138,6 +138,25 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
         print_line(current.get_help())
 
     return app
+
+
+def _command_named(name: str) -> Any:
+    """Return the module of a command, ``None`` if there is none."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    for each in entry_points(group=ENTRY_POINTS, name=name):
+        return each.load()
+    return None
+
+
+def _all_commands() -> list[Any]:
+    """Return the modules of all commands, as help lists them."""
+    installed = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
+    found = {name: each.load() for name, each in installed.items() if name not in COMMANDS}
+    found |= COMMANDS
+    last = len(ORDER)
+    names = sorted(found, key=lambda n: (ORDER.index(n) if n in ORDER else last, n))
+    return [found[name] for name in names]
 
 
 def _leave_out_siblings(app: typer.Typer, words: Sequence[str]) -> None:
@@ -201,7 +220,7 @@ def _globals_last(arguments: Sequence[str]) -> list[str]:
         alone = equals or setting.kind == "flag" or name not in spellings
         index += 1 if alone else 2
     rest = list(arguments[index:])
-    words = 2 if rest and rest[0] in GROUPS else 1
+    words = 2 if rest and rest[0] not in ALONE else 1
     words += rest[:2] == ["task", "push-config"]
     return [*rest[:words], *arguments[:index], *rest[words:]]
 

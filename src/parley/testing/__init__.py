@@ -19,13 +19,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parley.conformance import faults
+    from parley.conformance.cassettes.cassette import Cassette, cassette
+    from parley.conformance.cassettes.models import ModelCassette, model_cassette
+    from parley.conformance.cassettes.tape import NotOnTape, TapeUnreadable
+    from parley.conformance.faults.proxy import FaultProxy
+    from parley.conformance.issuer import Issuer
     from parley.testing.assertions import assert_events
-    from parley.testing.cassettes.cassette import Cassette, cassette
-    from parley.testing.cassettes.models import ModelCassette, model_cassette
-    from parley.testing.cassettes.tape import NotOnTape, TapeUnreadable
-    from parley.testing.faults.proxy import FaultProxy
     from parley.testing.in_process_client import Client, TestedAgent, client
-    from parley.testing.issuer import Issuer
     from parley.testing.matchers import (
         Matcher,
         anything,
@@ -46,18 +47,18 @@ if TYPE_CHECKING:
     from parley.testing.webhooks import Deliveries, Delivery
 
 _HOMES = {
-    "Cassette": "parley.testing.cassettes.cassette",
+    "Cassette": "parley.conformance.cassettes.cassette",
     "Client": "parley.testing.in_process_client",
     "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
-    "FaultProxy": "parley.testing.faults.proxy",
-    "Issuer": "parley.testing.issuer",
+    "FaultProxy": "parley.conformance.faults.proxy",
+    "Issuer": "parley.conformance.issuer",
     "Matcher": "parley.testing.matchers",
-    "ModelCassette": "parley.testing.cassettes.models",
-    "NotOnTape": "parley.testing.cassettes.tape",
+    "ModelCassette": "parley.conformance.cassettes.models",
+    "NotOnTape": "parley.conformance.cassettes.tape",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
-    "TapeUnreadable": "parley.testing.cassettes.tape",
+    "TapeUnreadable": "parley.conformance.cassettes.tape",
     "TestTime": "parley.testing.moved_time",
     "TestedAgent": "parley.testing.in_process_client",
     "anything": "parley.testing.matchers",
@@ -65,14 +66,14 @@ _HOMES = {
     "assert_events": "parley.testing.assertions",
     "auth_required": "parley.testing.matchers",
     "canceled": "parley.testing.matchers",
-    "cassette": "parley.testing.cassettes.cassette",
+    "cassette": "parley.conformance.cassettes.cassette",
     "client": "parley.testing.in_process_client",
     "completed": "parley.testing.matchers",
     "containing": "parley.testing.matchers",
     "failed": "parley.testing.matchers",
     "input_required": "parley.testing.matchers",
     "message": "parley.testing.matchers",
-    "model_cassette": "parley.testing.cassettes.models",
+    "model_cassette": "parley.conformance.cassettes.models",
     "rejected": "parley.testing.matchers",
     "submitted": "parley.testing.matchers",
     "working": "parley.testing.matchers",
@@ -103,6 +104,7 @@ __all__ = [
     "completed",
     "containing",
     "failed",
+    "faults",
     "input_required",
     "message",
     "model_cassette",
@@ -114,6 +116,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name when it is first used: without agents, the pytest plugin costs little."""
+    if name == "faults":
+        return importlib.import_module("parley.conformance.faults")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley.testing' has no attribute {name!r}")

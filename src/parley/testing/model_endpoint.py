@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from parley.conformance.background_server import BackgroundServer
 from parley.llm.model import ModelFailed, ModelRequest
 from parley.llm.model_usage import ModelUsage
 from parley.llm.scripted import Script, ScriptedModel
-from parley.testing.background_server import BackgroundServer
 
 MODEL = "scripted-1"
 """The name of the model; requests may name any."""

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from parley import Agent, McpServer, McpServerUnavailable, TaskState, Turn
 from parley.agent.tools.mcp_http import http_client
 from parley.agent.tools.mcp_questions import _wrong
-from parley.testing.background_server import BackgroundServer
+from parley.conformance.background_server import BackgroundServer
 from tests.agent.tools.test_turn_tools import served
 
 pytestmark = pytest.mark.anyio

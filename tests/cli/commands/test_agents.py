@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from parley.cli.output.agent_table import WIDTH, agent_table, fitted
 from parley.client.registry.found import FoundAgent
+from parley.registry.commands.agent_table import WIDTH, agent_table, fitted
 from parley.wire.catalog.entries import read_entry
 
 A2A = "application/a2a-agent-card+json"

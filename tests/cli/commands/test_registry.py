@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.cli.commands.registry import reached_at
+from parley.registry.commands.registry import reached_at
 from tests.cli.processes import Running
 from tests.polling import until
 from tests.registry.app.serving import agents

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Served
-from tests.house.file_sizes import ROOT
+from tests.house.sizes import ROOT
 from tests.peers.environments import PYTHON_0_3_ON_PARLEY
 
 from .conftest import HERE, python_of

@@ -17,11 +17,11 @@ from parley import Agent, find
 from parley.client.registry.found import FoundAgent
 from parley.client.registry.remote_registry import RemoteRegistry
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
-from parley.integrations.mcp.agents import BridgedAgents
-from parley.integrations.mcp.bridge import McpBridge, NoAgents
-from parley.integrations.mcp.handles import Handles, UnknownHandle
-from parley.integrations.mcp.host import TASKS
-from parley.integrations.mcp.schemas import form_schema, object_schema
+from parley.mcp.agents import BridgedAgents
+from parley.mcp.bridge import McpBridge, NoAgents
+from parley.mcp.handles import Handles, UnknownHandle
+from parley.mcp.host import TASKS
+from parley.mcp.schemas import form_schema, object_schema
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from parley.model.catalog.entries import CatalogEntry
 from parley.model.encoding import encode
@@ -278,7 +278,7 @@ class Tasks(ClientExtension):
 
 
 async def test_a_long_call_is_a_task_of_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.integrations.mcp.calls.TASK_SECONDS", 0.1)
+    monkeypatch.setattr("parley.mcp.calls.TASK_SECONDS", 0.1)
     agent, tasks = Agent("Slow"), Tasks()
 
     @agent.skill

@@ -15,10 +15,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from parley import Agent, McpServer, McpServerUnavailable, Turn, connect
 from parley.client.auth import Bearer, ClientCredentials
-from parley.integrations.mcp.bridge import McpBridge
-from parley.integrations.mcp.http import http_app
+from parley.conformance.issuer import Issuer
+from parley.mcp.bridge import McpBridge
+from parley.mcp.http import http_app
 from parley.server.sockets import listen
-from parley.testing.issuer import Issuer
 from tests.integrations.mcp import workshop
 from tests.polling import until
 

@@ -9,8 +9,8 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.cli.catalog.dns import DnsAgent, records_of
 from parley.model.catalog.urn import AirUrn
+from parley.registry.commands.dns import DnsAgent, records_of
 from parley.registry.ingest.names import DnsNames
 from parley.registry.records import SourceKind, Trust
 from parley.server.app import Settings

@@ -10,6 +10,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
+from parley.conformance.signing_keys import new_key, signed
 from parley.model.service import Caller
 from parley.security import (
     AuthorizationCodeOAuthFlow,
@@ -21,7 +22,6 @@ from parley.security import (
     Security,
 )
 from parley.server.run import serving
-from parley.testing.signing_keys import new_key, signed
 from tests.server.raw_http import ask, call, post
 
 pytestmark = pytest.mark.anyio

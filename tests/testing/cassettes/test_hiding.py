@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.testing.cassettes.hiding import HIDDEN, Hiding
+from parley.conformance.cassettes.hiding import HIDDEN, Hiding
 
 SECRET = "xK93-secret"
 

@@ -15,14 +15,14 @@ import pytest
 import parley
 from parley.client.bindings.http import HttpTransport
 from parley.client.retry import Retry
-from parley.testing.conformance.client_run import (
+from parley.conformance.client_run import (
     Assignment,
     ClientOutcome,
     CommandDriver,
     run_client,
     watch_client,
 )
-from parley.testing.conformance.client_table import SCENARIOS
+from parley.conformance.client_table import SCENARIOS
 
 pytestmark = pytest.mark.anyio
 RETRY = Retry(calls=2, streams=4, first=0.001, limit=0.01)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from parley.cli.conformance.command import _finish
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.testing.conformance.report import ConformanceReport
-from parley.testing.conformance.verdicts import ConformanceRequirement, Verdict
+from parley.conformance.commands import _finish
+from parley.conformance.report import ConformanceReport
+from parley.conformance.verdicts import ConformanceRequirement, Verdict
 
 
 @pytest.mark.parametrize("is_json", [False, True])

@@ -11,11 +11,11 @@ import pytest
 
 import parley
 from parley import Agent
+from parley.conformance.report import FORMATS
+from parley.conformance.server_run import CHECKS, CardNotRead, run_server
+from parley.conformance.verdicts import Verdict
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.testing.conformance.report import FORMATS
-from parley.testing.conformance.server_run import CHECKS, CardNotRead, run_server
-from parley.testing.conformance.verdicts import Verdict
 from tests.testing.conformance.tried import DEFECTS, TEXTS, agent
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from parley import Agent, Turn
-from parley.testing.conformance.probe import ProbedTexts
+from parley.conformance.probe import ProbedTexts
 
 TEXTS = ProbedTexts(task="task", ask="ask", slow="slow")
 agent = Agent(name="Tried", description="Does what it is told")

@@ -19,11 +19,12 @@ from parley import Agent, Turn
 from parley.client.errors import ClientError, Disconnected
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
+from parley.conformance import faults
+from parley.conformance.faults import Fault, FaultGate
 from parley.model.errors import VersionNotSupportedError
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.testing import FaultProxy, faults
-from parley.testing.faults import Fault, FaultGate
+from parley.testing import FaultProxy
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,172 @@
+"""Checks of an agent's card."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley.client.bindings.binding import canonical, is_supported
+from parley.conformance.server_check import ALL_BINDINGS, Checks
+from parley.conformance.verdicts import ConformanceViolation, NotApplicable
+from parley.conformance.wire_log import LoggedTransport, WireExchange
+from parley.model.errors import an
+from parley.security.exposed_secrets import exposed, plain_urls
+
+check = Checks("card")
+
+
+class CardProbe(msgspec.Struct, kw_only=True):
+    """A card as it came: its exchange, and its members."""
+
+    http: LoggedTransport
+    url: str
+    headers: dict[str, str]
+    exchange: WireExchange
+    members: dict[str, Any]
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether it has the members of 1.0."""
+        return "supportedInterfaces" in self.members
+
+
+@check("CARD-1", "MUST", "8.2", "The card is at the well-known path, with status 200")
+async def _(probe: CardProbe) -> None:
+    if probe.exchange.status != 200:
+        raise ConformanceViolation(
+            f"{probe.url} was answered with {probe.exchange.status}, not with 200"
+        )
+    if not probe.members:
+        raise ConformanceViolation("the answer is not a JSON object")
+
+
+@check("CARD-2", "SHOULD", "8.2", "The card is sent as JSON")
+async def _(probe: CardProbe) -> None:
+    kind = probe.exchange.media_type
+    if not (kind.endswith("/json") or kind.endswith("+json")):
+        raise ConformanceViolation(
+            f"its Content-Type is {kind or 'missing'!r}, not application/json"
+        )
+
+
+@check("CARD-3", "MUST", "4.4.1", "The card has every required member, of the right type")
+async def _(probe: CardProbe) -> None:
+    wanted: dict[str, type] = {
+        "name": str,
+        "description": str,
+        "version": str,
+        "capabilities": dict,
+        "defaultInputModes": list,
+        "defaultOutputModes": list,
+        "skills": list,
+    }
+    if probe.is_latest:
+        wanted["supportedInterfaces"] = list
+    else:
+        wanted["url"] = str
+    for name, kind in wanted.items():
+        if name not in probe.members:
+            raise ConformanceViolation(f"{name} is missing")
+        if not isinstance(probe.members[name], kind):
+            was = type(probe.members[name]).__name__
+            raise ConformanceViolation(f"{name} is {an(was)}, not {an(kind.__name__)}")
+
+
+@check("CARD-4", "MUST", "4.4.6", "Every interface has a URL, a binding and a version")
+async def _(probe: CardProbe) -> None:
+    if not probe.is_latest:
+        raise NotApplicable("the card is one of 0.3")
+    interfaces = probe.members["supportedInterfaces"]
+    if not interfaces:
+        raise ConformanceViolation("supportedInterfaces is empty: the agent cannot be called")
+    for index, each in enumerate(interfaces):
+        for name in ("url", "protocolBinding", "protocolVersion"):
+            if not isinstance(each, dict) or not isinstance(each.get(name), str) or not each[name]:
+                raise ConformanceViolation(f"supportedInterfaces[{index}].{name} is missing")
+        is_http = each["protocolBinding"] in ("JSONRPC", "HTTP+JSON")
+        if is_http and urlsplit(each["url"]).scheme not in ("http", "https"):
+            raise ConformanceViolation(
+                f"supportedInterfaces[{index}].url {each['url']!r} is not absolute"
+            )
+
+
+@check("CARD-5", "MUST", "4.4.5", "Every skill has an id, a name, a description and tags")
+async def _(probe: CardProbe) -> None:
+    seen = set()
+    for index, skill in enumerate(probe.members.get("skills") or ()):
+        for name in ("id", "name", "description"):
+            if not isinstance(skill.get(name), str) or not skill[name]:
+                raise ConformanceViolation(f"skills[{index}].{name} is missing")
+        if not isinstance(skill.get("tags"), list):
+            raise ConformanceViolation(f"skills[{index}].tags is missing")
+        if skill["id"] in seen:
+            raise ConformanceViolation(
+                f"skills[{index}].id {skill['id']!r} is the id of another skill"
+            )
+        seen.add(skill["id"])
+
+
+@check("CARD-6", "SHOULD", "8.6.1", "The card says how long it may be kept (Cache-Control)")
+async def _(probe: CardProbe) -> None:
+    if "max-age" not in probe.exchange.headers.get("cache-control", ""):
+        raise ConformanceViolation("the answer has no Cache-Control with a max-age")
+
+
+@check("CARD-7", "SHOULD", "8.6.1", "The card has an ETag, and is not sent twice")
+async def _(probe: CardProbe) -> None:
+    tag = probe.exchange.headers.get("etag")
+    if not tag:
+        raise ConformanceViolation("the answer has no ETag")
+    reply = await probe.http.send(
+        "GET", probe.url, {**probe.headers, "If-None-Match": tag}, None, timeout=10
+    )
+    if reply.status != 304:
+        raise ConformanceViolation(
+            f"asked with If-None-Match: {tag}, it is {reply.status}, not 304"
+        )
+
+
+@check("CARD-8", "MUST", "4.4.1", "Every security requirement names a scheme of the card")
+async def _(probe: CardProbe) -> None:
+    schemes = probe.members.get("securitySchemes") or {}
+    needs = probe.members.get("securityRequirements") or probe.members.get("security") or ()
+    for need in needs:
+        named = need.get("schemes", need) if isinstance(need, dict) else {}
+        for name in named:
+            if name not in schemes:
+                raise ConformanceViolation(f"{name!r} is not among the securitySchemes")
+
+
+@check("CARD-9", "SHOULD", "7.1", "The card has no secrets, and no address without encryption")
+async def _(probe: CardProbe) -> None:
+    for path, kind in exposed(probe.members):
+        raise ConformanceViolation(f"{path} looks like {kind}, and everyone may read a card")
+    for path, url in plain_urls(probe.members):
+        raise ConformanceViolation(f"{path}: http://{urlsplit(url).hostname} is not encrypted")
+
+
+@check("CARD-10", "MUST", "8.3.1", "Core bindings have the names of the specification")
+async def _(probe: CardProbe) -> None:
+    interfaces = [
+        *(probe.members.get("supportedInterfaces") or ()),
+        *(probe.members.get("additionalInterfaces") or ()),
+    ]
+    for each in interfaces:
+        name = each.get("protocolBinding", each.get("transport", ""))
+        if name not in ALL_BINDINGS and is_supported(canonical(name)) and ":" not in name:
+            raise ConformanceViolation(f"{name!r} should be {canonical(name)!r}")
+
+
+@check("CARD-11", "MUST", "0.3:5.6.1", "A card of 0.3 names its version and transport rightly")
+async def _(probe: CardProbe) -> None:
+    if "url" not in probe.members:
+        raise NotApplicable("the card has no members of 0.3")
+    if not str(probe.members.get("protocolVersion", "")).startswith("0."):
+        raise ConformanceViolation(
+            f"protocolVersion is {probe.members.get('protocolVersion')!r}, not one of 0.3"
+        )
+    preferred = probe.members.get("preferredTransport", "JSONRPC")
+    if preferred not in ALL_BINDINGS:
+        raise ConformanceViolation(f"preferredTransport is {preferred!r}")

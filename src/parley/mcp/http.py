@@ -1,0 +1,190 @@
+"""The bridge over HTTP: who may reach it, and whom it believes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+
+from parley.mcp.bridge import McpBridge
+from parley.security.evidence import Evidence
+from parley.security.loopback import is_loopback
+from parley.security.schemes.open_id_connect import OpenIdConnect
+from parley.security.schemes.scheme import CredentialsRefused
+from parley.server.sockets import address_of, listen
+
+log = logging.getLogger("parley.mcp")
+
+PATH = "/mcp"
+"""The path at which the bridge is served."""
+
+SESSION_SECONDS = 1800.0
+"""After how long an unused session of the older protocol ends."""
+
+MAX_SESSIONS = 1000
+"""How many sessions of the older protocol may be open."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Tokens:
+    """Verifies bearer tokens: fixed ones, and those of an OpenID Connect issuer."""
+
+    def __init__(self, fixed: Sequence[str] = (), issuer: OpenIdConnect | None = None) -> None:
+        self._fixed = [hashlib.sha256(each.encode()).digest() for each in fixed]
+        self._issuer = issuer
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return whom a token stands for, ``None`` for one that is not valid."""
+        digest = hashlib.sha256(token.encode()).digest()
+        if any([hmac.compare_digest(digest, each) for each in self._fixed]):
+            return AccessToken(token=token, client_id=f"token-{digest.hex()[:16]}", scopes=[])
+        if self._issuer is None:
+            return None
+        scope = {"headers": [(b"authorization", f"Bearer {token}".encode())], "query_string": b""}
+        try:
+            found = self._issuer.verify(Evidence(scope))
+            proof = await found if inspect.isawaitable(found) else found
+        except CredentialsRefused as error:
+            log.info("a token was refused: %s", error.reason)
+            return None
+        caller = proof.caller
+        return AccessToken(
+            token=token,
+            client_id=caller.client or caller.id or "",
+            subject=caller.id,
+            scopes=sorted(proof.scopes),
+            claims={"iss": caller.issuer},
+        )
+
+
+def http_app(
+    bridge: McpBridge,
+    *,
+    host: str = "127.0.0.1",
+    url: str = "",
+    allowed_hosts: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
+    tokens: Sequence[str] = (),
+    oidc: str = "",
+    audience: str = "",
+) -> Starlette:
+    """Return the ASGI app of a bridge: MCP over streamable HTTP at ``/mcp``.
+
+    Requests name this machine, the host of ``url`` or one of ``allowed_hosts``, and those of pages
+    come from there or from ``allowed_origins``. With ``tokens`` or ``oidc`` (an issuer, with the
+    ``audience`` of its tokens, by default ``url``) callers prove who they are.
+
+    Raises ``ValueError`` for ``oidc`` without ``url``.
+    """
+    hosts, origins = _places(host, url, allowed_hosts, allowed_origins)
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True, allowed_hosts=hosts, allowed_origins=origins
+    )
+    options: dict[str, Any] = {}
+    issuer: OpenIdConnect | None = None
+    if oidc:
+        if not url:
+            raise ValueError("oidc needs url: clients have to find the issuer by it")
+        resource = f"{url.rstrip('/')}{PATH}"
+        issuer = OpenIdConnect(oidc, audience=audience or resource)
+        options["auth"] = AuthSettings.model_validate(  # from text, which keeps issuers as they are
+            {
+                "issuer_url": issuer.authorization_servers[0],
+                "resource_server_url": resource,
+                "validate_token_resource": False,  # the scheme checks the audience
+            }
+        )
+    verifier = Tokens(tokens, issuer) if tokens or issuer else None
+    app = bridge.server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=host,
+        transport_security=security,
+        session_idle_timeout=SESSION_SECONDS,
+        max_sessions=MAX_SESSIONS,
+        token_verifier=verifier,
+        **options,
+    )
+    if verifier is not None and not oidc:
+        from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+        from starlette.middleware.authentication import AuthenticationMiddleware
+
+        app.add_middleware(AuthContextMiddleware)
+        app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
+    serving = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(each: Starlette) -> Any:
+        try:
+            async with serving(each) as state:
+                yield state
+        finally:
+            await bridge.aclose()
+            if issuer is not None:
+                await issuer.close()
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+def _places(
+    host: str, url: str, allowed_hosts: Sequence[str], allowed_origins: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the values that the headers Host and Origin may have."""
+    names = [*LOOPBACK, *allowed_hosts]
+    if host not in ("", "0.0.0.0", "::"):
+        names.append(f"[{host}]" if ":" in host else host)
+    origins = list(allowed_origins)
+    if url:
+        names.append(url.partition("://")[2].partition("/")[0])
+        origins.append(url.rstrip("/"))
+    hosts = [each for name in names for each in (name, f"{name}:*")]
+    origins += [f"http://{name}:*" for name in LOOPBACK]
+    return hosts, origins
+
+
+async def serve_http(
+    app: Starlette,
+    host: str,
+    port: int,
+    *,
+    cert: str | None = None,
+    key: str | None = None,
+    on_listening: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve the app until SIGINT or SIGTERM. Raises ``ListenError``."""
+    sockets = listen(host, port)
+    try:
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                ssl_certfile=cert,
+                ssl_keyfile=key,
+                timeout_graceful_shutdown=5,
+            )
+        )
+        on_listening(f"{address_of(host, sockets, 'https' if cert else 'http')}{PATH}")
+        await server.serve(sockets=sockets)
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+def is_open(host: str, tokens: Sequence[str], oidc: str) -> bool:
+    """Return whether everyone who can reach the host may use the bridge from elsewhere."""
+    return not (tokens or oidc) and not is_loopback(host)

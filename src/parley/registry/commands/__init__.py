@@ -1,0 +1,1 @@
+"""The commands about agents, catalogs and the registry."""

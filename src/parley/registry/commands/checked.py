@@ -1,0 +1,156 @@
+"""``parley catalog check``: what registries may refuse about a catalog, and why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley.cli.calls.agent_call import AgentCall
+from parley.cli.output.failures import FAILED, CommandFailure
+from parley.cli.output.streams import Output
+from parley.client.bindings.http import HttpTransport, redacted
+from parley.client.card.resolver import MAX_CARD, read_card
+from parley.client.errors import ClientError
+from parley.model.catalog.entries import A2A_CARD_TYPES, CATALOG
+from parley.model.catalog.urn import AirUrn, InvalidUrn, is_within
+from parley.registry.commands.documents import CatalogDocument, read_document
+from parley.security.loopback import is_loopback
+from parley.wire.catalog.entries import InvalidCatalog, read_catalog
+from parley.wire.catalog.problems import CatalogProblem, problems_of
+
+if TYPE_CHECKING:
+    from parley.registry.commands.signed import SignatureCheck
+
+_ACCEPT = {"Accept": "application/json"}
+
+MAX_CARDS = 100
+"""How many cards are fetched."""
+
+TIMEOUT = 15.0
+
+
+def check(call: AgentCall, output: Output, reference: str, *, cards: bool = False) -> int:
+    """Report the problems of a catalog; return the exit status: 1 if there is an error.
+
+    With ``cards`` the cards that it names are fetched too. Signatures are verified, those of a
+    file with ``cards`` only: their keys are fetched.
+    """
+    found: list[CatalogProblem] = []
+
+    async def work() -> None:
+        document = await read_document(call, reference)
+        try:
+            found.extend(problems_of(document.body))
+            found.extend(_of_address(document))
+        except InvalidCatalog as error:
+            words = f"{document.where}: {error}"
+            raise CommandFailure("PARLEY_ERR_CATALOG", words) from None
+        if (cards or document.is_fetched) and not any(each.is_error for each in found):
+            async with call.http() as http:
+                found.extend(await _of_signatures(http, document, cards=cards))
+        report(output, document.where, found)
+
+    return call.run(work) or (FAILED if any(each.is_error for each in found) else 0)
+
+
+def report(output: Output, where: str, found: list[CatalogProblem]) -> None:
+    """Write the problems, and whether the catalog is valid."""
+    errors = [each for each in found if each.is_error]
+    if output.is_json:
+        problems = [
+            {"where": each.where, "problem": each.what, "error": each.is_error} for each in found
+        ]
+        document = {"catalog": where, "valid": not errors, "problems": problems}
+        output.json(msgspec.json.encode(document))
+        return
+    output.text.field("Catalog", where)
+    output.text.field("Valid", "no" if errors else "yes")
+    for each in found:
+        output.text.field("Error" if each.is_error else "Warning", str(each))
+
+
+async def _of_signatures(
+    http: HttpTransport, document: CatalogDocument, *, cards: bool
+) -> list[CatalogProblem]:
+    """Return what is wrong with the signatures of a catalog, and with its cards."""
+    from parley.registry.commands.signed import SignatureCheck
+
+    found: list[CatalogProblem] = []
+    signatures = None
+    try:
+        signatures = SignatureCheck(http, document.where)
+    except RuntimeError as error:
+        found.append(CatalogProblem("", f"signatures are not verified: {error}", False))
+    else:
+        found += await signatures.manifests(read_catalog(document.body).catalog.entries)
+    if cards:
+        found += [each async for each in _of_cards(http, document, signatures)]
+    return found
+
+
+async def _of_cards(
+    http: HttpTransport, document: CatalogDocument, signatures: SignatureCheck | None
+) -> AsyncIterator[CatalogProblem]:
+    """Yield what is wrong with the cards that a catalog names, not those of nested ones."""
+    entries = read_catalog(document.body).catalog.entries
+    cards = [each for each in enumerate(entries) if each[1].type in A2A_CARD_TYPES]
+    for number, entry in cards[:MAX_CARDS]:
+        where = f"entries[{number}].{'url' if entry.url else 'data'}"
+        try:
+            if entry.url:
+                reply = await http.get(entry.url, _ACCEPT, timeout=TIMEOUT, limit=MAX_CARD)
+                if reply.status != 200:
+                    words = f"{redacted(entry.url)} answers with status {reply.status}"
+                    yield CatalogProblem(where, f"{words}, and not with a card")
+                    continue
+                raw = reply.body
+            else:
+                raw = msgspec.json.encode(entry.data)
+            card = read_card(raw, redacted(entry.url) or "the data")
+        except ClientError as error:
+            yield CatalogProblem(where, str(error))
+            continue
+        if card.name != entry.display_name:
+            words = f"the card calls the agent {card.name[:80]!r}, not {entry.display_name[:80]!r}"
+            yield CatalogProblem(where, words, False)
+        for each in await signatures.card(where, entry, raw) if signatures else ():
+            yield each
+    if len(cards) > MAX_CARDS:
+        words = f"only the first {MAX_CARDS} cards were fetched, of {len(cards)}"
+        yield CatalogProblem("entries", words, False)
+
+
+def _of_address(document: CatalogDocument) -> list[CatalogProblem]:
+    """Return what is wrong with where a catalog is, and how it is served."""
+    if not document.is_fetched:
+        return []
+    parts = urlsplit(document.where)
+    host = parts.hostname or ""
+    found = []
+    if document.media_type != CATALOG:
+        words = f"it is served as {document.media_type or 'nothing'}, and should be as {CATALOG}"
+        found.append(CatalogProblem("", words, False))
+    if parts.scheme != "https" and not is_loopback(host):
+        words = "it is not served over https, so registries do not trust it"
+        found.append(CatalogProblem("", words, False))
+    publishers = set()
+    try:
+        entries = read_catalog(document.body).catalog.entries
+    except InvalidCatalog:
+        return found
+    for entry in entries:
+        try:
+            publishers.add(AirUrn.parse(entry.identifier).publisher)
+        except InvalidUrn:
+            continue
+    for publisher in sorted(publishers):
+        if not is_within(host, publisher) and not is_loopback(host):
+            words = (
+                f"{host} is not below {publisher}, whose agents are listed: registries that read "
+                "the catalog here do not list them"
+            )
+            found.append(CatalogProblem("", words, False))
+    return found
