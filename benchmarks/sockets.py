@@ -88,7 +88,7 @@ def serve(kind: str, port: int, ping: float) -> None:
         )
         return
     import parley
-    from parley.model.envelope.declared import EnvelopeSettings
+    from parley.envelope.declared import EnvelopeSettings
     from parley.server.run import run
 
     settings = parley.Settings(

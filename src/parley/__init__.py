@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.engine.turn.attempt import NotAuthorized
+    from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
     from parley.host.connecting import connect, connect_sync
@@ -49,11 +50,6 @@ if TYPE_CHECKING:
         AgentInterface,
         AgentProvider,
         AgentSkill,
-    )
-    from parley.model.envelope.declared import (
-        DeclaredPerformance,
-        EnvelopeSettings,
-        MaintenanceWindow,
     )
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
@@ -93,12 +89,12 @@ _HOMES = {
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
-    "DeclaredPerformance": "parley.model.envelope.declared",
-    "EnvelopeSettings": "parley.model.envelope.declared",
+    "DeclaredPerformance": "parley.envelope.declared",
+    "EnvelopeSettings": "parley.envelope.declared",
     "EventCompleted": "parley.store.protocols.timers",
     "FileStream": "parley.client.files.stream",
     "FoundAgent": "parley.client.registry.found",
-    "MaintenanceWindow": "parley.model.envelope.declared",
+    "MaintenanceWindow": "parley.envelope.declared",
     "McpServer": "parley.agent.tools.mcp_server",
     "McpServerUnavailable": "parley.agent.tools.mcp_server",
     "Message": "parley.model.parts",

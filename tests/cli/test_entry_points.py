@@ -20,6 +20,19 @@ def register(app):
     @group.command("list")
     def list_all():
         pass
+
+def more(group):
+    @group.command("count")
+    def count():
+        print("no keys")
+"""
+
+
+ENTRIES = """
+[parley.commands]
+fleet = fleet_tools:register
+send = fleet_tools:register
+keys count = fleet_tools:more
 """
 
 
@@ -29,8 +42,7 @@ def package(folder: Path) -> None:
     info = folder / "fleet_tools-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fleet-tools\nVersion: 1.0\n")
-    entries = "[parley.commands]\nfleet = fleet_tools\nsend = fleet_tools\n"
-    (info / "entry_points.txt").write_text(entries, "utf-8")
+    (info / "entry_points.txt").write_text(ENTRIES, "utf-8")
 
 
 def said(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -53,6 +65,12 @@ def test_a_package_replaces_no_command_of_the_core(tmp_path: Path) -> None:
     status, text = said(tmp_path, "send", "--help")
     assert status == 0
     assert "Send a message" in text
+
+
+def test_a_package_adds_a_command_to_a_group_of_the_core(tmp_path: Path) -> None:
+    package(tmp_path)
+    assert said(tmp_path, "keys", "count") == (0, "no keys\n")
+    assert "share" in said(tmp_path, "keys", "--help")[1]
 
 
 def test_an_unknown_command_is_refused_with_the_known_ones_in_mind(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.envelope.messages import Envelope
+from parley.envelope.agent_cards import agent_card_of, envelope_card_of
+from parley.envelope.cards import read_card, write_card
+from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
+from parley.envelope.errors import SignatureInvalid
+from parley.envelope.messages import Envelope
+from parley.envelope.resources import vectors
+from parley.envelope.signatures import EnvelopeKey, signed_form, verify_signature
 from parley.model.errors import A2AError
-from parley.wire.envelope.agent_cards import agent_card_of, envelope_card_of
-from parley.wire.envelope.cards import read_card, write_card
-from parley.wire.envelope.codec import UnreadableEnvelope, read_message, write_message
-from parley.wire.envelope.errors import SignatureInvalid
-from parley.wire.envelope.resources import vectors
-from parley.wire.envelope.signatures import EnvelopeKey, signed_form, verify_signature
 
 _VECTORS = json.loads(vectors())
 _KEY = EnvelopeKey(

@@ -14,7 +14,7 @@ PLACE = "cli/output/streams.py"
 # What else may name a stream, and why nothing of others gets onto a terminal there as it is.
 MAY_NAME_A_STREAM = {
     "cli/boundary.py": "flushes, and closes what nobody reads any more",
-    "cli/calls/envelope_call.py": "flushes",
+    "envelope/command_call.py": "flushes",
     "cli/calls/report.py": "flushes",
     "cli/commands/auth.py": "asks, in words of its own, for what it is not to read from arguments",
     "cli/commands/demo.py": "asks whether it is a terminal",

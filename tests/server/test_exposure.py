@@ -8,6 +8,7 @@ import pytest
 
 import parley
 from parley import Agent, EnvelopeSettings
+from parley.envelope.binding import EnvelopeBinding
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls, anonymous
 from parley.server.app import Settings
@@ -57,7 +58,8 @@ def test_serve_names_the_flag():
         parley.serve(named(), host="0.0.0.0", port=0, store="memory:")
 
 
-SIGNED = {"envelope_keys": [{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}]}
+KEY = {"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}
+SIGNED = {"bindings": [EnvelopeBinding(keys=[KEY])]}
 
 
 @pytest.mark.parametrize(

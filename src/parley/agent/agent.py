@@ -9,15 +9,19 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
-from msgspec.structs import replace
-
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.default_extensions import declared_extensions, default_uris
 from parley.agent.lifespan import checked_lifespan
 from parley.agent.remote.uses import UsableAgent, checked_uses
 from parley.agent.turn import Turn
 from parley.engine.content import takes as takes_part
-from parley.engine.description import AgentDescription
+from parley.engine.description import (
+    NO_RULES,
+    AgentDescription,
+    AgentRules,
+    BindingSettings,
+    checked_settings,
+)
 from parley.engine.disclosure import schemas_of
 from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.handoff.record import Handoffs, declared
@@ -43,7 +47,6 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.envelope.declared import EnvelopeSettings, checked_for, checked_settings
 from parley.model.extensions import FILE_TRANSFER, PUSH_DELIVERY, Extension
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
@@ -151,7 +154,7 @@ class Agent(UsableAgent):
         owner: Owner = "caller",
         listed_interfaces: Mapping[str, Listed] | None = None,
         limits: Iterable[str] = (),
-        envelope: EnvelopeSettings | bool = True,
+        envelope: BindingSettings | bool = True,
         uses: Iterable[UsableAgent] = (),
         handoffs: Iterable[object] | Handoffs = (),
     ) -> None:
@@ -465,6 +468,8 @@ class Agent(UsableAgent):
 
         Raises ``ValueError`` without a skill.
         """
+        if not isinstance(self.envelope, bool):
+            self.envelope.check_skills(self.skills)
         description = AgentDescription(
             key=self.key,
             card=self.card(()),
@@ -484,11 +489,17 @@ class Agent(UsableAgent):
             declares_schemas=self._declares_schemas,
             interfaces=self.listed_interfaces,
             limits=self._all_limits,
-            envelope=checked_for(self.envelope, self.skills),
+            envelope=self.envelope,
+            rules=self.rules,
             handoffs=self.handoffs,
         )
         self._is_served = True
         return description
+
+    @property
+    def rules(self) -> AgentRules:
+        """The rules that the settings of a binding declare for all bindings."""
+        return NO_RULES if isinstance(self.envelope, bool) else self.envelope.rules
 
     @property
     def _method_names(self) -> list[str]:
@@ -505,10 +516,7 @@ class Agent(UsableAgent):
                     f"{self.name!r} does not have; its skills are {', '.join(self.skills)}"
                 )
         limits = [*self.limits, *[each for s in self.skills.values() for each in s.limits]]
-        if self.envelope is not None and self.envelope.requests_per_minute is not None:
-            rate = parse_limits([f"{self.envelope.requests_per_minute}/minute per caller"])[0]
-            limits.append(replace(rate, name="envelope-minute"))
-        return tuple(limits)
+        return (*limits, *self.rules.limits)
 
     def _operations(self, given: Mapping[str, Scheme | Security]) -> dict[str, Security]:
         """Return the requirements of operations. Raises ``ValueError`` for an unknown name."""
@@ -532,13 +540,13 @@ class Agent(UsableAgent):
     def _authorization(self) -> Authorization | None:
         """The rules of what callers may do, ``None`` without any."""
         skills = {s.id: s.security for s in self.skills.values() if s.security is not None}
-        identity = self.envelope is not None and self.envelope.needs_identity
+        identity = self.rules.needs_identity
         is_open = self.security is None and self.policy is None and not identity
         if is_open and not (skills or self.operation_security):
             return None
         return Authorization(
             self.security,
-            permissions=self.envelope.required_permissions if self.envelope is not None else (),
+            permissions=self.rules.permissions,
             needs_identity=identity,
             skills=skills,
             operations=self.operation_security,

@@ -60,8 +60,8 @@ COMMANDS: dict[str, Any] = {
 ENTRY_POINTS = "parley.commands"
 """The entry points of an installed package that name further commands.
 
-Each is a module with a function ``register``, which adds a command of the entry point's name to a
-``typer.Typer``.
+Each is a function that adds a command of the entry point's name to a ``typer.Typer``: with a name
+of two words, such as ``keys share``, to that of the first.
 """
 
 ORDER = (
@@ -115,8 +115,9 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
             print_line(context.get_help())
 
     named = _command_named(words[0]) if words else None
-    for module in _all_commands() if named is None else [named]:
-        module.register(app)
+    for register in _all_commands() if named is None else [named]:
+        register(app)
+    _add_to_groups(app, words)
     if named is not None:
         _leave_out_siblings(app, words)
 
@@ -141,22 +142,34 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def _command_named(name: str) -> Any:
-    """Return the module of a command, ``None`` if there is none."""
+    """Return what registers a command, ``None`` if there is none."""
     if name in COMMANDS:
-        return COMMANDS[name]
+        return COMMANDS[name].register
     for each in entry_points(group=ENTRY_POINTS, name=name):
         return each.load()
     return None
 
 
 def _all_commands() -> list[Any]:
-    """Return the modules of all commands, as help lists them."""
+    """Return what registers each command, as help lists them."""
     installed = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
-    found = {name: each.load() for name, each in installed.items() if name not in COMMANDS}
-    found |= COMMANDS
+    found = {n: e.load() for n, e in installed.items() if n not in COMMANDS and " " not in n}
+    found |= {name: module.register for name, module in COMMANDS.items()}
     last = len(ORDER)
     names = sorted(found, key=lambda n: (ORDER.index(n) if n in ORDER else last, n))
     return [found[name] for name in names]
+
+
+def _add_to_groups(app: typer.Typer, words: Sequence[str]) -> None:
+    """Add the commands of packages to the groups of the core, unless others are named."""
+    groups = {each.name: each.typer_instance for each in app.registered_groups}
+    group = groups.get(words[0]) if len(words) > 1 else None
+    if group is not None and words[1] in [each.name for each in group.registered_commands]:
+        return
+    for each in entry_points(group=ENTRY_POINTS):
+        first, _, rest = each.name.partition(" ")
+        if rest and (found := groups.get(first)) is not None:
+            each.load()(found)
 
 
 def _leave_out_siblings(app: typer.Typer, words: Sequence[str]) -> None:

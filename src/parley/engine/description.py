@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -14,12 +14,73 @@ from parley.engine.handoff.record import Handoffs
 from parley.engine.options import Options
 from parley.engine.skill import Skill
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.envelope.declared import EnvelopeSettings
 from parley.model.extensions import Extension
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
 from parley.security.owner import PER_CALLER, OwnerPolicy
 from parley.security.rates.limit import Limit
+
+if TYPE_CHECKING:
+    from parley.engine.replies.reply_handle import ReplyHandle
+
+
+class WorkGate(Protocol):
+    """A rule that refuses new work of an agent."""
+
+    def check(self, skill: str) -> None:
+        """Raise ``A2AError`` for a message to a skill that is refused now."""
+        ...
+
+    def hold(self, skill: str, handle: ReplyHandle) -> None:
+        """Count a message that was admitted, until its handle is settled."""
+        ...
+
+
+class AgentRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules of an agent on all bindings, as the settings of one binding declare them.
+
+    Callers need the ``permissions``, and prove who they are if ``needs_identity``. ``limits`` join
+    those of the agent. ``gates`` makes the rules that refuse new work, from the store's clock (ms).
+    ``agent_type`` is the type of the agent in catalogs.
+    """
+
+    permissions: tuple[str, ...] = ()
+    needs_identity: bool = False
+    limits: tuple[Limit, ...] = ()
+    gates: Callable[[Callable[[], int]], tuple[WorkGate, ...]] | None = None
+    agent_type: str = ""
+
+
+NO_RULES = AgentRules()
+
+
+class BindingSettings(Protocol):
+    """What an author declares for an added binding, such as ``EnvelopeSettings``."""
+
+    def check(self) -> None:
+        """Raise ``TypeError`` or ``ValueError`` for settings that make no sense."""
+        ...
+
+    def check_skills(self, skills: Collection[str]) -> None:
+        """Raise ``ValueError`` for settings of a skill that the agent does not have."""
+        ...
+
+    @property
+    def rules(self) -> AgentRules:
+        """The rules that hold on all bindings."""
+        ...
+
+
+def checked_settings(given: BindingSettings | bool) -> BindingSettings | bool:
+    """Return what ``Agent(envelope=...)`` takes. Raises ``TypeError`` and ``ValueError``."""
+    if not isinstance(given, bool):
+        if not callable(getattr(given, "check_skills", None)):
+            raise TypeError(
+                "envelope is True, False, or parley.EnvelopeSettings(...), not "
+                f"{type(given).__name__} {given!r:.100}"
+            )
+        given.check()
+    return given
 
 
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +91,9 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     whom tasks belong. ``limits`` are those of the agent and of its skills.
     ``transfers_files`` is false for one that has no files by reference, whatever its server keeps.
     ``declares_schemas``: the card has the schemas of typed skills. ``interfaces`` says who sees
-    which addresses of the agent. ``envelope`` is what it declares in the envelope protocol, if it
-    speaks that. ``handoffs`` says whom it may hand conversations to, if anybody.
+    which addresses of the agent. ``envelope`` is what it declares in the envelope protocol, False
+    if it does not speak that; the ``rules`` are what this means for all bindings. ``handoffs`` says
+    whom it may hand conversations to, if anybody.
     The default skill answers messages that name no skill, unless there is a ``router``.
     """
 
@@ -53,7 +115,8 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     declares_schemas: bool = False
     interfaces: InterfaceListings | None = None
     limits: tuple[Limit, ...] = ()
-    envelope: EnvelopeSettings | None = None
+    envelope: BindingSettings | bool = True
+    rules: AgentRules = NO_RULES
     handoffs: Handoffs | None = None
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,9 +18,8 @@ from parley.files.errors import FilesUnavailable
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits
 from parley.host.banner import banner, write_banner
+from parley.host.bindings import BoundBinding, ServerBinding, ServerParts, bindings_of
 from parley.host.egress import egress_options, is_of_this_machine
-from parley.host.envelope.assembly import EnvelopeOptions, EnvelopeParts, HostEnvelope, read_parts
-from parley.host.envelope.guards import EnvelopeGuards, read_keys
 from parley.host.files import open_files
 from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.limits import redis_for_limits
@@ -42,15 +41,11 @@ from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.publication import Publication
 from parley.server.cards.signed_cards import ServerCardSigner, signed_endpoints
 from parley.server.endpoint import Interfaces
-from parley.server.envelope.plugins import EnvelopeHandler
 from parley.server.file_service import FileService
 from parley.server.middleware import AnyMiddleware
 from parley.store.bus.subscriptions import Bus
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
-
-if TYPE_CHECKING:
-    from parley.server.envelope.keys import EnvelopeKeys, GivenKeys
 
 WORKER = (
     "this process is a worker: it runs turns, and answers nobody but health checks; send requests "
@@ -91,10 +86,7 @@ def asgi(
     namespace: str | None = None,
     unlisted: Iterable[str] = (),
     registry: str | None = None,
-    envelope_keys: GivenKeys | None = None,
-    envelope_handlers: Mapping[str, EnvelopeHandler] = {},
-    envelope_fallback: EnvelopeHandler | None = None,
-    envelope_options: EnvelopeOptions | None = None,
+    bindings: Iterable[ServerBinding] = (),
 ) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -131,13 +123,9 @@ def asgi(
     generate``), by default that of ``PARLEY_SIGNING_KEYS_FILE``, or the keys in
     ``PARLEY_SIGNING_KEYS``; the same for all replicas. ``webhook_certificate`` is shown to webhooks
     that ask for mutual TLS: the files of the certificate and of its key.
-    ``envelope_keys`` are the keys of those who sign messages of the envelope protocol: a file
-    (``parley keys share``), by default that of ``PARLEY_ENVELOPE_KEYS``, or a list
-    (``docs/envelope/security.md``); the same for all replicas. ``envelope_handlers`` are async
-    functions of a message and its context, by the message type or the action that they are for, and
-    ``envelope_fallback`` is one for what nobody knows (``docs/envelope/plugins.md``).
-    ``envelope_options`` say who may register over a socket, how often HEARTBEATs go, and how far a
-    message spreads (``docs/envelope/routing.md``).
+    ``bindings`` are those beside JSON-RPC, HTTP+JSON and gRPC with settings of their own, such as
+    ``parley.envelope.EnvelopeBinding(keys="envelope-keys.json")``; other installed ones are there
+    with their defaults (``docs/extend-parley.md``).
 
     ``limits`` are how much callers may take of all agents together, beside the limits of the agents
     themselves: ``["60/minute per caller", "20 streams per caller"]`` (``docs/limits.md``). Replicas
@@ -183,15 +171,6 @@ def asgi(
     registration = read_registration(registry, url, publishes=publication is not None)
     limits = limits if isinstance(limits, str) else tuple(limits)
     placed_agents = placed(agents, tenants)
-    senders = read_keys(envelope_keys)
-    envelope = read_parts(
-        envelope_options,
-        handlers=envelope_handlers,
-        fallback=envelope_fallback,
-        registry=None if registration is None else registration.registry,
-        publisher="" if publication is None else publication.publisher,
-        url=url,
-    )
     host = Host(
         placed_agents,
         open_store(store, lease, migrate=migrate),
@@ -240,7 +219,6 @@ def asgi(
         "limits": list(limits),
         "usage": usage,
         "signing_keys": _signer_names(host.signing_keys),
-        "envelope_keys": [] if senders is None else sorted(senders.owners),
         "webhook_certificate": webhook_certificate is not None,
         "webhook_challenge": webhook_challenge,
         "publisher": "" if publication is None else publication.publisher,
@@ -256,8 +234,7 @@ def asgi(
         middleware=middleware,
         publication=publication,
         registration=registration,
-        envelope_keys=senders,
-        envelope=envelope,
+        bindings=bindings_of(bindings),
         calls_machine=allow_private_agents is None and is_of_this_machine(settings, url),
     )
 
@@ -304,16 +281,33 @@ def app_of(
     publication: Publication | None = None,
     registration: RegistryRegistration | None = None,
     calls_machine: bool = False,
-    envelope_keys: EnvelopeKeys | None = None,
-    envelope: EnvelopeParts | None = None,
+    bindings: Iterable[ServerBinding] = (),
 ) -> App:
     """Return the ASGI app that serves a host, starts it and stops it.
 
     With ``calls_machine`` agents may call others of this machine if only this machine reaches them.
     """
     settings = settings or Settings()
-    guards = guards_of(host, envelope_keys, url=url, identifies=caller is not None)
-    endpoints = {} if role == "worker" else _endpoints(host, settings, guards)
+    parts = ServerParts(
+        agents={
+            **{path: each.agent for path, each in host.services.items()},
+            **{f"/{name}": each.agent for name, each in host.tenants.items()},
+        },
+        store=host.store,
+        settings=settings,
+        url=url,
+        authenticator=host.authenticator,
+        identifies=caller is not None,
+        resources=host.scheme_resources,
+        signing_keys=host.signing_keys,
+        registry="" if registration is None else registration.registry,
+        publisher="" if publication is None else publication.publisher,
+        egress=lambda: host.agent_egress,
+    )
+    bound = {each.name: each.bind(parts) for each in bindings}
+    for each in bound.values():
+        host.audit.settings |= each.record
+    endpoints = {} if role == "worker" else _endpoints(host, settings, bound.values())
     if host.signing_keys is not None and url is not None:
         endpoints = signed_endpoints(endpoints, ServerCardSigner(host.signing_keys, url))
     if caller is not None and endpoints and all(each.identify for each in endpoints.values()):
@@ -325,9 +319,9 @@ def app_of(
     async def start() -> None:
         if calls_machine and app.hosts.is_on_loopback:
             host.allow_calls(LOOPBACK)
-        shared.check_skills()
+        for each in bound.values():
+            await each.start()
         await host.start()
-        guards.start()
         if publication is not None and endpoints:
             log_publication(publication, url, host.tenants)
             if registration is not None:
@@ -336,8 +330,8 @@ def app_of(
     async def stop() -> None:
         if registration is not None:
             await registration.stop()
-        await shared.close()
-        await guards.close()
+        for each in bound.values():
+            await each.close()
         await host.stop()
 
     app = create_app(
@@ -354,45 +348,27 @@ def app_of(
         signing_keys=host.signing_keys if endpoints else None,
         publication=publication if endpoints else None,
     )
-    shared = HostEnvelope(
-        envelope or EnvelopeParts(),
-        endpoints,
-        guards,
-        app=lambda: app,
-        egress=lambda: host.agent_egress,
-    )
-    app.envelope.make = lambda: shared.services
+    app.bindings = bound
+    for each in bound.values():
+        each.serve(app, endpoints)
     return app
 
 
-def guards_of(
-    host: Host, keys: EnvelopeKeys | None, *, url: str | None, identifies: bool
-) -> EnvelopeGuards:
-    """Return the guards of a host's agents in the envelope protocol. Raises ``ValueError``."""
-    names: dict[str, tuple[str, ...]] = {}
-    places = [*host.services.items(), *((f"/{name}", each) for name, each in host.tenants.items())]
-    for path, service in places:
-        key = service.agent.key
-        address = () if url is None else (url.rstrip("/") + path,)
-        names[key] = (*names.get(key, (key,)), *address)
-    return EnvelopeGuards(
-        [service.agent for _, service in places],
-        host.store,
-        keys=keys,
-        names=names,
-        authenticator=host.authenticator,
-        identifies=identifies,
-        resources=host.scheme_resources,
-        signing_keys=host.signing_keys,
-    )
-
-
-def _endpoints(host: Host, settings: Settings, guards: EnvelopeGuards) -> dict[str, Endpoint]:
+def _endpoints(
+    host: Host, settings: Settings, bindings: Collection[BoundBinding]
+) -> dict[str, Endpoint]:
     """Return the endpoint of each path; the root has the tenants."""
 
     def endpoint(service: AgentService) -> Endpoint:
         agent = service.agent
         files, card = None, agent.card_at
+        added = tuple(b for each in bindings if (b := each.of(agent)) is not None)
+        named = set() if agent.interfaces is None else agent.interfaces.added
+        if unknown := named - {each.protocol for each in added}:
+            raise ValueError(
+                f"listed_interfaces of the agent {agent.name!r} names "
+                f"{', '.join(sorted(unknown))}, a binding that the agent does not have here"
+            )
         if host.files is not None and agent.transfers_files:
             # In a message, bytes are base64, and there is more in it.
             inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
@@ -410,8 +386,8 @@ def _endpoints(host: Host, settings: Settings, guards: EnvelopeGuards) -> dict[s
             interfaces=agent.interfaces,
             limits=service.limits,
             files=files,
-            envelope=agent.envelope,
-            guard_of=guards.of(agent.key),
+            bindings=added,
+            agent_type=agent.rules.agent_type,
         )
 
     endpoints = {path: endpoint(service) for path, service in host.services.items()}

@@ -10,7 +10,6 @@ from typing import Literal, Self
 import msgspec
 
 from parley.model.cards import AgentInterface
-from parley.model.envelope.messages import BINDING as ENVELOPE
 from parley.model.errors import an
 from parley.model.incident import log_incident
 from parley.model.service import Caller
@@ -21,7 +20,7 @@ Listed = bool | Literal["extended"] | Callable[[Caller], bool]
 """Who sees something: all (``True``), the callers of the extended card (``"extended"``), those of
 them for whom a function returns ``True``, or nobody (``False``)."""
 
-BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC", ENVELOPE)
+BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 
 
 def _everyone(caller: Caller) -> bool:
@@ -113,13 +112,19 @@ class InterfaceListings:
         self._listings: dict[str, Listing] = {}
         for name, listed in given.items():
             binding, space, version = str(name).partition(" ")
-            if binding not in BINDINGS or (space and version not in versions):
+            is_known = binding in BINDINGS or ":" in binding
+            if not is_known or (space and version not in versions):
                 raise ValueError(
                     "listed_interfaces takes bindings, with a version or without, such as "
-                    f"'GRPC' or 'JSONRPC 0.3'; not {name!r} (bindings: {', '.join(BINDINGS)}; "
-                    f"versions: {', '.join(versions)})"
+                    f"'GRPC' or 'JSONRPC 0.3'; not {name!r} (bindings: {', '.join(BINDINGS)}, "
+                    f"or the URI of another; versions: {', '.join(versions)})"
                 )
             self._listings[str(name)] = listing_of(listed, f"listed_interfaces of {name!r}")
+
+    @property
+    def added(self) -> set[str]:
+        """The bindings that the listings name by their URIs."""
+        return {name.partition(" ")[0] for name in self._listings if ":" in name}
 
     @property
     def is_extended(self) -> bool:

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -183,10 +184,10 @@ class App:
         if is_closed and identify is not None:
             self.identify = authenticated_only(identify)
         self.agents = self._routes.agents
+        self.bindings: Mapping[str, Any] = {}
         self.publishes = publication is not None
         self.grpc = self._routes.grpc
         self.gate = self._routes.gate
-        self.envelope = self._routes.envelope
         for path, handler in (("live", health.live), ("ready", health.ready(lifecycle))):
             self._routes.add(f"/health/{path}", self._routes.restricted("health", handler))
         if signing_keys is not None:

@@ -15,7 +15,6 @@ import msgspec
 
 from parley.model.cards import AgentCapabilities, AgentCard
 from parley.model.errors import (
-    A2AError,
     FieldViolation,
     InvalidParamsError,
     MethodNotFoundError,
@@ -399,8 +398,8 @@ class Dispatcher:
             authorization.check(operation.name, caller)
         elif caller.granted:
             caller = ANONYMOUS  # whom only schemes of other agents at this address prove
-        if agent.takes_signed_only and not parameters.is_signed:
-            raise _not_signed()
+        if agent.refusal is not None and not parameters.is_signed:
+            raise agent.refusal
         begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=caller,
@@ -465,16 +464,6 @@ def _is_blocking(operation: Operation, request: Any) -> bool:
     return configuration is None or not configuration.return_immediately
 
 
-def _not_signed() -> A2AError:
-    """Return the error for what is not signed, to an agent whose data is restricted."""
-    from parley.wire.envelope.errors import SignatureRequired
-
-    return SignatureRequired(
-        "the data of this agent is restricted, so it takes signed messages of the envelope "
-        "protocol alone: its card has their address (urn:parley:envelope:v1)"
-    )
-
-
 def _wrong_tenant(description: str) -> InvalidParamsError:
     return InvalidParamsError(
         f"tenant: {description}", violations=(FieldViolation("tenant", description),)
@@ -489,10 +478,8 @@ class _CheckedEndpoint:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        settings = endpoint.envelope
-        self.takes_signed_only = (
-            settings is not None and settings.data_classification == "restricted"
-        )
+        refusals = (each.refusal() for each in endpoint.bindings)
+        self.refusal = next((each for each in refusals if each is not None), None)
 
     @cached_property
     def capabilities(self) -> AgentCapabilities:

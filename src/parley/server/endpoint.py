@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
+from starlette.types import ASGIApp
 
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.envelope.declared import EnvelopeSettings
-from parley.model.envelope.messages import Envelope
+from parley.model.errors import A2AError
 from parley.model.extensions import Extension
-from parley.model.service import A2AService, Caller
+from parley.model.service import A2AService
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
 from parley.server.file_service import FileService
@@ -92,35 +91,33 @@ class SignsCards(Protocol):
         ...
 
 
-class MessageGuard(Protocol):
-    """Decides who may say what to one agent in the envelope protocol (``EnvelopeGuard``).
+class AgentBinding(Protocol):
+    """An added binding of one agent, at each ``BindingPlace`` of it on a server.
 
-    ``names`` are the ids of the agent; ``is_reachable`` knows of others that messages to its
-    address may name. What it gives as the sender of messages is its own.
+    ``protocol`` is its name on cards (§4.4.6), ``path`` where the agent speaks it, below its
+    address, such as ``/envelope``.
     """
 
-    names: frozenset[str]
-    is_reachable: Callable[[str], bool] | None
+    @property
+    def protocol(self) -> str:
+        """The name on cards."""
+        ...
 
     @property
-    def times(self) -> Any:
-        """The times of the agent's envelope card (``CardTimes``), ``None`` without any."""
+    def path(self) -> str:
+        """The path below the agent's address."""
         ...
 
-    def sender(self, caller: Caller, address: str) -> Any:
-        """Return the sender of one POST. Raises ``A2AError`` for one who may send nothing."""
+    def handler(self, place: Any) -> ASGIApp:
+        """Return what answers at the path. With ``takes_sockets`` it gets WebSockets too."""
         ...
 
-    def open_socket(self, caller: Caller, address: str) -> AbstractContextManager[Any]:
-        """Have a socket open while the context lasts; it gives the sender. Raises ``A2AError``."""
+    def pages(self, place: Any) -> Mapping[str, ASGIApp]:
+        """Return what answers below the path, such as ``{"/card": page}``."""
         ...
 
-    async def admit(self, message: Envelope, sender: Any) -> Caller:
-        """Check a message, and return its caller. Raises ``A2AError``."""
-        ...
-
-    def sign(self, answer: Envelope, request: Envelope | None) -> Envelope:
-        """Return an answer as it is sent."""
+    def refusal(self) -> A2AError | None:
+        """Return the error for unsigned requests over other bindings, ``None`` to allow them."""
         ...
 
 
@@ -139,8 +136,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     and ``limits`` how much.
     ``interfaces`` says who sees which of the interfaces; ``card`` has the public ones.
     ``signer`` signs the cards, if the server has keys and a public address.
-    ``envelope`` is what the agent declares in the envelope protocol, ``None`` for one that does not
-    speak it; ``guard_of`` makes what decides who may say what in it.
+    ``bindings`` are those beside JSON-RPC, HTTP+JSON and gRPC. ``agent_type`` is the type of the
+    agent in catalogs, if it declares one.
     """
 
     service: A2AService | None = None
@@ -156,10 +153,5 @@ class Endpoint(msgspec.Struct, frozen=True):
     interfaces: InterfaceListings | None = None
     signer: SignsCards | None = None
     limits: AgentLimits | None = None
-    envelope: EnvelopeSettings | None = None
-    guard_of: Callable[[], MessageGuard] | None = None
-
-    @property
-    def guard(self) -> MessageGuard | None:
-        """What decides who may say what in the envelope protocol, made when it is first needed."""
-        return None if self.guard_of is None else self.guard_of()
+    bindings: tuple[AgentBinding, ...] = ()
+    agent_type: str = ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Scope
 
 from parley.model.catalog.entries import CATALOG_PATH
 from parley.security.signing.trust_manifests import ManifestSigner
+from parley.server.added_bindings import BindingPlace, TenantBindings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.catalog import Unpublished
 from parley.server.cards.catalog_links import (
@@ -29,10 +31,7 @@ from parley.server.cards.protected_resource import (
 from parley.server.cards.publication import Publication
 from parley.server.cards.published import PublishedEndpoint, catalog_pages
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, Endpoint
-from parley.server.envelope.binding import ENVELOPE, EnvelopeBinding, EnvelopeShare, TenantEnvelopes
-from parley.server.envelope.card_page import EnvelopeCardPage, SchemaPage
-from parley.server.envelope.queue import QueueLimits, RequestQueue
+from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, AgentBinding, Endpoint
 from parley.server.hosts import AllowedHosts
 from parley.server.http.callbacks import CallbackRoute, SignedAddresses
 from parley.server.http.credentials import CredentialRoute, RedirectRoute
@@ -103,7 +102,6 @@ class Routes:
         self._slash_paths: set[str] = set()
         self._advertised: list[AdvertisedInterfaces] = []
         self._published: list[PublishedEndpoint] = []
-        self._schema_page = SchemaPage()
         card_gate = self.gate("card")
         lists = None if card_gate is None else _listed_by(card_gate, self._restrictions["card"])
         server = AdvertisedInterfaces("", url=url, trust_proxy=settings.trust_proxy, hosts=hosts)
@@ -114,13 +112,6 @@ class Routes:
             self._fallback = Unavailable(unavailable_message, settings, request_bytes)
         self.agents: dict[str, ServedEndpoint] = {}
         self._own_paths = frozenset(endpoints)
-        limits = QueueLimits(
-            total=settings.max_envelope_requests,
-            in_flight=settings.max_envelope_requests_per_socket,
-            waiting=settings.max_envelope_requests_waiting,
-            share=settings.caller_share,
-        )
-        self.envelope = EnvelopeShare(RequestQueue(limits), lifecycle)
         self.grpc = GrpcAddress(settings.grpc_address)
         limiter = ConcurrencyLimiter(
             "senders wait", settings.max_blocking_requests, settings.caller_share
@@ -229,10 +220,7 @@ class Routes:
     ) -> None:
         """Add an agent at its address, and its tenants below it."""
         speakers = {"": endpoint, **endpoint.tenants}
-        envelope = [name for name, each in speakers.items() if each.envelope is not None]
-        advertised = self._advertise(
-            prefix, dispatcher, tenants=endpoint.tenants, envelope=envelope
-        )
+        advertised = self._advertise(prefix, dispatcher, tenants=endpoint.tenants, added=speakers)
         metadata = self._add_metadata(prefix, endpoint, advertised)
         served = self._serve(advertised, dispatcher, endpoint, metadata)
         self.agents[prefix] = served
@@ -258,7 +246,7 @@ class Routes:
         below = self._with_files(
             HttpJsonBinding(served, segments, extensions), served, segments, endpoint
         )
-        below = self._with_envelope(prefix, advertised, served, endpoint, below)
+        below = self._with_added(prefix, advertised, served, endpoint, below)
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served), below)
         # The root has the cards of all: callers of any agent may see those.
         page_or_not = self.restricted("card", card, endpoint if prefix else None)
@@ -272,7 +260,7 @@ class Routes:
             self._add_binding(f"{prefix}/{name}", jsonrpc, page_or_not)
             tenant = endpoint.tenants[name]
             address = f"{prefix}/{name}"
-            self._add_envelope(address, advertised, served, tenant, endpoint, name, f"/{name}")
+            self._add_added(address, advertised, served, tenant, endpoint, name, f"/{name}")
             self._add_docs(address, tenant, advertised, tenant=name)
             self._add_callbacks(
                 address, tenant, dispatcher, tenant=name, identify=endpoint.identify
@@ -285,8 +273,7 @@ class Routes:
             return
         prefix = f"{ASSISTANTS}/{id}"
         address = f"{ASSISTANTS}/{quote(id, safe='')}"
-        envelope = [tenant] if endpoint.envelope is not None else []
-        advertised = self._advertise(address, dispatcher, tenant=tenant, envelope=envelope)
+        advertised = self._advertise(address, dispatcher, tenant=tenant, added={tenant: endpoint})
         known = {*self._exact, *self._below}
         metadata = self._add_metadata(address, endpoint, advertised)
         served = self._serve(advertised, dispatcher, endpoint, metadata)
@@ -298,14 +285,14 @@ class Routes:
             HttpJsonBinding(served, segments, endpoint.extensions), served, segments, endpoint
         )
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served, tenant), below)
-        self._add_envelope(prefix, advertised, served, endpoint, endpoint, tenant)
+        self._add_added(prefix, advertised, served, endpoint, endpoint, tenant)
         self._add_binding(prefix, jsonrpc, self.restricted("card", page, endpoint), below)
         self._add_docs(prefix, endpoint, advertised)
         self._add_callbacks(prefix, endpoint, dispatcher, tenant=tenant)
         if "/" in id:
             self._slash_paths |= (self._exact.keys() | self._below.keys()) - known
 
-    def _with_envelope(
+    def _with_added(
         self,
         prefix: str,
         advertised: AdvertisedInterfaces,
@@ -313,18 +300,19 @@ class Routes:
         endpoint: Endpoint,
         below: ASGIApp,
     ) -> ASGIApp:
-        """Add the envelope binding of an agent; return what answers below its address."""
-        if endpoint.service is None or endpoint.envelope is None:
+        """Add the further bindings of an agent; return what answers below its address."""
+        if endpoint.service is None or not endpoint.bindings:
             return below
-        self._add_envelope(prefix, advertised, served, endpoint, endpoint)
-        return TenantEnvelopes(
-            below,
-            prefix.split("/")[1:],
-            lambda tenant: self._envelope_binding(served, endpoint, endpoint, tenant),
-            others=endpoint.tenants,
-        )
+        self._add_added(prefix, advertised, served, endpoint, endpoint)
 
-    def _add_envelope(
+        def of_tenant(binding: AgentBinding, tenant: str) -> ASGIApp:
+            place = self._place(advertised, served, endpoint, endpoint, tenant)
+            return binding.handler(place)
+
+        handlers = {each.path: partial(of_tenant, each) for each in endpoint.bindings}
+        return TenantBindings(below, prefix.split("/")[1:], handlers, others=endpoint.tenants)
+
+    def _add_added(
         self,
         address: str,
         advertised: AdvertisedInterfaces,
@@ -334,31 +322,37 @@ class Routes:
         tenant: str = "",
         below: str = "",
     ) -> None:
-        """Add the envelope binding of an agent that speaks it, at its address, and its card.
+        """Add the further bindings of an agent, at its address.
 
         ``endpoint`` is the one that the agent is a tenant of, or itself; the agent is ``below`` the
         address that ``advertised`` tells.
         """
-        path = address + ENVELOPE
-        if agent.envelope is None or path in self._own_paths:
-            return
-        self.add(path, self._envelope_binding(served, agent, endpoint, tenant))
-        page = EnvelopeCardPage(
-            served, agent, advertised, tenant=tenant, path=below, share=self.envelope
-        )
-        self.add(f"{path}/card", self.restricted("card", page, endpoint))
-        self.add(f"{path}/schema.json", self._schema_page)
+        for binding in agent.bindings:
+            path = address + binding.path
+            if path not in self._own_paths:
+                place = self._place(advertised, served, agent, endpoint, tenant, below)
+                self.add(path, binding.handler(place))
+                for name, page in binding.pages(place).items():
+                    self.add(path + name, page)
 
-    def _envelope_binding(
-        self, served: ServedEndpoint, agent: Endpoint, endpoint: Endpoint, tenant: str
-    ) -> EnvelopeBinding:
-        return EnvelopeBinding(
-            served,
-            agent,
-            tenant,
-            share=self.envelope,
+    def _place(
+        self,
+        advertised: AdvertisedInterfaces,
+        served: ServedEndpoint,
+        agent: Endpoint,
+        endpoint: Endpoint,
+        tenant: str,
+        below: str = "",
+    ) -> BindingPlace:
+        return BindingPlace(
+            served=served,
+            agent=agent,
+            advertised=advertised,
+            tenant=tenant,
+            below=below,
             gate=self.gate("agents", endpoint),
             elsewhere=self._fallback,
+            restricted=lambda name, handler: self.restricted(name, handler, endpoint),
         )
 
     def _add_binding(
@@ -495,7 +489,7 @@ class Routes:
         *,
         tenants: Collection[str] = (),
         tenant: str = "",
-        envelope: Collection[str] = (),
+        added: Mapping[str, Endpoint],
     ) -> AdvertisedInterfaces:
         return AdvertisedInterfaces(
             prefix,
@@ -506,7 +500,10 @@ class Routes:
             tenant=tenant,
             grpc=self.grpc if self._settings.grpc_on_card else None,
             over_grpc=self._grpc_tenants[dispatcher],
-            envelope=envelope,
+            added={
+                name: {each.protocol: each.path for each in agent.bindings}
+                for name, agent in added.items()
+            },
         )
 
     def _serve(

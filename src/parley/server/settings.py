@@ -53,9 +53,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``missing_version``: What to do with a 1.0 request that lacks ``A2A-Version``: ``"0.3"`` rejects
     it with a hint (§3.6.2), ``"1.0"`` serves it. Requests of 0.3 are always served. ``GET /tasks``
     and ``GET /tasks/{id}`` without the header are served in this version.
-    ``max_envelope_requests`` bounds the requests of the envelope protocol that are answered at
-    once, ``max_envelope_requests_per_socket`` those of one WebSocket, and
-    ``max_envelope_requests_waiting`` how many more of one caller wait for their turn.
     ``card``: The agent card for callers that name no version. ``"merged"`` is readable by clients
     of every version, ``"1.0"`` is exactly that version's.
     ``card_max_age``: How long caches may keep an agent card.
@@ -97,9 +94,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     send_buffer: int = 64 * 1024
     max_streams: int = 10_000
     max_blocking_requests: int = 10_000
-    max_envelope_requests: int = 10_000
-    max_envelope_requests_per_socket: int = 64
-    max_envelope_requests_waiting: int = 256
     caller_share: float = 0.5
     max_file_bytes: int = 5 * 1024 * 1024 * 1024
     inline_file_bytes: int = 1024 * 1024
@@ -230,9 +224,6 @@ _MINIMUM = {
     "send_buffer": 1024,
     "max_streams": 1,
     "max_blocking_requests": 1,
-    "max_envelope_requests": 1,
-    "max_envelope_requests_per_socket": 1,
-    "max_envelope_requests_waiting": 0,
     "max_file_bytes": 1,
     "inline_file_bytes": 0,
     "max_file_transfers": 1,

@@ -308,8 +308,7 @@ def client(
         deployment={
             "settings": settings,
             "identify": identify,
-            "authenticates": isinstance(caller, str | Caller)
-            or (agent.envelope is not None and agent.envelope.needs_identity),
+            "authenticates": isinstance(caller, str | Caller) or agent.rules.needs_identity,
             "retry_policy": retry_policy,
             "private_webhooks": allow_private_webhooks,
             "files": files,

@@ -16,9 +16,9 @@ import pytest
 
 import parley as package
 from parley import Agent, Caller, Turn
-from parley.host.envelope.assembly import EnvelopeOptions
+from parley.envelope.binding import EnvelopeBinding
+from parley.envelope.server.heartbeats import HeartbeatSettings
 from parley.security import Bearer
-from parley.server.envelope.heartbeats import HeartbeatSettings
 from parley.server.run import serving
 
 agent = Agent("Desk", description="Answers", version="1.0.0")
@@ -174,7 +174,7 @@ def test_messages_are_signed_with_the_key_of_a_file(parley: Parley, tmp_path: Pa
         made = parley("keys", "share", f"{name}.json", "--owner", name, "--to", f"{name}-key.json")
         assert made.status == 0, made.stderr
     query = ("search", "-p", '{"query": "x"}')
-    with served(envelope_keys=str(tmp_path / "shared.json")) as address:
+    with served(bindings=[EnvelopeBinding(keys=str(tmp_path / "shared.json"))]) as address:
         ran = parley("envelope", "send", address, *query, "--signing-key", "shared-key.json")
         assert ran.status == 0, ran.stderr
         ran = parley("envelope", "send", address, *query, "--signing-key", "unknown-key.json")
@@ -196,8 +196,8 @@ def test_a_sender_that_is_another_is_told_what_its_id_needs(parley: Parley) -> N
 
 
 def test_what_comes_by_itself_is_printed(parley: Parley) -> None:
-    options = EnvelopeOptions(heartbeats=HeartbeatSettings(interval=0.05))
-    with served(envelope_options=options) as address:
+    options = EnvelopeBinding(heartbeats=HeartbeatSettings(interval=0.05))
+    with served(bindings=[options]) as address:
         ran = parley("envelope", "listen", address, "--count", "2", "-o", "json")
     assert ran.status == 0
     assert [line["message"]["type"] for line in ran.lines] == ["HEARTBEAT", "HEARTBEAT"]

@@ -8,9 +8,9 @@ import secrets
 import urllib.error
 import urllib.request
 
+from parley.envelope.codec import write_message
+from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.security.signing.keys import encode
-from parley.wire.envelope.codec import write_message
-from parley.wire.envelope.signatures import EnvelopeKey, sign_message
 from tests.cli.processes import Running
 from tests.server.envelope.guarded import message
 

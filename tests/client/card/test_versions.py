@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn, connect
-from parley.client.bindings.binding import BINDINGS, ENVELOPE, is_supported
+from parley.client.bindings.binding import BINDINGS, is_supported
 from parley.model.errors import (
     A2AError,
     PushNotificationNotSupportedError,
@@ -65,9 +65,7 @@ async def forever(turn: Turn) -> str:
     return ""
 
 
-WAYS = [
-    (binding, version) for version in ("1.0", "0.3") for binding in BINDINGS if binding != ENVELOPE
-]
+WAYS = [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS]
 
 
 @pytest.fixture(scope="module")

@@ -362,8 +362,8 @@ async def test_only_answers_signed_by_the_agents_key_count() -> None:
     )
 
     async def signed(peer: Peer, request: Sent) -> None:
-        from parley.wire.envelope.codec import members_of, read_message
-        from parley.wire.envelope.signatures import sign_message
+        from parley.envelope.codec import members_of, read_message
+        from parley.envelope.signatures import sign_message
 
         answer = answer_to(request, "RESPONSE", "success", results=[1])
         if request["payload"]["action"] == "signed":

@@ -10,8 +10,8 @@ import pytest
 import parley
 from parley import Agent, Caller, Turn
 from parley.envelope import (
+    EnvelopeBinding,
     EnvelopeFailed,
-    EnvelopeOptions,
     IncomingRequest,
     LinkSettings,
     RegistrationSettings,
@@ -43,8 +43,8 @@ def who(headers: Any) -> Caller:
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    options = EnvelopeOptions(registration=RegistrationSettings(anonymous=True))
-    async with serving(parley.asgi(gateway, drain=0.0, envelope_options=options)) as address:
+    options = EnvelopeBinding(registration=RegistrationSettings(anonymous=True))
+    async with serving(parley.asgi(gateway, drain=0.0, bindings=[options])) as address:
         yield address
 
 

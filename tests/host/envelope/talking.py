@@ -13,7 +13,7 @@ import aiohttp
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley import Agent, Turn
-from parley.model.envelope.declared import EnvelopeSettings
+from parley.envelope.declared import EnvelopeSettings
 
 SUBPROTOCOL = "parley.envelope.v1"
 CALLER = "tester"

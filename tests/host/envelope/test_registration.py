@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import parley
-from parley.host.envelope.assembly import EnvelopeOptions
-from parley.host.envelope.connected import SHARING_SCOPE
-from parley.host.envelope.registrar import RestRegistrar
-from parley.host.envelope.registration import RegistrationSettings
+from parley.envelope.binding import EnvelopeBinding
+from parley.envelope.routing.connected import SHARING_SCOPE
+from parley.envelope.routing.registrar import RestRegistrar
+from parley.envelope.routing.registration import RegistrationSettings
+from parley.envelope.server.heartbeats import HeartbeatSettings
 from parley.model.service import Caller
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.api_keys import digest_of
-from parley.server.envelope.heartbeats import HeartbeatSettings
 from tests.examples.serving import listening
 from tests.host.envelope.talking import Socket, answer, post, posted, request, searching, socket
 from tests.polling import until
@@ -62,7 +62,7 @@ def code(found: dict[str, Any]) -> str:
 async def server(**options: Any) -> AsyncIterator[str]:
     front = searching("front")
     front.security = SCHEME | anonymous
-    app = parley.asgi({"/front": front}, envelope_options=EnvelopeOptions(**options))
+    app = parley.asgi({"/front": front}, bindings=[EnvelopeBinding(**options)])
     async with listening(app) as url:
         yield f"{url}/front"
 
@@ -147,8 +147,8 @@ async def test_whoever_proves_an_id_takes_it_from_those_who_only_say_it() -> Non
 
     front = searching("front")
     front.security = Bearer(judge) | anonymous
-    options = EnvelopeOptions(registration=RegistrationSettings(anonymous=True))
-    app = parley.asgi({"/front": front}, envelope_options=options)
+    options = EnvelopeBinding(registration=RegistrationSettings(anonymous=True))
+    app = parley.asgi({"/front": front}, bindings=[options])
     target = {"agentId": "depot"}
     async with listening(app) as base, socket(f"{base}/front") as squatter:
         url = f"{base}/front"

@@ -12,20 +12,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import parley
 from parley import Agent, Turn
-from parley.host.envelope.assembly import EnvelopeOptions
-from parley.host.envelope.candidates import NotSent
-from parley.host.envelope.directory import RoutingLimits
-from parley.host.envelope.strategies import Turns, ask_one
-from parley.model.envelope.declared import EnvelopeSettings
-from parley.model.envelope.messages import BINDING, Envelope, ResponsePayload, Source
+from parley.envelope.answers import response
+from parley.envelope.binding import EnvelopeBinding
+from parley.envelope.codec import read_message, write_message
+from parley.envelope.declared import EnvelopeSettings
+from parley.envelope.errors import AgentUnavailable
+from parley.envelope.messages import BINDING, Envelope, ResponsePayload, Source
+from parley.envelope.routing.candidates import NotSent
+from parley.envelope.routing.directory import RoutingLimits
+from parley.envelope.routing.strategies import Turns, ask_one
+from parley.envelope.server.directory import ROUTED, MessageContext
+from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller
 from parley.security import ApiKey
 from parley.security.api_keys import digest_of
-from parley.server.envelope.directory import ROUTED, MessageContext
-from parley.wire.envelope.answers import response
-from parley.wire.envelope.codec import read_message, write_message
-from parley.wire.envelope.errors import AgentUnavailable
-from parley.wire.envelope.signatures import EnvelopeKey, sign_message
 from tests.examples.serving import listening
 from tests.host.envelope.talking import post, posted, request, searching, socket
 from tests.polling import until
@@ -247,12 +247,12 @@ async def test_one_message_spreads_to_a_bounded_number_of_agents() -> None:
         await gate.wait()
 
     agents = {f"/{name}": acting(name, wait) for name in ("one", "two", "three")}
-    limits = EnvelopeOptions(routing=RoutingLimits(agents=2))
-    async with listening(parley.asgi(agents, envelope_options=limits)) as url:
+    limits = EnvelopeBinding(routing=RoutingLimits(agents=2))
+    async with listening(parley.asgi(agents, bindings=[limits])) as url:
         assert code(await post(f"{url}/one", request(target=LIBRARIES))) == "INVALID_PARAMS"
         assert asked == 0
-    limits = EnvelopeOptions(routing=RoutingLimits(broadcasts_per_caller=1))
-    app = parley.asgi(agents, envelope_options=limits)
+    limits = EnvelopeBinding(routing=RoutingLimits(broadcasts_per_caller=1))
+    app = parley.asgi(agents, bindings=[limits])
     async with listening(app) as url, socket(f"{url}/one") as caller:
         await caller.send(request(target=LIBRARIES))
         await until(lambda: asked == 3)
@@ -287,7 +287,7 @@ async def test_a_signed_message_is_passed_on_with_its_signature_and_counts_once(
     key = EnvelopeKey(id="k1", owner="ada", algorithm="HMAC-SHA256", material=b"x" * 32)
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
     agents["/two"].envelope = EnvelopeSettings(agent_type="library", signed=True)
-    app = parley.asgi(agents, envelope_keys=[key])
+    app = parley.asgi(agents, bindings=[EnvelopeBinding(keys=[key])])
     async with listening(app) as url:
         unsigned = read_message(json.dumps(request(target=LIBRARIES, source="ada")))
         signed = json.loads(write_message(sign_message(unsigned, key)))
@@ -316,7 +316,9 @@ async def test_an_agent_that_a_caller_may_not_ask_is_not_shown_by_routing(
         return "secret"
 
     keys = [{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}]
-    app = parley.asgi({"/closed": closed, "/front": searching("front")}, envelope_keys=keys)
+    app = parley.asgi(
+        {"/closed": closed, "/front": searching("front")}, bindings=[EnvelopeBinding(keys=keys)]
+    )
     async with listening(app) as url:
         for strategy in ("load-balance", "broadcast"):
             target = {"agentType": "agent", "routingStrategy": strategy}

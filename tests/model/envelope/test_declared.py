@@ -6,7 +6,7 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.model.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
+from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
 
 WRONG = {
     "time_zone is a name": {
@@ -67,8 +67,8 @@ def test_settings_are_true_false_or_settings():
         Agent("Clock", envelope={"vendor": "Acme"})
     with pytest.raises(TypeError, match="write tags="):
         EnvelopeSettings(tags="time")
-    assert Agent("Clock").envelope == EnvelopeSettings()
-    assert Agent("Clock", envelope=False).envelope is None
+    assert Agent("Clock").envelope is True
+    assert Agent("Clock", envelope=False).envelope is False
 
 
 def clock(**settings):

@@ -8,20 +8,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parley.model.envelope.declared import EnvelopeSettings
-from parley.model.envelope.messages import Envelope, MessageSecurity, MessageType, Source, Target
-from parley.model.envelope.messages import RequestPayload as Payload
+from parley.envelope import answers
+from parley.envelope.codec import read_message, write_message
+from parley.envelope.declared import EnvelopeSettings
+from parley.envelope.messages import Envelope, MessageSecurity, MessageType, Source, Target
+from parley.envelope.messages import RequestPayload as Payload
+from parley.envelope.server.guard import EnvelopeGuard
+from parley.envelope.server.identity import KnownCallers
+from parley.envelope.server.keys import EnvelopeKeys
+from parley.envelope.server.nonces import Nonces
+from parley.envelope.server.signed_messages import SignedMessages
+from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization
-from parley.server.envelope.guard import EnvelopeGuard
-from parley.server.envelope.identity import KnownCallers
-from parley.server.envelope.keys import EnvelopeKeys
-from parley.server.envelope.nonces import Nonces
-from parley.server.envelope.signed_messages import SignedMessages
-from parley.wire.envelope import answers
-from parley.wire.envelope.codec import read_message, write_message
-from parley.wire.envelope.signatures import EnvelopeKey, sign_message
 
 ADA = Caller(id="ada", authenticated=True, issuer="apiKey", client="ada-app")
 SHARED = EnvelopeKey(id="k1", owner="shop", algorithm="HMAC-SHA256", material=b"s" * 32)

@@ -9,9 +9,10 @@ import pytest
 
 import parley
 from parley import Agent, Caller, DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
+from parley.envelope.binding import EnvelopeBinding
+from parley.envelope.cards import read_card
 from parley.security import ApiKey, Bearer, MutualTls, anonymous
 from parley.server.run import serving
-from parley.wire.envelope.cards import read_card
 from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio
@@ -183,7 +184,7 @@ async def test_the_classification_decides_who_sees_the_card(kind, permissions, s
         security=keys(ada=("read",), eve=()) | anonymous,
     )
     shared = [{"kty": "oct", "kid": "k", "owner": "ada", "k": "A" * 43}]
-    async with serving(parley.asgi(agent, envelope_keys=shared)) as url:
+    async with serving(parley.asgi(agent, bindings=[EnvelopeBinding(keys=shared)])) as url:
         for name, status in seen.items():
             response = await ask(url, "GET", CARD, headers={"X-API-Key": name} if name else {})
             assert response.status == status, name

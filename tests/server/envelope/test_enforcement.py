@@ -11,15 +11,16 @@ from websockets.exceptions import InvalidStatus
 
 import parley
 from parley import Agent, DeclaredPerformance, EnvelopeSettings, MaintenanceWindow, Turn
+from parley.envelope.binding import EnvelopeBinding
+from parley.envelope.codec import members_of, read_message
+from parley.envelope.jwks import jwk_of, read_key
+from parley.envelope.signatures import sign_message, verify_signature
 from parley.model.struct import Timestamp
 from parley.security import anonymous
 from parley.security.signing.keys import SigningKeys
 from parley.security.signing.rotation import new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
-from parley.wire.envelope.codec import members_of, read_message
-from parley.wire.envelope.jwks import jwk_of, read_key
-from parley.wire.envelope.signatures import sign_message, verify_signature
 from tests.server.envelope.guarded import SHARED, Clock, message
 from tests.server.envelope.test_card import keys
 from tests.server.raw_http import JSON, ask, post
@@ -200,7 +201,9 @@ async def test_restricted_data_is_for_signed_messages_alone_and_answers_are_sign
     server_keys = SigningKeys.parse(write_key_set(new_key_set(["EdDSA"], 0)))
     settings = EnvelopeSettings(data_classification="restricted", required_permissions=["say"])
     agent = echo(settings, security=keys(shop=("say",)))
-    app = parley.asgi(agent, envelope_keys=[jwk_of(SHARED)], signing_keys=server_keys)
+    app = parley.asgi(
+        agent, bindings=[EnvelopeBinding(keys=[jwk_of(SHARED)])], signing_keys=server_keys
+    )
     proof = {"X-API-Key": "shop"}
     async with serving(app) as url:
         assert (await rpc(url, **proof)).error["data"][0]["reason"] == "SIGNATURE_REQUIRED"

@@ -9,8 +9,23 @@ from msgspec.structs import replace
 
 import parley
 from parley import Agent
-from parley.model.envelope.declared import EnvelopeSettings
-from parley.model.envelope.messages import ResponsePayload
+from parley.envelope.answers import response
+from parley.envelope.codec import write_message
+from parley.envelope.declared import EnvelopeSettings
+from parley.envelope.errors import (
+    MessageOutdated,
+    MessageReplayed,
+    SignatureInvalid,
+    SignatureRequired,
+    SourceMismatch,
+    TargetNotFound,
+)
+from parley.envelope.jwks import read_key
+from parley.envelope.messages import ResponsePayload
+from parley.envelope.server.identity import KnownCallers
+from parley.envelope.server.keys import EnvelopeKeys
+from parley.envelope.server.signed_messages import sign_answer
+from parley.envelope.signatures import EnvelopeKey, verify_signature
 from parley.model.errors import (
     OverloadedError,
     PermissionDeniedError,
@@ -22,24 +37,9 @@ from parley.security.authorization import Authorization
 from parley.security.failures import Failures
 from parley.security.signing.keys import SigningKeys
 from parley.security.signing.rotation import new_key_set, write_key_set
-from parley.server.envelope.identity import KnownCallers
-from parley.server.envelope.keys import EnvelopeKeys
-from parley.server.envelope.signed_messages import sign_answer
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from parley.wire.envelope.answers import response
-from parley.wire.envelope.codec import write_message
-from parley.wire.envelope.errors import (
-    MessageOutdated,
-    MessageReplayed,
-    SignatureInvalid,
-    SignatureRequired,
-    SourceMismatch,
-    TargetNotFound,
-)
-from parley.wire.envelope.jwks import read_key
-from parley.wire.envelope.signatures import EnvelopeKey, verify_signature
 from tests.server.envelope.guarded import (
     ADA,
     OTHERS,

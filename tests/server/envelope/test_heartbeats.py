@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.model.envelope.messages import Envelope, MessageType, Source
-from parley.model.errors import TooManyRequestsError
-from parley.server.envelope.heartbeats import (
+from parley.envelope.answers import message
+from parley.envelope.messages import Envelope, MessageType, Source
+from parley.envelope.server.heartbeats import (
     MISSED,
     HeartbeatSettings,
     ServerLoad,
     SocketHeartbeats,
 )
-from parley.server.envelope.peers import SocketPeer
-from parley.wire.envelope.answers import message
+from parley.envelope.server.peers import SocketPeer
+from parley.model.errors import TooManyRequestsError
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 
 import parley
-from parley.model.envelope.messages import (
+from parley.envelope.answers import message
+from parley.envelope.messages import (
     Envelope,
     MessageType,
     RequestMetadata,
@@ -16,9 +17,8 @@ from parley.model.envelope.messages import (
     Source,
     Status,
 )
-from parley.server.envelope import measured
-from parley.server.envelope.measured import EnvelopeStatistics
-from parley.wire.envelope.answers import message
+from parley.envelope.server import measured
+from parley.envelope.server.measured import EnvelopeStatistics
 from tests.examples.serving import listening
 from tests.host.envelope.talking import post, request, searching
 
@@ -124,7 +124,7 @@ async def test_a_server_counts_and_shows_what_it_measured() -> None:
             session.get(f"{url}/envelope/card") as answer,
         ):
             card = await answer.json()
-        counts = app.envelope.services.statistics.counts()
+        counts = app.bindings["envelope"].services.statistics.counts()
     [capability] = card["capabilities"]
     assert capability["measured"]["requests"] == 3
     assert capability["measured"]["reliability"] == 1.0

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
+from parley.envelope.errors import MessageReplayed
+from parley.envelope.server.nonces import Nonces
 from parley.model.service import ANONYMOUS
-from parley.server.envelope.nonces import Nonces
 from parley.server.limits.counters import PRUNE_MS
 from parley.server.limits.once import SLACK_MS
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreError
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.wire.envelope.errors import MessageReplayed
 from tests.server.envelope.guarded import SHARED, Clock, guard_of, signed
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from parley.model.envelope.messages import (
+from parley.envelope.answers import message
+from parley.envelope.errors import AgentUnavailable
+from parley.envelope.messages import (
     Envelope,
     MessageType,
     RequestPayload,
@@ -15,10 +17,8 @@ from parley.model.envelope.messages import (
     Source,
     Status,
 )
-from parley.server.envelope import peers
-from parley.server.envelope.peers import SocketPeer
-from parley.wire.envelope.answers import message
-from parley.wire.envelope.errors import AgentUnavailable
+from parley.envelope.server import peers
+from parley.envelope.server.peers import SocketPeer
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import parley
-from parley.host.envelope.assembly import EnvelopeOptions
-from parley.host.envelope.directory import RoutingLimits
-from parley.host.envelope.registration import RegistrationSettings
-from parley.model.envelope.messages import Envelope, RequestPayload
+from parley.envelope.binding import EnvelopeBinding
+from parley.envelope.messages import Envelope, RequestPayload
+from parley.envelope.routing.directory import RoutingLimits
+from parley.envelope.routing.registration import RegistrationSettings
+from parley.envelope.server.directory import MessageContext
+from parley.envelope.server.plugins import EnvelopeHandlers
 from parley.model.errors import PermissionDeniedError
 from parley.model.service import Caller
 from parley.security import ApiKey, anonymous
 from parley.security.api_keys import digest_of
-from parley.server.envelope.directory import MessageContext
-from parley.server.envelope.plugins import EnvelopeHandlers
 from tests.examples.serving import listening
 from tests.host.envelope.talking import post, request, searching, socket
 from tests.polling import until
@@ -53,7 +53,9 @@ def code(found: dict[str, Any]) -> str:
 async def test_a_handler_answers_an_action_that_no_agent_has(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app = parley.asgi(searching("shop"), envelope_handlers={"stock.count": count})
+    app = parley.asgi(
+        searching("shop"), bindings=[EnvelopeBinding(handlers={"stock.count": count})]
+    )
     async with listening(app) as url, socket(url) as caller:
         for ask in (caller.ask, lambda message: post(url, message)):
             found = await ask(request("stock.count", {"item": "bolt"}))
@@ -77,25 +79,31 @@ async def test_a_handler_answers_an_action_that_no_agent_has(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: RoutingLimits(agents=0),
-        lambda: RoutingLimits(broadcasts="many"),  # type: ignore[arg-type]
-        lambda: RegistrationSettings(enabled="no"),  # type: ignore[arg-type]
-        lambda: RegistrationSettings(anonymous="false"),  # type: ignore[arg-type]
-        lambda: EnvelopeOptions(handler_timeout=0),
-        lambda: EnvelopeOptions(handler_timeout=float("nan")),
-        lambda: EnvelopeOptions(registrar="https://registry.example.com"),  # type: ignore[arg-type]
+        lambda: {"routing": RoutingLimits(agents=0)},
+        lambda: {"routing": RoutingLimits(broadcasts="many")},  # type: ignore[arg-type]
+        lambda: {"registration": RegistrationSettings(enabled="no")},  # type: ignore[arg-type]
+        lambda: {"registration": RegistrationSettings(anonymous="false")},  # type: ignore[arg-type]
+        lambda: {"handler_timeout": 0},
+        lambda: {"handler_timeout": float("nan")},
+        lambda: {"registrar": "https://registry.example.com"},
+        lambda: {"max_requests": 0},
+        lambda: {"max_requests_per_socket": 0},
+        lambda: {"max_requests_waiting": -1},
+        lambda: {"heartbeats": RoutingLimits()},
     ],
 )
-async def test_an_option_that_means_nothing_is_refused(make: Callable[[], object]) -> None:
+async def test_an_option_that_means_nothing_is_refused(make: Callable[[], dict[str, Any]]) -> None:
     with pytest.raises((TypeError, ValueError), match=r", not |does not"):
-        parley.asgi(searching("shop"), envelope_options=make())  # type: ignore[arg-type]
+        parley.asgi(searching("shop"), bindings=[EnvelopeBinding(**make())])  # type: ignore[arg-type]
 
 
 async def test_a_handler_needs_the_credentials_that_its_agent_needs() -> None:
     """An operation that is open to all lets everybody connect, and no more."""
     scheme = ApiKey(keys={digest_of(KEY): Caller(id="ada", authenticated=True)})
     shop = searching("shop", security=scheme, operation_security={"GetTask": anonymous})
-    app = parley.asgi(shop, envelope_handlers={"stock.count": count, "INVENTORY": count})
+    app = parley.asgi(
+        shop, bindings=[EnvelopeBinding(handlers={"stock.count": count, "INVENTORY": count})]
+    )
     ask = request("stock.count", {"item": "bolt"})
     other = {**ask, "message": {"type": "INVENTORY"}, "target": {}}
     async with listening(app) as url:
@@ -109,7 +117,9 @@ async def test_a_handler_takes_messages_of_another_type() -> None:
     async def inventory(message: Envelope, context: MessageContext) -> Any:
         return {"from": message.source.agent_id}
 
-    app = parley.asgi(searching("shop"), envelope_handlers={"INVENTORY": inventory})
+    app = parley.asgi(
+        searching("shop"), bindings=[EnvelopeBinding(handlers={"INVENTORY": inventory})]
+    )
     async with listening(app) as url, socket(url) as caller:
         message = {**request(), "message": {"type": "INVENTORY"}, "payload": {"any": "thing"}}
         assert (await caller.ask(message))["payload"]["results"] == [{"from": "tester"}]
@@ -125,7 +135,9 @@ async def test_one_handler_takes_whatever_nobody_knows() -> None:
         return "taken"
 
     async with (
-        listening(parley.asgi(searching("shop"), envelope_fallback=anything)) as url,
+        listening(
+            parley.asgi(searching("shop"), bindings=[EnvelopeBinding(fallback=anything)])
+        ) as url,
         socket(url) as caller,
     ):
         assert (await caller.ask(request("stock.move", {})))["payload"]["results"] == ["taken"]
@@ -148,9 +160,9 @@ async def test_a_handler_has_a_time_and_few_run_at_once() -> None:
         await gate.wait()
         return "done"
 
-    options = EnvelopeOptions(handler_timeout=0.05)
     app = parley.asgi(
-        searching("shop"), envelope_handlers={"stock.wait": wait}, envelope_options=options
+        searching("shop"),
+        bindings=[EnvelopeBinding(handlers={"stock.wait": wait}, handler_timeout=0.05)],
     )
     async with listening(app) as url:
         slow = await post(url, request("stock.wait", {}))
@@ -185,21 +197,21 @@ def test_handlers_that_make_no_sense_are_refused(
     handlers: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        parley.asgi(searching("shop"), envelope_handlers=handlers)
+        parley.asgi(searching("shop"), bindings=[EnvelopeBinding(handlers=handlers)])
 
 
 async def test_a_handler_in_the_place_of_a_skill_is_refused_at_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app = parley.asgi(searching("shop"), envelope_handlers={"search": count})
+    app = parley.asgi(searching("shop"), bindings=[EnvelopeBinding(handlers={"search": count})])
     with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="never be called"):
         async with app.lifespan():
             pass
 
 
 def _message(action: str) -> Envelope:
-    from parley.model.envelope.messages import MessageType, Source
-    from parley.wire.envelope.answers import message
+    from parley.envelope.answers import message
+    from parley.envelope.messages import MessageType, Source
 
     payload = RequestPayload(action=action)
     return message(MessageType.REQUEST, payload, source=Source(agent_id="tester"))
@@ -207,7 +219,9 @@ def _message(action: str) -> Envelope:
 
 async def test_what_a_handler_answers_counts_against_the_rates_of_its_caller() -> None:
     app = parley.asgi(
-        searching("shop"), envelope_handlers={"stock.count": count}, limits=["2/minute per caller"]
+        searching("shop"),
+        bindings=[EnvelopeBinding(handlers={"stock.count": count})],
+        limits=["2/minute per caller"],
     )
     async with listening(app) as url, socket(url) as caller:
         for ask in (caller.ask, lambda message: post(url, message)):

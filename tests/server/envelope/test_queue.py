@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from parley.envelope.server.outbox import Outbox, OutboxClosed
+from parley.envelope.server.queue import QueueLimits, RequestLane, RequestQueue, Slot
 from parley.model.errors import OverloadedError
-from parley.server.envelope.outbox import Outbox, OutboxClosed
-from parley.server.envelope.queue import QueueLimits, RequestLane, RequestQueue, Slot
 from tests.polling import let_time_pass
 
 pytestmark = pytest.mark.anyio

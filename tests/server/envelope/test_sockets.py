@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import parley
 from parley import Settings
+from parley.envelope.binding import EnvelopeBinding
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.server.run import serving
@@ -94,8 +95,7 @@ async def test_a_stream_that_is_cut_goes_on_without_loss_or_doubles(
 
 async def test_a_closed_socket_leaves_nothing_behind(id: str) -> None:
     gates = Gates()
-    settings = Settings(max_envelope_requests_per_socket=4)
-    app = parley.asgi(knowledge_base(gates), settings=settings)
+    app = parley.asgi(knowledge_base(gates), bindings=[EnvelopeBinding(max_requests_per_socket=4)])
     async with serving(app) as url:
         for n in range(3):
             async with by_socket(url) as socket:
@@ -104,7 +104,7 @@ async def test_a_closed_socket_leaves_nothing_behind(id: str) -> None:
                     await socket.send(request("gated", {"name": name}, id=name))
                 if n:
                     await until(lambda n=n: f"{id} {n} 3" in gates.began, 5)
-        await until(lambda: app.envelope.requests.load == 0, 5)
+        await until(lambda: app.bindings["envelope"].requests.load == 0, 5)
         assert app.request_bytes.total == 0
         async with by_socket(url) as socket:
             (answer,) = await socket.ask(request("search", {"query": "q"}, id=id))
@@ -173,7 +173,9 @@ async def test_an_event_of_a_client_is_for_the_handler_of_its_action(id: str) ->
         heard.append(message.payload.parameters)
         return {"nobody": "reads this"}
 
-    app = parley.asgi(knowledge_base(Gates()), envelope_handlers={"stock.changed": note})
+    app = parley.asgi(
+        knowledge_base(Gates()), bindings=[EnvelopeBinding(handlers={"stock.changed": note})]
+    )
     async with serving(app) as url:
         async with by_socket(url) as socket:
             for action in ("stock.changed", "unknown"):
@@ -300,9 +302,9 @@ async def test_tenants_and_assistants_have_the_binding_too() -> None:
 
 async def test_waiting_requests_run_by_priority_and_a_full_queue_says_when(id: str) -> None:
     gates = Gates()
-    settings = Settings(max_envelope_requests_per_socket=8, max_envelope_requests_waiting=3)
+    binding = EnvelopeBinding(max_requests_per_socket=8, max_requests_waiting=3)
     async with (
-        serving(parley.asgi(knowledge_base(gates), settings=settings)) as url,
+        serving(parley.asgi(knowledge_base(gates), bindings=[binding])) as url,
         by_socket(url) as socket,
     ):
         held = [f"held {n}" for n in range(7)]
@@ -420,7 +422,7 @@ async def test_a_reader_that_does_not_read_holds_up_its_own_events_alone(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_the_timeout_of_a_request_runs_while_it_waits_for_room(transport: str) -> None:
     gates = Gates()
-    app = parley.asgi(knowledge_base(gates), settings=Settings(max_envelope_requests=1))
+    app = parley.asgi(knowledge_base(gates), bindings=[EnvelopeBinding(max_requests=1)])
     async with serving(app) as url, by_socket(url) as busy, TRANSPORTS[transport](url) as speaker:
         await busy.send(request("gated", {"name": "a"}, id="a"))
         await until(lambda: gates.began)

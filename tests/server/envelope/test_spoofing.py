@@ -6,9 +6,9 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from parley.envelope.errors import MessageReplayed, SignatureRequired, TargetNotFound
 from parley.model.service import ANONYMOUS
 from parley.store.memory import MemoryTaskStore
-from parley.wire.envelope.errors import MessageReplayed, SignatureRequired, TargetNotFound
 from tests.server.envelope.guarded import SHARED, Clock, guard_of, message, signed
 
 pytestmark = pytest.mark.anyio

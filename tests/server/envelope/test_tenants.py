@@ -8,6 +8,7 @@ import pytest
 
 import parley
 from parley import Agent, EnvelopeSettings
+from parley.envelope.binding import EnvelopeBinding
 from tests.examples.serving import listening
 from tests.host.envelope.talking import posted, request, searching
 
@@ -34,7 +35,9 @@ def test_an_agent_that_takes_signed_messages_only_needs_keys_to_verify_them(decl
         settings = EnvelopeSettings(data_classification="restricted")
     for keys in (None, []):
         with pytest.raises(ValueError, match="has no key to verify them"):
-            parley.asgi(greeting("strict", envelope=settings), envelope_keys=keys)
+            parley.asgi(
+                greeting("strict", envelope=settings), bindings=[EnvelopeBinding(keys=keys)]
+            )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ async def test_the_agent_at_the_root_speaks_for_no_tenant(name: str, code: str) 
         "quiet": greeting("quiet", envelope=False),
         "strict": greeting("strict", envelope=EnvelopeSettings(signed=True)),
     }
-    app = parley.asgi(searching("root"), tenants=tenants, envelope_keys=KEYS)
+    app = parley.asgi(searching("root"), tenants=tenants, bindings=[EnvelopeBinding(keys=KEYS)])
     async with listening(app) as url:
         [found] = await posted(f"{url}/{name}", request("hello", {}))
         assert code in str(found)

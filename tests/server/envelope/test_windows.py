@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parley.model.envelope.declared import EnvelopeSettings, MaintenanceWindow
+from parley.envelope.declared import EnvelopeSettings, MaintenanceGate, MaintenanceWindow
+from parley.envelope.errors import UnderMaintenance
 from parley.model.struct import Timestamp
-from parley.server.envelope.windows import Windows
-from parley.wire.envelope.errors import UnderMaintenance
 
 
 def at(text: str) -> int:
@@ -15,7 +14,7 @@ def at(text: str) -> int:
 
 
 def end_of(text: str, *windows: MaintenanceWindow) -> str | None:
-    end = Windows(windows, lambda: 0).end_at(at(text))
+    end = MaintenanceGate(windows, lambda: 0).end_at(at(text))
     return None if end is None else str(Timestamp.from_milliseconds(end))[:19] + "Z"
 
 
@@ -73,8 +72,8 @@ def test_windows_that_meet_end_together():
 
 def test_the_refusal_says_when_to_come_again():
     settings = EnvelopeSettings(maintenance_windows=[ONCE])
-    windows = Windows.of(settings, lambda: at("2026-12-24T22:59:58.500Z"))
+    windows = MaintenanceGate.of(settings, lambda: at("2026-12-24T22:59:58.500Z"))
     with pytest.raises(UnderMaintenance, match="2026-12-24T23:00:00Z") as caught:
         windows.check()
     assert caught.value.retry_after == 1.5
-    assert Windows.of(EnvelopeSettings(), lambda: 0) is None
+    assert MaintenanceGate.of(EnvelopeSettings(), lambda: 0) is None

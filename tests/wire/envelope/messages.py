@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from parley.model.encoding import encode
-from parley.model.envelope.messages import (
+from parley.envelope.messages import (
     Envelope,
     MessageInfo,
     MessageSecurity,
@@ -19,6 +18,7 @@ from parley.model.envelope.messages import (
     ResponsePayload,
     Target,
 )
+from parley.model.encoding import encode
 from tests.strategies import json_objects, json_values, timestamps, value_of
 
 REQUEST: dict[str, Any] = {

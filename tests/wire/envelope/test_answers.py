@@ -6,13 +6,10 @@ import json
 
 import pytest
 
-from parley.model.envelope.messages import (
-    Envelope,
-    EnvelopeError,
-    MessageSource,
-    ResponsePayload,
-    Status,
-)
+from parley.envelope import answers
+from parley.envelope.codec import read_message, write_message
+from parley.envelope.errors import ENVELOPE_ERRORS, a2a_error, envelope_error
+from parley.envelope.messages import Envelope, EnvelopeError, MessageSource, ResponsePayload, Status
 from parley.model.errors import (
     ERRORS,
     A2AError,
@@ -22,9 +19,6 @@ from parley.model.errors import (
     PeerError,
     TaskNotFoundError,
 )
-from parley.wire.envelope import answers
-from parley.wire.envelope.codec import read_message, write_message
-from parley.wire.envelope.errors import ENVELOPE_ERRORS, a2a_error, envelope_error
 from tests.wire.envelope.messages import request
 
 AGENT = MessageSource(agent_id="knowledge-base-001")

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from parley.envelope.agent_cards import agent_card_of, envelope_card_of
+from parley.envelope.cards import EnvelopeCard, read_card, windows_of, write_card
+from parley.envelope.declared import MaintenanceWindow
+from parley.envelope.messages import BINDING
+from parley.envelope.resources import schema
 from parley.extensions.skill_schemas import schemas_on
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
-from parley.model.envelope.declared import MaintenanceWindow
-from parley.model.envelope.messages import BINDING
 from parley.model.errors import A2AError
 from parley.model.schemes import (
     HTTPAuthSecurityScheme,
@@ -26,9 +29,6 @@ from parley.model.schemes import (
     StringList,
 )
 from parley.wire import versions
-from parley.wire.envelope.agent_cards import agent_card_of, envelope_card_of
-from parley.wire.envelope.cards import EnvelopeCard, read_card, windows_of, write_card
-from parley.wire.envelope.resources import schema
 from tests.strategies import value_of
 
 SCHEMA = jsonschema.Draft202012Validator(

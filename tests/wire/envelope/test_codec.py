@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.model.envelope.messages import Envelope, RequestPayload, ResponsePayload
+from parley.envelope.codec import UnreadableEnvelope, members_of, read_message, write_message
+from parley.envelope.messages import Envelope, RequestPayload, ResponsePayload
+from parley.envelope.resources import schema
 from parley.model.struct import Timestamp
-from parley.wire.envelope.codec import UnreadableEnvelope, members_of, read_message, write_message
-from parley.wire.envelope.resources import schema
 from tests.wire.envelope.messages import REQUEST, envelopes, request
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(schema()))

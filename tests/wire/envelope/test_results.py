@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.model.errors import InvalidAgentResponseError, InvalidParamsError
-from parley.model.operations import OPERATIONS, Operation
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import GetTaskRequest, SendMessageResponse, StreamResponse
-from parley.model.service import StreamItem
-from parley.model.tasks import Task, TaskState, TaskStatus
-from parley.wire.envelope.errors import UnknownAction, task_error
-from parley.wire.envelope.operations import (
+from parley.envelope.errors import UnknownAction, task_error
+from parley.envelope.operations import (
     action_of,
     operation_of,
     read_operation,
@@ -26,7 +20,13 @@ from parley.wire.envelope.operations import (
     write_operation_result,
     write_stream_event,
 )
-from parley.wire.envelope.results import results_of, status_of
+from parley.envelope.results import results_of, status_of
+from parley.model.errors import InvalidAgentResponseError, InvalidParamsError
+from parley.model.operations import OPERATIONS, Operation
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.requests import GetTaskRequest, SendMessageResponse, StreamResponse
+from parley.model.service import StreamItem
+from parley.model.tasks import Task, TaskState, TaskStatus
 from tests.strategies import value_of
 
 

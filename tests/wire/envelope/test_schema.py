@@ -9,10 +9,9 @@ import jsonschema
 import msgspec
 import pytest
 
-from parley.model.envelope import messages
-from parley.model.envelope.declared import MaintenanceWindow
-from parley.wire.envelope import cards
-from parley.wire.envelope.resources import schema
+from parley.envelope import cards, messages
+from parley.envelope.declared import MaintenanceWindow
+from parley.envelope.resources import schema
 
 SCHEMA = json.loads(schema())
 DEFINED: dict[str, type[Any]] = {

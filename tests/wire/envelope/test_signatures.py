@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.model.struct import Timestamp
-from parley.security.signing.canonical import NotCanonical
-from parley.wire.envelope.canonical_form import MOST_VALUES, canonical_form
-from parley.wire.envelope.codec import read_message, write_message
-from parley.wire.envelope.errors import SignatureInvalid
-from parley.wire.envelope.resources import vectors
-from parley.wire.envelope.signatures import (
+from parley.envelope.canonical_form import MOST_VALUES, canonical_form
+from parley.envelope.codec import read_message, write_message
+from parley.envelope.errors import SignatureInvalid
+from parley.envelope.resources import vectors
+from parley.envelope.signatures import (
     ED25519,
     HMAC_SHA256,
     EnvelopeKey,
     sign_message,
     verify_signature,
 )
+from parley.model.struct import Timestamp
+from parley.security.signing.canonical import NotCanonical
 from tests.strategies import json_values
 from tests.wire.envelope.messages import request
 

@@ -10,15 +10,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from parley.model.envelope import messages
+from parley.envelope import cards, messages, syntax
+from parley.envelope.codec import members_of, read_message
+from parley.envelope.encodings import ENCODINGS
+from parley.envelope.errors import ENVELOPE_ERRORS, TASK_ERRORS
+from parley.envelope.resources import schema, vectors
 from parley.model.errors import ERRORS, PeerError
 from parley.model.ids import LONGEST_ID
 from parley.model.operations import OPERATIONS
-from parley.wire.envelope import cards, syntax
-from parley.wire.envelope.codec import members_of, read_message
-from parley.wire.envelope.encodings import ENCODINGS
-from parley.wire.envelope.errors import ENVELOPE_ERRORS, TASK_ERRORS
-from parley.wire.envelope.resources import schema, vectors
 from parley.wire.json.tolerance import collecting_problems
 from tests.house.documents import ROOT, blocks
 

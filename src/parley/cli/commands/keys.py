@@ -32,11 +32,6 @@ Examples:
   parley keys rotate signing-keys.json
   parley serve agent.py --signing-keys signing-keys.json --url https://agents.example.com"""
 
-SHARE_EXAMPLES = """\b
-Examples:
-  parley keys share envelope-keys.json --owner shop --to shop-key.json
-  parley keys share envelope-keys.json --owner press --public press-public.json
-  parley serve agent.py --envelope-keys envelope-keys.json"""
 
 TWO_KINDS = """\b
 Two kinds of keys:
@@ -221,45 +216,6 @@ def register(app: typer.Typer) -> None:
         from parley.cli.trust.signing_keys import show
 
         show(output, file)
-
-    @settings_command(group, "share", "output", "debug", epilog=f"{SHARE_EXAMPLES}\n\n{EXITS}")
-    def share(
-        settings: CommandSettings,
-        output: Output,
-        file: str = typer.Argument(
-            "envelope-keys.json", metavar="FILE", help="The file of the server; it may be new."
-        ),
-        owner: str = typer.Option(
-            ...,
-            "--owner",
-            metavar="ID",
-            help="Who signs with it: the agentId of its messages, and its id as a caller.",
-            show_default=False,
-        ),
-        to: str = typer.Option(
-            "",
-            "--to",
-            metavar="FILE",
-            help="Make a shared secret, for HMAC-SHA256, and this file of it for the sender.",
-            show_default=False,
-        ),
-        public: str = typer.Option(
-            "",
-            "--public",
-            metavar="FILE",
-            help="Take the sender's public keys for Ed25519 from this file (JWK or JWK Set).",
-            show_default=False,
-        ),
-        store: str = audit_option(),
-    ) -> None:
-        """Add a key of somebody who signs messages of the envelope protocol to a file.
-
-        A server with --envelope-keys FILE verifies messages with it, and reads the file again when
-        it changes. Only its owner can read the file; all replicas of a server need the same.
-        """
-        from parley.cli.trust.sender_keys import share
-
-        with_record(store, lambda record: share(output, file, owner, public, to, record))
 
     @settings_command(group, "hash-password", "output", "debug", epilog=EXITS)
     def hash_password(settings: CommandSettings, output: Output) -> None:

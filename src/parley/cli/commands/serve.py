@@ -393,6 +393,8 @@ def _serve(
         raise UsageFailure(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
     if not targets and not tenant_targets:
         raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
+    if envelope_keys:  # the binding reads its settings, which the server does not know
+        os.environ["PARLEY_ENVELOPE_KEYS"] = envelope_keys
     shared = sharing()
     restrictions = read_restrict(restrict)
     webhook_certificate = read_webhook_certificate(webhook_files)
@@ -442,7 +444,6 @@ def _serve(
             egress=read_egress(egress[0], egress[1], only_allowed=egress[2]),
             files=files or None,
             signing_keys=signing_keys or None,
-            envelope_keys=envelope_keys or None,
             webhook_certificate=webhook_certificate,
             webhook_challenge=webhook_challenge,
             limits=limits,

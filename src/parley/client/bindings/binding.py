@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from parley.model.envelope.names import BINDING as ENVELOPE
 from parley.model.operations import Operation
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext, StreamItem
@@ -41,7 +42,6 @@ BINDINGS: dict[str, tuple[str, str]] = {
     "JSONRPC": ("parley.client.bindings.jsonrpc", "JsonRpcClientBinding"),
     "HTTP+JSON": ("parley.client.bindings.http_json", "HttpJsonClientBinding"),
     "GRPC": ("parley.client.bindings.grpc", "GrpcClientBinding"),
-    ENVELOPE: ("parley.client.envelope.binding", "EnvelopeClientBinding"),
 }
 """Module and class of each binding by its name on cards (§4.4.6); imported when used."""
 
@@ -54,41 +54,61 @@ _ALIASES = {
     "HTTP-JSON": "HTTP+JSON",
     "HTTPJSON": "HTTP+JSON",
     "REST": "HTTP+JSON",
-    "ENVELOPE": ENVELOPE,
-    ENVELOPE.upper(): ENVELOPE,
 }
+
+
+ENTRY_POINTS = "parley.client_bindings"
+"""The entry points of packages that add bindings (docs/extend-parley.md).
+
+Each is a class, under the name of the binding on cards, a URI, and under a short name.
+"""
 
 
 def canonical(name: str) -> str:
     """Return a binding's name as cards spell it, from any case and any usual alias."""
-    upper = name.strip().upper()
-    return _ALIASES.get(upper, upper)
+    given = name.strip()
+    if ":" in given:
+        return given
+    upper = given.upper()
+    known = _ALIASES.get(upper, upper)
+    if known not in BINDINGS and (short := _added().get(given.lower())) is not None:
+        return next(name for name, each in _added().items() if each.value == short.value)
+    return known
 
 
 def check_binding(name: str) -> str:
     """Return the name of a binding as cards spell it. Raises ``ValueError`` for an unknown one."""
     known = canonical(name)
-    if known not in BINDINGS:
-        names = ", ".join("envelope" if each == ENVELOPE else each for each in BINDINGS)
+    if known not in BINDINGS and known not in _added():
+        names = ", ".join([*BINDINGS, *(each for each in _added() if ":" not in each)])
         raise ValueError(f"{name!r} is no binding that is known here; there are {names}")
     return known
 
 
-def is_last_choice(name: str) -> bool:
-    """Return whether a binding is used only if it is asked for, or an agent has no other."""
-    return name == ENVELOPE
+def is_added(name: str) -> bool:
+    """Return whether a package adds a binding, given its name on a card."""
+    return ":" in name and name in _added()
 
 
 def is_supported(name: str) -> bool:
-    """Return whether this client can call a binding, given its name on a card."""
+    """Return whether this client can call a binding of its own, given its name on a card."""
     return name in BINDINGS and all(_is_installed(module) for module in _NEEDS.get(name, ()))
 
 
 def binding_class(name: str) -> type[Any]:
-    """Return the class of a supported binding."""
+    """Return the class of a binding that is supported or added."""
+    if name not in BINDINGS:
+        return _added()[name].load()  # type: ignore[no-any-return]
     module, kind = BINDINGS[name]
     found: type[Any] = getattr(import_module(module), kind)
     return found
+
+
+@cache
+def _added() -> dict[str, EntryPoint]:
+    """Return what packages add; the names on cards come first."""
+    found = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
+    return dict(sorted(found.items(), key=lambda item: ":" not in item[0]))
 
 
 def waits_for_task(request: A2AStruct) -> bool:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from parley.client.auth.credentials import Credentials
-from parley.client.bindings.binding import BINDINGS, canonical, is_last_choice, is_supported
+from parley.client.bindings.binding import BINDINGS, canonical, is_added, is_supported
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import CardInvalid, ClientError, NoCommonInterface, NoCommonVersion
 from parley.client.origin import Origin, http_address
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
-from parley.model.envelope.names import BINDING as ENVELOPE
 from parley.security.loopback import is_loopback
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("http", "https", "ws", "wss")
-"""The schemes of addresses of the envelope protocol."""
+ADDED_SCHEMES = ("http", "https", "ws", "wss")
+"""The schemes of addresses of bindings that packages add."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -61,7 +60,8 @@ def choose(
 ) -> Choice:
     """Return the usable interfaces in the order to try them.
 
-    The order is the card's; the envelope protocol is used only if it is asked for, or alone there.
+    The order is the card's; a binding that a package adds is used only if it is asked for, or alone
+    there.
     ``binding`` is the only binding to use, or a list of those to prefer;
     ``version`` is the only version to use. A relative address is resolved against the card's. After
     an encrypted interface no unencrypted one is tried: an attacker who can break a connection must
@@ -74,24 +74,25 @@ def choose(
     """
     only = canonical(binding) if isinstance(binding, str) and binding else ""
     preferred = [] if isinstance(binding, str) else [canonical(name) for name in binding]
-    usable = [
-        Candidate(offered, name, known)
-        for offered in card.supported_interfaces
-        if (name := canonical(offered.protocol_binding)) == (only or name)
-        and is_supported(name)
-        # An interface without a version is of the latest, whose cards have such interfaces.
-        and (known := versions.supported_for(offered.protocol_version or versions.LATEST))
-        is not None
-        and known == (version or known)
-    ]
+    asked = {only, *preferred}
+
+    def usable_with(is_known: Callable[[str], bool]) -> list[Candidate]:
+        return [
+            Candidate(offered, name, known)
+            for offered in card.supported_interfaces
+            if (name := canonical(offered.protocol_binding)) == (only or name)
+            and is_known(name)
+            # An interface without a version is of the latest, whose cards have such interfaces.
+            and (known := versions.supported_for(offered.protocol_version or versions.LATEST))
+            is not None
+            and known == (version or known)
+        ]
+
+    usable = usable_with(
+        lambda name: is_supported(name) or (name in asked and is_added(name))
+    ) or usable_with(is_added)
     if not usable:
         raise _no_common_interface(card, only, version)
-    asked = {only, *preferred}
-    usable = [
-        candidate
-        for candidate in usable
-        if candidate.binding in asked or not is_last_choice(candidate.binding)
-    ] or usable
     rank = {name: index for index, name in reversed(list(enumerate(preferred)))}
     usable.sort(key=lambda candidate: rank.get(candidate.binding, len(rank)))
     found: list[Candidate] = []
@@ -152,7 +153,7 @@ def _address(binding: str, url: str, card_url: str) -> str | None:
         whole = urljoin(card_url, url)
         parts = urlsplit(whole)
         # An invalid port raises here.
-        schemes = SCHEMES if binding == ENVELOPE else ("http", "https")
+        schemes = ("http", "https") if binding in BINDINGS else ADDED_SCHEMES
         is_usable = url and parts.scheme in schemes and parts.hostname
         return http_address(whole) if is_usable and parts.port != 0 else None
     except ValueError:

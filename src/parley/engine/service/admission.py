@@ -26,7 +26,6 @@ from parley.engine.service.checks import (
     read_inputs,
     too_many_pushes,
 )
-from parley.engine.service.skill_slots import SkillSlots
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
@@ -46,7 +45,6 @@ from parley.model.service import ANONYMOUS, CallContext
 from parley.model.uuid7 import new_id
 from parley.push.validation import validated
 from parley.security.authorization import Authorization, access_of
-from parley.server.envelope.windows import Windows
 from parley.server.limits.once import AgentNames, StoredNames
 from parley.server.limits.rates import AgentLimits
 from parley.store.events import MessageReceived, RecordKind
@@ -86,8 +84,7 @@ class Admission:
         self._executor = executor
         self._store = store
         self._once = AgentNames(StoredNames(store), agent.key)
-        self._windows = Windows.of(agent.envelope, store.now)
-        self._slots = SkillSlots.of(agent.envelope)
+        self._gates = () if agent.rules.gates is None else agent.rules.gates(store.now)
         self._keeps_addresses = keeps_addresses
         self._has_logged_unclear = False
         self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
@@ -120,8 +117,6 @@ class Admission:
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
-        if self._windows is not None:
-            self._windows.check()
         skill: Skill | None
         elsewhere = False
         if agent.handoffs is not None and message.context_id:
@@ -136,6 +131,8 @@ class Admission:
             await self._authorize(agent.authorization, skill, request, context)
         if not elsewhere:
             check_modes(request, skill, agent)
+        for gate in self._gates:
+            gate.check(skill.id)
         if self._limits is not None:
             await self._limits.admit(request, context, skill.id, begins=True)
         inputs = None if elsewhere or skill.inputs is None else read_inputs(message, skill)
@@ -143,15 +140,15 @@ class Admission:
         if self._has_files(message):
             task_id = new_id(self._store.now())
             await self._attach(message, scope, task_id)
-        if self._slots is not None:
-            self._slots.check(skill.id)
+        for gate in self._gates:
+            gate.check(skill.id)  # again: others may have come in meanwhile
         handle = self._submit(
             request, context, scope, skill,
             inputs=inputs, chain=chain, receipts=receipts, push=push, logged=logged,
             holds=not with_task, task_id=task_id,
         )  # fmt: skip
-        if self._slots is not None:
-            self._slots.hold(skill.id, handle)
+        for gate in self._gates:
+            gate.hold(skill.id, handle)
         return handle
 
     def begin_at_once(
@@ -170,8 +167,7 @@ class Admission:
             or context.extensions
             or (agent.authorization is not None and agent.authorization.policy is not None)
             or (self._limits is not None and not self._limits.admits_at_once)
-            or self._slots is not None
-            or self._windows is not None
+            or self._gates
             or (agent.handoffs is not None and message.context_id)
             or (
                 configuration is not None

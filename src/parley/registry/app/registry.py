@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.agent.agent import Agent
 from parley.database.errors import StoreUnavailable
+from parley.envelope.binding import EnvelopeBinding
 from parley.host.app import asgi
 from parley.host.egress import is_of_this_machine, read_egress
-from parley.host.envelope.assembly import EnvelopeOptions
 from parley.host.publishing import read_publication
 from parley.host.store_urls import open_store
 from parley.model.catalog.entries import CATALOG_PATH
@@ -218,9 +218,9 @@ class Registry:
             audit=audit,
             limits=[each.text for each in counted if not _is_on(each, rest)],
             publisher="" if publication is None else publication.publisher,
-            envelope_options=EnvelopeOptions(
-                registrar=IndexRegistrar(self.publishing, self.care.heartbeats)
-            ),
+            bindings=[
+                EnvelopeBinding(registrar=IndexRegistrar(self.publishing, self.care.heartbeats))
+            ],
         )
         routes = RestRoutes(
             rest, lambda: self.app, self._rules, limits=self._limits(counted, store)

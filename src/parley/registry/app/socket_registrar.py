@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from parley.host.envelope.registrar import outcome_of
+from parley.envelope.errors import AgentUnavailable
+from parley.envelope.routing.registrar import outcome_of
+from parley.envelope.server.directory import MessageContext
 from parley.model.errors import (
     A2AError,
     InvalidParamsError,
@@ -17,9 +19,7 @@ from parley.model.errors import (
 from parley.registry.health.heartbeats import Heartbeats
 from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
 from parley.registry.publishing.refusals import NotYours, Refused, TooMuch
-from parley.server.envelope.directory import MessageContext
 from parley.store.protocols.errors import StoreUnavailable
-from parley.wire.envelope.errors import AgentUnavailable
 
 
 class IndexRegistrar:

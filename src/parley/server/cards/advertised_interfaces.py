@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
-from parley.model.envelope.messages import BINDING as ENVELOPE
 from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, BadAddress, server_address
 from parley.server.endpoint import Interfaces
 from parley.server.hosts import AllowedHosts
 from parley.wire import versions
 
 GRPC = "GRPC"
-
-ENVELOPE_PATH = "/envelope"
-"""Where an agent speaks the envelope protocol, below its address."""
 
 # The headers that tell the address of a server.
 _TELLING = frozenset(name.lower() for name in (b"Host", *FORWARDED_ADDRESS, *FORWARDED_SCHEME))
@@ -55,7 +51,8 @@ class AdvertisedInterfaces:
     ``url`` is the public address of the app; without it, requests tell the address. ``tenants``
     have paths of their own below the address; the address itself is that of ``tenant``. ``grpc`` is
     the address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the agent.
-    ``envelope`` are the tenants, ``""`` for the agent itself, that speak the envelope protocol.
+    ``added`` are the paths of further bindings, by their names on cards, for each tenant (``""``
+    for the agent itself).
     """
 
     def __init__(
@@ -69,10 +66,10 @@ class AdvertisedInterfaces:
         tenant: str = "",
         grpc: GrpcAddress | None = None,
         over_grpc: str = "",
-        envelope: Collection[str] = (),
+        added: Mapping[str, Mapping[str, str]] = {},
     ) -> None:
         self.url = url
-        self._envelope = frozenset(envelope)
+        self._added = added
         self._grpc = grpc or GrpcAddress()
         self._over_grpc = over_grpc
         self._prefix = prefix
@@ -148,7 +145,7 @@ class AdvertisedInterfaces:
     def interfaces_at(self, address: str, tenant: str = "") -> Interfaces:
         """Return the interfaces of a tenant whose JSON-RPC address is ``address``."""
         grpc_tenant = "/".join(filter(None, (self._over_grpc, tenant)))
-        speaks_envelope = tenant in self._envelope
+        added = self._added.get(tenant, {})
         if tenant == self._tenant:
             tenant = ""
         found = []
@@ -177,17 +174,16 @@ class AdvertisedInterfaces:
                     url=url, protocol_binding=binding, protocol_version=version, tenant=named
                 )
             )
-        if speaks_envelope and (not tenant or tenant in self._tenants):
+        if not tenant or tenant in self._tenants:
             # Last: a client takes the first binding that it knows. With the scheme of HTTP, as some
             # clients refuse a card with an address of another origin than the card's own.
             own = f"{address.rstrip('/')}/{tenant}" if tenant else address.rstrip("/")
-            found.append(
+            found += [
                 AgentInterface(
-                    url=own + ENVELOPE_PATH,
-                    protocol_binding=ENVELOPE,
-                    protocol_version=versions.LATEST,
+                    url=own + path, protocol_binding=protocol, protocol_version=versions.LATEST
                 )
-            )
+                for protocol, path in added.items()
+            ]
         return tuple(found)
 
 

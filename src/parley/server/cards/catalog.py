@@ -34,7 +34,7 @@ class CatalogItem(msgspec.Struct, frozen=True):
     """One entry of a catalog: an agent, or the catalog of a tenant (``is_catalog``).
 
     ``card`` returns the public card of the agent. ``path`` is the path of what the entry is of,
-    below the address of ``advertised``. ``agent_type`` is that of the envelope protocol.
+    below the address of ``advertised``. ``agent_type`` is the type that the agent declares, if any.
     """
 
     identifier: str

@@ -34,7 +34,7 @@ def agent_entry(
 ) -> CatalogEntry:
     """Return the entry of an agent, whose public card is at ``url``. It has no time yet.
 
-    ``agent_type`` is that of the envelope protocol, by which messages are routed.
+    ``agent_type`` is the type that the agent declares, by which messages are routed.
     """
     return CatalogEntry(
         identifier=identifier,

@@ -56,7 +56,7 @@ def catalog_pages(
         if endpoint.service is not None and each.path not in publication.unlisted:
             identifier = publication.agent(each.path, endpoint.key)
             places.append((identifier, f"the agent at {each.place}"))
-            kind = _type_of(endpoint)
+            kind = endpoint.agent_type
             items.append(
                 CatalogItem(identifier, _card_of(endpoint), each.advertised, agent_type=kind)
             )
@@ -70,7 +70,7 @@ def catalog_pages(
                 card,
                 each.advertised,
                 path=path,
-                agent_type=_type_of(tenant),
+                agent_type=tenant.agent_type,
             )
             nested = CatalogItem(
                 publication.catalog(name),
@@ -98,12 +98,6 @@ def catalog_pages(
 def _card_of(endpoint: Endpoint) -> Callable[[], AgentCard]:
     assert endpoint.card is not None
     return partial(endpoint.card, ())
-
-
-def _type_of(endpoint: Endpoint) -> str:
-    """Return the type that an agent declares in the envelope protocol; empty for a plain agent."""
-    declared = endpoint.envelope
-    return "" if declared is None or declared.agent_type == "agent" else declared.agent_type
 
 
 def _check_unlisted(publication: Publication, served: Iterable[PublishedEndpoint]) -> None:

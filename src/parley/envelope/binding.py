@@ -1,0 +1,393 @@
+"""The envelope protocol as a binding of a server: what an operator says, and what is made of it.
+
+The protocol itself is loaded with the first message: a server that nobody speaks it to does
+without.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from parley.engine.description import AgentDescription
+from parley.envelope.card_page import SchemaPage
+from parley.envelope.declared import KEYS_VARIABLE, EnvelopeSettings
+from parley.envelope.endpoint import AgentEnvelope
+from parley.envelope.server.heartbeats import HeartbeatSettings
+from parley.envelope.server.plugins import TIMEOUT, EnvelopeHandler, EnvelopeHandlers
+from parley.envelope.server.queue import QueueLimits, RequestQueue
+from parley.host.bindings import ServerParts
+from parley.model.errors import an
+from parley.server.app import App, Endpoint
+from parley.store.protocols.errors import StoreError
+
+if TYPE_CHECKING:
+    from parley.envelope.routing.directory import RoutingLimits
+    from parley.envelope.routing.registration import (
+        AgentRegistrar,
+        RegistrationSettings,
+        SocketRegistrations,
+    )
+    from parley.envelope.routing.remote import RegistryAgents
+    from parley.envelope.server.card import CardTimes
+    from parley.envelope.server.guard import EnvelopeGuard
+    from parley.envelope.server.identity import KnownCallers
+    from parley.envelope.server.keys import EnvelopeKeys, GivenKeys
+    from parley.envelope.server.measured import EnvelopeStatistics
+    from parley.envelope.server.nonces import Nonces
+    from parley.envelope.server.services import EnvelopeServices
+
+log = logging.getLogger("parley.envelope")
+
+
+class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The envelope protocol of a server: ``parley.asgi(agent, bindings=[EnvelopeBinding(...)])``.
+
+    ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
+    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/security.md``);
+    the same for all replicas. ``handlers`` are async functions of a message and its context, by the
+    message type or the action that they are for, and ``fallback`` is one for messages that nothing
+    else handles (``docs/envelope/plugins.md``); a handler ends after ``handler_timeout`` seconds.
+    ``heartbeats`` says how connections are watched, ``registration`` who may register over a
+    socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``). ``registrar`` is
+    where agents that register are published, in place of the registry.
+
+    ``max_requests`` bounds the requests that are answered at once, ``max_requests_per_socket``
+    those of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
+
+    Raises ``ValueError`` and ``TypeError`` for values that make no sense.
+    """
+
+    keys: GivenKeys | None = None
+    handlers: Mapping[str, EnvelopeHandler] = {}
+    fallback: EnvelopeHandler | None = None
+    heartbeats: HeartbeatSettings | None = None
+    registration: RegistrationSettings | None = None
+    routing: RoutingLimits | None = None
+    handler_timeout: float = TIMEOUT
+    registrar: AgentRegistrar | None = None
+    max_requests: int = 10_000
+    max_requests_per_socket: int = 64
+    max_requests_waiting: int = 256
+
+    @property
+    def name(self) -> str:
+        """The name of the binding on a server."""
+        return "envelope"
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_requests", 1),
+            ("max_requests_per_socket", 1),
+            ("max_requests_waiting", 0),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(
+                    f"{name} of EnvelopeBinding is a whole number of at least {least}, not "
+                    f"{value!r}"
+                )
+        timeout: object = self.handler_timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise ValueError(
+                "handler_timeout of EnvelopeBinding is a number of seconds above 0, not "
+                f"{timeout!r:.100}"
+            )
+        if not isinstance(self.handlers, Mapping):
+            raise TypeError(
+                "handlers of EnvelopeBinding is a mapping of message types and actions to async "
+                f"functions, such as {{'stock.count': count}}, not {self.handlers!r:.200}"
+            )
+        EnvelopeHandlers(self.handlers, self.fallback, timeout=self.handler_timeout)
+        if self.heartbeats or self.registration or self.routing:
+            self._check_kinds()
+        if self.registrar is not None and not callable(
+            getattr(self.registrar, "identifier_of", None)
+        ):
+            raise TypeError(
+                "registrar of EnvelopeBinding publishes agents (AgentRegistrar), as "
+                f"{self.registrar!r:.200} does not"
+            )
+
+    def _check_kinds(self) -> None:
+        from parley.envelope.routing.directory import RoutingLimits
+        from parley.envelope.routing.registration import RegistrationSettings
+
+        kinds: dict[str, type] = {
+            "heartbeats": HeartbeatSettings,
+            "registration": RegistrationSettings,
+            "routing": RoutingLimits,
+        }
+        for name, kind in kinds.items():
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(
+                    f"{name} of EnvelopeBinding is {an(kind.__name__)}(...), not {given!r:.200}"
+                )
+
+    def bind(self, parts: ServerParts) -> ServerEnvelope:
+        """Return the binding of one server.
+
+        Raises ``ValueError`` for keys that cannot be used, and for an agent whose demands no caller
+        could meet.
+        """
+        return ServerEnvelope(self, parts)
+
+
+class ServerEnvelope:
+    """The envelope protocol of one server (``BoundBinding``).
+
+    Its bindings share ``services``: handlers, directory and measurements. They are made at the
+    first use. ``requests`` is the queue of all.
+    """
+
+    def __init__(self, binding: EnvelopeBinding, parts: ServerParts) -> None:
+        self._binding = binding
+        self._parts = parts
+        self._keys = _read_keys(binding.keys)
+        self._endpoints: Mapping[str, Endpoint] = {}
+        self._app: App | None = None
+        self._services: EnvelopeServices | None = None
+        self._registrations: SocketRegistrations | None = None
+        self._remote: RegistryAgents | None = None
+        self._skills_checked = not binding.handlers
+        self._agents: dict[str, AgentEnvelope] = {}
+        self.schema_page = SchemaPage()
+        self.requests = RequestQueue(
+            QueueLimits(
+                total=binding.max_requests,
+                in_flight=binding.max_requests_per_socket,
+                waiting=binding.max_requests_waiting,
+                share=parts.settings.caller_share,
+            )
+        )
+        for agent in parts.agents.values():
+            if (settings := settings_of(agent)) is not None:
+                has_keys = self._keys is not None and bool(self._keys.owners)
+                _check_identifiable(agent, settings, identifies=parts.identifies, has_keys=has_keys)
+                self._agents[agent.key] = AgentEnvelope(self, agent, settings)
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What the audit says about it: the owners of keys."""
+        return {"envelope_keys": [] if self._keys is None else sorted(self._keys.owners)}
+
+    def of(self, agent: AgentDescription) -> AgentEnvelope | None:
+        """Return the binding of an agent, ``None`` if the agent does not speak the protocol."""
+        return self._agents.get(agent.key)
+
+    def serve(self, app: App, endpoints: Mapping[str, Endpoint]) -> None:
+        """Take the app that serves it, with its agents by path."""
+        self._app = app
+        self._endpoints = endpoints
+
+    async def start(self) -> None:
+        """Prepare to fetch keys that senders publish.
+
+        Raises ``ValueError`` for a handler in the place of a skill.
+        """
+        if not self._skills_checked:
+            self._skills_checked = True
+            skills = {
+                skill.id
+                for endpoint in self._endpoints.values()
+                for each in (endpoint, *endpoint.tenants.values())
+                if each.card is not None
+                for skill in each.card(()).skills
+            }
+            EnvelopeHandlers(self._binding.handlers).check_skills(skills)
+        if self._keys is not None:
+            resources = self._parts.resources
+            self._keys.start(egress=resources.egress, now=resources.now)
+
+    async def close(self) -> None:
+        """End what is under way, and log what was counted."""
+        if self._services is not None:
+            if self._registrations is not None:
+                await self._registrations.aclose()
+            if self._remote is not None:
+                await self._remote.aclose()
+            _log_counts(self._services.statistics)
+        if self._keys is not None:
+            await self._keys.close()
+
+    @property
+    def services(self) -> EnvelopeServices:
+        """What plug-ins, routing and measurements there are."""
+        if self._services is None:
+            self._services = self._made()
+        return self._services
+
+    @property
+    def statistics(self) -> EnvelopeStatistics | None:
+        """What was measured; nothing before the first message."""
+        return None if self._services is None else self._services.statistics
+
+    def _made(self) -> EnvelopeServices:
+        from parley.envelope.routing.connected import ConnectedAgents
+        from parley.envelope.routing.directory import HostDirectory
+        from parley.envelope.routing.hosted import HostedAgent
+        from parley.envelope.routing.registration import SocketRegistrations
+        from parley.envelope.server.heartbeats import ServerLoad
+        from parley.envelope.server.services import EnvelopeServices
+
+        binding, parts, app = self._binding, self._parts, self._app
+        assert app is not None
+        # Agents of tenants are not among them: messages to all agents reveal no tenant.
+        hosted = tuple(
+            HostedAgent(path, endpoint, self._agents[endpoint.key], app)
+            for path, endpoint in self._endpoints.items()
+            if endpoint.service is not None and endpoint.key in self._agents
+        )
+        connected = ConnectedAgents()
+        registrar = binding.registrar
+        if registrar is None and parts.registry and parts.publisher:
+            from parley.envelope.routing.registrar import RestRegistrar
+
+            registrar = RestRegistrar(parts.registry, parts.publisher)
+        if parts.registry:
+            from parley.agent.remote.connections import Connections
+            from parley.envelope.routing.remote import RegistryAgents
+
+            self._remote = RegistryAgents(
+                parts.registry,
+                Connections(egress=parts.egress()),
+                own=parts.url or "",
+                chain_id=parts.publisher,
+            )
+        self._registrations = SocketRegistrations(
+            connected,
+            registrar,
+            binding.registration,
+            own_ids=[name for each in hosted for name in each.names],
+        )
+        directory = HostDirectory(lambda: hosted, connected, self._remote, limits=binding.routing)
+        return EnvelopeServices(
+            handlers=EnvelopeHandlers(
+                binding.handlers,
+                binding.fallback,
+                own=self._registrations.handlers,
+                timeout=binding.handler_timeout,
+            ),
+            directory=directory,
+            heartbeats=binding.heartbeats or HeartbeatSettings(),
+            load=ServerLoad(
+                load=lambda: self.requests.load, is_draining=lambda: app.lifecycle.draining
+            ),
+        )
+
+    def is_reachable(self, agent_id: str) -> bool:
+        """Return whether messages may name another agent."""
+        assert self.services.directory is not None
+        return self.services.directory.knows(agent_id)
+
+    @cached_property
+    def shared_guards(self) -> tuple[KnownCallers, Nonces, CardTimes]:
+        """What the guards of all agents share."""
+        from parley.envelope.server.card import CardTimes
+        from parley.envelope.server.identity import KnownCallers
+        from parley.envelope.server.nonces import Nonces
+
+        store = self._parts.store
+        return KnownCallers(self._is_registered), Nonces(store), CardTimes(store)
+
+    def guard_of(self, agent: AgentDescription, settings: EnvelopeSettings) -> EnvelopeGuard:
+        """Return what decides who may say what to an agent."""
+        from parley.envelope.server.guard import EnvelopeGuard
+        from parley.envelope.server.signed_messages import SignedMessages
+
+        parts = self._parts
+        known, nonces, times = self.shared_guards
+        window = round(settings.signature_window * 1000)
+        addresses = [
+            parts.url.rstrip("/") + path
+            for path, each in parts.agents.items()
+            if parts.url is not None and each.key == agent.key
+        ]
+        return EnvelopeGuard(
+            settings,
+            names=(agent.key, *addresses),
+            signed=SignedMessages(self._keys, nonces, window=window, now=parts.store.now),
+            authorization=agent.authorization,
+            known=known,
+            failures=parts.resources.failures,
+            signing_keys=parts.signing_keys,
+            times=times,
+            is_reachable=self.is_reachable,
+        )
+
+    async def _is_registered(self, id: str) -> bool:
+        """Return whether an id has credentials with this server; yes if that cannot be told."""
+        authenticator = self._parts.authenticator
+        for scheme in () if authenticator is None else authenticator.schemes:
+            try:
+                if await scheme.knows(id, self._parts.resources):
+                    return True
+            except StoreError as error:
+                log.warning("it cannot be told whether %s knows a caller: %s", scheme.name, error)
+                return True
+        return False
+
+
+def settings_of(agent: AgentDescription) -> EnvelopeSettings | None:
+    """Return the settings of an agent, ``None`` for one that does not speak the protocol."""
+    if isinstance(agent.envelope, EnvelopeSettings):
+        return agent.envelope
+    return EnvelopeSettings() if agent.envelope is True else None
+
+
+def _read_keys(given: GivenKeys | None) -> EnvelopeKeys | None:
+    if given is None and not os.environ.get(KEYS_VARIABLE):
+        return None
+    from parley.envelope.server.keys import EnvelopeKeys
+
+    return EnvelopeKeys.load(given)
+
+
+def _check_identifiable(
+    agent: AgentDescription, settings: EnvelopeSettings, *, identifies: bool, has_keys: bool
+) -> None:
+    """Refuse demands that no caller could meet. Raises ``ValueError``."""
+    rights = agent.authorization
+    verifies = identifies or (rights is not None and bool(rights.securities))
+    if settings.needs_signatures and not has_keys:
+        why = "signed=True" if settings.signed else "data_classification='restricted'"
+        raise ValueError(
+            f"the agent {agent.name!r} takes signed messages only ({why}), and this server has no "
+            "key to verify them: give EnvelopeBinding(keys=...), --envelope-keys or "
+            f"{KEYS_VARIABLE} (`parley keys share` makes a file)"
+        )
+    if settings.required_permissions and not verifies:
+        raise ValueError(
+            f"the agent {agent.name!r} has required_permissions "
+            f"({', '.join(settings.required_permissions)}), and nothing tells the scopes of "
+            "callers: declare Agent(security=...), or give auth= or caller="
+        )
+    if settings.needs_identity and not (verifies or has_keys):
+        raise ValueError(
+            f"the data of the agent {agent.name!r} is {settings.data_classification}, and nothing "
+            "tells who calls: declare Agent(security=...), or give auth=, caller= or "
+            "EnvelopeBinding(keys=...)"
+        )
+
+
+def _log_counts(statistics: EnvelopeStatistics) -> None:
+    counts = statistics.counts()
+    if counts.messages:
+        log.info(
+            "envelope messages: %d in (%d bytes), %d answered (%d bytes), %d retries, "
+            "%d heartbeats, %d errors, the slowest took %d ms",
+            counts.messages,
+            counts.bytes_in,
+            counts.answers,
+            counts.bytes_out,
+            counts.retries,
+            counts.heartbeats,
+            sum(counts.by_error.values()),
+            counts.slowest_ms,
+        )

@@ -1,0 +1,270 @@
+"""One call of an agent by the envelope protocol, by a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parley import envelope
+from parley.cli.calls.agent_call import AgentCall
+from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.output.text import json_text, shell_words
+from parley.cli.settings.table import FLAG, CommandSettings
+from parley.envelope.cards import EnvelopeCard, read_card
+from parley.envelope.client.answers import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
+from parley.envelope.client.client import EnvelopeClient
+from parley.envelope.codec import members_of
+from parley.envelope.jwks import read_key
+from parley.envelope.messages import Envelope, RequestPayload, ResponsePayload, Status
+from parley.envelope.signatures import EnvelopeKey
+from parley.host.program import invocation
+from parley.model.errors import A2AError
+from parley.security.loopback import is_loopback
+
+MAX_FILE = 1024 * 1024
+
+_OF_SIGNATURES = frozenset(
+    {"SIGNATURE_REQUIRED", "SIGNATURE_INVALID", "MESSAGE_OUTDATED", "MESSAGE_REPLAYED"}
+)
+_SIGNATURE_HINT = (
+    "--signing-key PATH signs with a key that the server has: parley keys share, and "
+    "parley serve --envelope-keys"
+)
+_SOURCE_HINT = "the sender's id (--agent-id, or that of the card) needs its own credentials or key"
+
+
+class EnvelopeCall(AgentCall):
+    """The state of one command of ``parley envelope``. ``is_endless``: Ctrl-C is its usual end."""
+
+    def __init__(
+        self,
+        settings: CommandSettings,
+        output: Output,
+        url: str,
+        *,
+        action: str = "",
+        is_endless: bool = False,
+    ) -> None:
+        redirect = settings.credential_redirect
+        if redirect is not None and redirect.flag == "--agent-card":
+            redirect = None  # the address stands on the command line
+        settings = msgspec.structs.replace(
+            settings,
+            agent_card=_with_scheme(url),
+            sources={**settings.sources, "agent_card": FLAG},
+            credential_redirect=redirect,
+        )
+        super().__init__(settings, output)
+        self.action = action
+        self._is_endless = is_endless
+        self.report = EnvelopeReport(self)
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> int:
+        """Run ``work`` and return the exit status. Raises ``CommandFailure``."""
+
+        async def translated() -> None:
+            try:
+                await work()
+            except EnvelopeFailed as failed:
+                self.task_id = failed.task_id or self.task_id
+                if failed.code in _OF_SIGNATURES:
+                    raise CommandFailure(
+                        "A2ACLI_ERR_AUTH_FAILED", str(failed), hint=_SIGNATURE_HINT
+                    ) from failed
+                if failed.code == "SOURCE_MISMATCH":
+                    raise CommandFailure(
+                        "A2ACLI_ERR_AUTH_FAILED", str(failed), hint=_SOURCE_HINT
+                    ) from failed
+                raise failed.a2a_error from failed
+
+        status = super().run(translated)
+        return 0 if self._is_endless and status == INTERRUPTED else status
+
+    @asynccontextmanager
+    async def client(
+        self,
+        *,
+        agent_id: str,
+        key: EnvelopeKey | None,
+        http_only: bool = False,
+        socket_only: bool = False,
+    ) -> AsyncIterator[EnvelopeClient]:
+        """Connect to the agent."""
+        settings = self.settings
+        try:
+            opening = envelope.connect(
+                settings.agent_card,
+                agent_id=agent_id,
+                key=key,
+                transport="http" if http_only else "socket" if socket_only else "auto",
+                auth=None if self.uses_logins else False,
+                bearer=settings.bearer,
+                api_key=settings.api_key,
+                timeout=self.response_timeout,
+                insecure=settings.insecure,
+                trust_origins=settings.trust_origin,
+                tls=self.tls,
+                proxy=settings.proxy,
+                trust=self.trust() if self.requires_signature else None,
+            )
+        except ValueError as error:
+            raise UsageFailure(str(error)) from None
+        async with opening as client:
+            log = self.output.note if settings.verbose else self.output.debug
+            log(f"using {client.connection.way}, as {client.source.agent_id}")
+            yield client
+
+    async def listen(self, client: EnvelopeClient, count: int | None) -> None:
+        """Print messages that come by themselves, until there were ``count``."""
+        self.output.note(f"listening as {client.source.agent_id}; Ctrl-C ends")
+        shown = 0
+        async for message in client.messages():
+            self.report.message(message)
+            shown += 1
+            if shown == count:
+                return
+
+
+class EnvelopeReport:
+    """Writes what an agent answers in the chosen format."""
+
+    def __init__(self, call: EnvelopeCall) -> None:
+        self._call = call
+        self._output = call.output
+
+    def sent(self) -> None:
+        """Report a notification."""
+        if self._output.is_json:
+            self._output.document({"sent": True})
+        else:
+            self._output.text.field("Status", "sent")
+
+    def answer(self, answer: EnvelopeAnswer) -> None:
+        """Report a RESPONSE, and the next command."""
+        if self._output.is_json:
+            self._output.document(members_of(answer.message))
+        else:
+            self._output.text.field("Status", answer.status)
+            self._write_ids(answer)
+            for result in answer.results:
+                self._write_result("Result", result)
+            if not answer.results and answer.status == Status.SUCCESS:
+                self._output.text.field("Results", "none")
+        self._write_next(answer)
+
+    def event(self, event: EnvelopeEvent) -> None:
+        """Report a message of a stream."""
+        if self._output.is_json:
+            self._output.document(members_of(event.message))
+        else:
+            number = "" if event.sequence is None else f" {event.sequence}"
+            self._output.text.field(f"Event{number}", event.status)
+            if event.error is not None:  # of one agent of a broadcast
+                self._output.text.field("Agent", event.metadata.agent_id)
+                self._output.text.field("Error", f"{event.error.code}: {event.error.message}")
+            if event.status == Status.ACCEPTED or event.is_final:
+                self._write_ids(event)
+            for result in event.results:
+                self._write_result("Result", result)
+            sys.stdout.flush()
+        if event.is_final:
+            self._write_next(event)
+
+    def message(self, message: Envelope) -> None:
+        """Report a message that came by itself."""
+        if self._output.is_json:
+            self._output.document(members_of(message))
+            return
+        text, payload = self._output.text, message.payload
+        text.field(message.message.type.capitalize(), f"from {message.source.agent_id}")
+        if isinstance(payload, RequestPayload):
+            text.field("Action", payload.action)
+            self._write_result("Parameters", payload.parameters)
+        elif isinstance(payload, ResponsePayload):
+            text.field("Status", payload.status)
+            for result in payload.results:
+                self._write_result("Result", result)
+        elif (members := msgspec.json.decode(payload)) != {}:
+            self._write_result("Says", members)
+        text.gap()
+        sys.stdout.flush()
+
+    def _write_ids(self, answer: EnvelopeAnswer) -> None:
+        if answer.task_id:
+            self._call.task_id = answer.task_id
+            self._output.text.field("Task", answer.task_id)
+        if answer.context_id:
+            self._output.text.field("Context", answer.context_id)
+
+    def _write_result(self, label: str, result: Any) -> None:
+        if isinstance(result, dict) and result.keys() == {"text"}:
+            result = result["text"]
+        if isinstance(result, str):
+            self._output.text.content(label, result)
+        else:
+            self._output.text.content(label, json_text(result))
+
+    def _write_next(self, answer: EnvelopeAnswer) -> None:
+        if answer.status not in (Status.INPUT_REQUIRED, Status.AUTH_REQUIRED):
+            return
+        what = "input" if answer.status == Status.INPUT_REQUIRED else "authorization"
+        self._output.warn(f"task {answer.task_id} needs {what}")
+        url = self._call.settings.agent_card
+        words = ["envelope", "send", "--task-id", answer.task_id, url, self._call.action]
+        reply = ["--parameters", '"<reply>"'] if answer.status == Status.INPUT_REQUIRED else []
+        command = shell_words([*invocation(), *words, *reply])
+        if self._output.is_json:
+            self._output.note(f"next: {command}")
+        else:
+            self._output.text.field("Next", self._output.redact(command))
+
+
+def read_signing_key(path: Path | None) -> EnvelopeKey | None:
+    """Return the key in a file. Raises ``UsageFailure`` without anything of the key."""
+    if path is None:
+        return None
+    try:
+        jwk: Any = msgspec.json.decode(_content(path, "--signing-key"))
+        if not isinstance(jwk, dict):
+            raise ValueError("it is no JSON object with one key")
+        key = read_key(jwk)
+    except (ValueError, msgspec.DecodeError) as error:
+        reason = "it is no JSON" if isinstance(error, msgspec.DecodeError) else str(error)
+        raise UsageFailure(
+            f"--signing-key: {path} has no key that signs messages: {reason}",
+            hint="parley keys share FILE --owner ID --to PATH makes one",
+        ) from None
+    if key.is_public:
+        raise UsageFailure(f"--signing-key: {path} has the public half of a key, which only checks")
+    return key
+
+
+def read_envelope_card(path: Path) -> EnvelopeCard:
+    """Return the envelope card in a file. Raises ``UsageFailure``."""
+    try:
+        return read_card(_content(path, "--register"))
+    except A2AError as error:
+        raise UsageFailure(f"--register: {path} is no envelope card: {error.message}") from None
+
+
+def _content(path: Path, flag: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE)
+    except OSError as error:
+        raise UsageFailure(f"{flag}: {path} cannot be read: {error.strerror}") from None
+
+
+def _with_scheme(url: str) -> str:
+    """Return an address whose scheme may be left out, as that of ``--agent-card`` may be."""
+    has_path = url.partition("?")[0].rstrip("/").endswith("/envelope")
+    if "://" in url or not has_path:
+        return url
+    host = url.partition("/")[0].rpartition(":")[0] or url.partition("/")[0]
+    return f"{'http' if is_loopback(host.strip('[]')) else 'https'}://{url}"

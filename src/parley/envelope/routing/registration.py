@@ -1,0 +1,454 @@
+"""Registration over a socket: ``registry.register``, ``registry.deregister``,
+``registry.heartbeat``.
+
+An agent registers under the id that it is authenticated as, and no other. It takes requests over
+its socket while that is open, if it says so; where there is a registry, it is published there too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from parley.envelope.agent_cards import agent_card_of, envelope_card_of
+from parley.envelope.cards import EnvelopeCard, read_card, windows_of
+from parley.envelope.messages import (
+    Envelope,
+    RequestPayload,
+    ResponseMetadata,
+    ResponsePayload,
+    Status,
+)
+from parley.envelope.routing.connected import (
+    SHARING_SCOPE,
+    UNPROVED,
+    ConnectedAgent,
+    ConnectedAgents,
+    ConnectedCard,
+)
+from parley.envelope.server.directory import MessageContext
+from parley.envelope.server.peers import SocketPeer
+from parley.envelope.server.plugins import EnvelopeHandler
+from parley.model.cards import AgentCard
+from parley.model.catalog.entries import A2A_CARD, CatalogEntry
+from parley.model.encoding import to_wire
+from parley.model.errors import (
+    A2AError,
+    FieldViolation,
+    InvalidParamsError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from parley.model.service import Caller
+from parley.wire.catalog.entries import write_entry
+from parley.wire.json.protojson import read_answer
+
+log = logging.getLogger("parley.envelope")
+
+REGISTER, DEREGISTER, HEARTBEAT = "registry.register", "registry.deregister", "registry.heartbeat"
+
+MAX_CARD_BYTES = 256 * 1024
+MAX_PER_SOCKET = 16
+BEAT_SECONDS = 30.0
+AT_ONCE = 64
+_OPTIONS = frozenset({"card", "identifier", "acceptsRequests", "audience"})
+
+
+class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may register over a socket.
+
+    All authenticated callers may, or with ``scopes`` those that have all of them. ``anonymous``:
+    others may too, under an id that nobody else has. ``enabled=False``: nobody. Raises
+    ``ValueError`` for a value of another kind.
+    """
+
+    enabled: bool = True
+    anonymous: bool = False
+    scopes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("enabled", "anonymous"):
+            if not isinstance(getattr(self, name), bool):  # "false" would let everybody in
+                raise ValueError(
+                    f"{name} of registration is True or False, not {getattr(self, name)!r:.100}"
+                )
+        if isinstance(self.scopes, str) or not all(isinstance(each, str) for each in self.scopes):
+            raise ValueError(f"scopes is a list of scopes, not {self.scopes!r:.100}")
+        if self.anonymous and self.scopes:
+            raise ValueError("anonymous callers have no scopes: give scopes, or anonymous=True")
+
+    def check(self, caller: Caller) -> None:
+        """Raise ``A2AError`` for a caller who may not register."""
+        if not self.enabled:
+            raise PermissionDeniedError("agents do not register over sockets here")
+        if caller.authenticated:
+            if lacking := [each for each in self.scopes if each not in caller.scopes]:
+                raise PermissionDeniedError(f"to register needs the scope {' '.join(lacking)}")
+        elif not self.anonymous:
+            raise UnauthenticatedError(
+                "only authenticated agents register here: connect with credentials, or sign"
+            )
+
+
+class AgentRegistrar(Protocol):
+    """Where agents are published. Its methods raise ``A2AError``."""
+
+    def identifier_of(self, agent_id: str, given: str) -> str:
+        """Return the identifier of the entry of an agent; ``given`` is what it asked for."""
+        ...
+
+    async def publish(
+        self, entry: Mapping[str, Any], audience: Any, context: MessageContext
+    ) -> Mapping[str, Any]:
+        """Publish an entry; return its identifier, standing and reason."""
+        ...
+
+    async def withdraw(self, identifier: str, context: MessageContext) -> None:
+        """Withdraw an entry."""
+        ...
+
+    async def beat(self, identifiers: Sequence[str], context: MessageContext) -> Mapping[str, Any]:
+        """Note that agents are alive; return what the registry answers."""
+        ...
+
+
+class _Registered(msgspec.Struct):
+    """What an agent registered on one socket. ``identifier`` is empty if it is in no registry."""
+
+    agent_id: str
+    identifier: str
+    context: MessageContext
+    beaten_at: float = 0.0
+    interval: float = BEAT_SECONDS
+
+
+class SocketRegistrations:
+    """The registrations of all sockets of a process. ``own_ids`` are those of its own agents."""
+
+    def __init__(
+        self,
+        connected: ConnectedAgents,
+        registrar: AgentRegistrar | None = None,
+        settings: RegistrationSettings | None = None,
+        *,
+        own_ids: Sequence[str] = (),
+    ) -> None:
+        self._connected = connected
+        self._registrar = registrar
+        self._settings = settings or RegistrationSettings()
+        self.own_ids = frozenset(own_ids)
+        self._registered: dict[SocketPeer, dict[str, _Registered]] = {}
+        self._beats: set[asyncio.Task[None]] = set()
+
+    @property
+    def handlers(self) -> dict[str, EnvelopeHandler]:
+        """The handlers of the actions."""
+        return {REGISTER: self.register, DEREGISTER: self.deregister, HEARTBEAT: self.heartbeat}
+
+    async def register(self, message: Envelope, context: MessageContext) -> ResponsePayload:
+        """Register an agent. Doing it again replaces its card. Raises ``A2AError``."""
+        self._settings.check(context.caller)
+        asked = _asked(message, context)
+        card = asked.card
+        agent_id = self._checked_id(card.agent_info.id, message, context)
+        peer = context.peer
+        accepts = asked.accepts_requests
+        if accepts and peer is None:
+            raise InvalidParamsError(
+                "requests are taken over a WebSocket: register over one, or with "
+                '"acceptsRequests": false and a card that has addresses'
+            )
+        known = self._registered.get(peer, {}) if peer is not None else {}
+        if agent_id not in known and len(known) >= MAX_PER_SOCKET:
+            raise InvalidParamsError(f"at most {MAX_PER_SOCKET} agents register over one socket")
+        result: dict[str, Any] = {"agentId": agent_id, "acceptsRequests": accepts}
+        identifier = ""
+        if self._registrar is not None and asked.has_address:
+            identifier = self._registrar.identifier_of(agent_id, asked.identifier)
+            entry = _entry(card, asked.a2a, identifier)
+            result |= await self._registrar.publish(entry, asked.audience, context)
+        elif asked.identifier or not accepts:
+            raise InvalidParamsError(
+                "there is no registry here that lists agents by their addresses: leave out "
+                '"identifier", and say "acceptsRequests": true to be reached over this socket'
+                if self._registrar is None
+                else "the card has no address, so no registry can list it: give endpoints "
+                "(an A2A card: supportedInterfaces), or leave out identifier"
+            )
+        if peer is not None:
+            if not peer.is_open:
+                raise InvalidParamsError("the connection has ended")
+            if accepts:
+                shares = SHARING_SCOPE in context.caller.scopes
+                caller = context.caller
+                owner = caller.owner if caller.authenticated else f"{UNPROVED}{id(peer)}"
+                found = ConnectedAgent(
+                    _limits(card, agent_id),
+                    peer,
+                    owner,
+                    shares=shares,
+                    instance=message.source.instance_id,
+                )
+                self._connected.add(found)
+            else:
+                self._connected.remove(peer, agent_id)
+            if peer not in self._registered:
+                self._registered[peer] = {}
+                peer.on_close(lambda: self._left(peer))
+                peer.on_beat(lambda: self._beat(peer))
+            kept = _Registered(agent_id=agent_id, identifier=identifier, context=context)
+            self._registered[peer][agent_id] = kept
+        return _payload([result])
+
+    async def deregister(self, message: Envelope, context: MessageContext) -> ResponsePayload:
+        """Take an agent of this socket out, or all of them. Raises ``A2AError``."""
+        self._settings.check(context.caller)
+        given = _members(message, {"agentId", "identifier"})
+        peer = context.peer
+        known = dict(self._registered.get(peer, {})) if peer is not None else {}
+        wanted = given.get("agentId", "")
+        gone = [each for each in known.values() if not wanted or each.agent_id == wanted]
+        identifiers = [each.identifier for each in gone if each.identifier]
+        if given.get("identifier"):
+            identifiers = [given["identifier"]]
+        if not gone and not identifiers:
+            raise InvalidParamsError(
+                "nothing like that is registered over this socket",
+                violations=(FieldViolation("payload.parameters.agentId", "a registered agent"),),
+            )
+        if self._registrar is not None:
+            for identifier in identifiers:
+                await self._registrar.withdraw(identifier, context)
+        if peer is not None:
+            for each in gone:
+                self._connected.remove(peer, each.agent_id)
+                self._registered.get(peer, {}).pop(each.agent_id, None)
+        return _payload([{"agentId": each.agent_id, "registered": False} for each in gone])
+
+    async def heartbeat(self, message: Envelope, context: MessageContext) -> ResponsePayload:
+        """Say that registered agents live. Raises ``A2AError``."""
+        self._settings.check(context.caller)
+        given = _members(message, {"identifiers"})
+        peer = context.peer
+        known = self._registered.get(peer, {}) if peer is not None else {}
+        named = given.get("identifiers")
+        if named is not None and not (
+            isinstance(named, list) and all(isinstance(each, str) for each in named)
+        ):
+            raise InvalidParamsError("identifiers is a list of identifiers")
+        identifiers = named or [each.identifier for each in known.values() if each.identifier]
+        result: dict[str, Any] = {"agents": [each.agent_id for each in known.values()]}
+        if identifiers and self._registrar is not None:
+            result |= await self._registrar.beat(identifiers, context)
+        elif not known:
+            raise InvalidParamsError("nothing is registered over this socket: register first")
+        return _payload([result])
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        for task in self._beats:
+            task.cancel()
+        await asyncio.gather(*self._beats, return_exceptions=True)
+
+    def _checked_id(self, id: str, message: Envelope, context: MessageContext) -> str:
+        """Return the id that an agent registers under. Raises ``PermissionDeniedError``."""
+        caller = context.caller
+        if caller.authenticated:
+            own = [each for each in (caller.id, caller.client) if each]
+            if id not in own:
+                raise PermissionDeniedError(
+                    f"this agent is authenticated as {' or '.join(map(repr, own))}, and registers "
+                    f"under that id, not as {id[:100]!r}"
+                )
+            self._connected.remove_strangers(id)
+            owner = self._connected.owner_of(id)
+            if owner is not None and owner != caller.owner:
+                raise PermissionDeniedError(
+                    f"another caller of the id {id[:100]!r} is connected: register under another id"
+                )
+        else:
+            if id != message.source.agent_id:
+                raise PermissionDeniedError(
+                    f"the source of the message is {message.source.agent_id[:100]!r}, and it "
+                    f"registers under that id, not as {id[:100]!r}"
+                )
+            owner = self._connected.owner_of(id)
+            if owner is not None and owner != f"{UNPROVED}{_id_of(context.peer)}":
+                raise PermissionDeniedError(f"the id {id[:100]!r} is another agent's: take another")
+        if id in self.own_ids:
+            raise PermissionDeniedError(f"{id[:100]!r} is the id of an agent of this server")
+        return id
+
+    def _left(self, peer: SocketPeer) -> None:
+        for each in self._registered.pop(peer, {}).values():
+            log.info("the agent %s has left: its socket closed", ascii(each.agent_id[:200]))
+
+    def _beat(self, peer: SocketPeer) -> None:
+        """Pass a HEARTBEAT on to the registry, as often as that wants them."""
+        registrar = self._registrar
+        if registrar is None or len(self._beats) >= AT_ONCE:
+            return
+        now = asyncio.get_running_loop().time()
+        due = [
+            each
+            for each in self._registered.get(peer, {}).values()
+            if each.identifier and now - each.beaten_at >= each.interval * 0.8
+        ]
+        if not due:
+            return
+        for each in due:
+            each.beaten_at = now
+        task = asyncio.create_task(self._pass_on(registrar, due))
+        self._beats.add(task)
+        task.add_done_callback(self._beats.discard)
+
+    async def _pass_on(self, registrar: AgentRegistrar, due: list[_Registered]) -> None:
+        try:
+            answer = await registrar.beat([each.identifier for each in due], due[0].context)
+        except A2AError as error:
+            log.warning("a heartbeat of %s was not taken: %s", due[0].identifier[:200], error)
+            return
+        interval = answer.get("interval")
+        if isinstance(interval, int | float) and not isinstance(interval, bool):
+            for each in due:
+                each.interval = min(max(float(interval), 1.0), 3600.0)
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a REQUEST to register asks for. ``a2a`` is the A2A card, if that was given."""
+
+    card: EnvelopeCard
+    a2a: Mapping[str, Any] | None
+    identifier: str
+    accepts_requests: bool
+    audience: Any
+    has_address: bool
+
+
+def _asked(message: Envelope, context: MessageContext) -> _Asked:
+    given = _parameters(message)
+    if len(msgspec.json.encode(given)) > MAX_CARD_BYTES:
+        raise InvalidParamsError(f"a card that is registered has at most {MAX_CARD_BYTES:,} bytes")
+    options: Mapping[str, Any] = {}
+    card = given
+    if "card" in given:
+        options, card = given, given["card"]
+        if unknown := sorted(set(options) - _OPTIONS):
+            raise _invalid(unknown[0], f"not known here; there are {', '.join(sorted(_OPTIONS))}")
+        if not isinstance(card, dict):
+            raise _invalid("card", "a card of the envelope protocol, or an A2A card")
+    a2a: Mapping[str, Any] | None = None
+    if "agentInfo" in card:
+        windows_of(card)  # each is enforced, or the card is refused
+        read = read_card(card, max_bytes=MAX_CARD_BYTES)
+    elif "name" in card and ("skills" in card or "supportedInterfaces" in card or "url" in card):
+        a2a = card
+        made = read_answer(dict(card), AgentCard)
+        read = envelope_card_of(made, agent_id=context.caller.id or message.source.agent_id)
+    else:
+        raise _invalid("agentInfo", "a card has agentInfo (an A2A card: name and skills)")
+    has_address = bool(read.endpoints.primary or read.endpoints.backup)
+    if a2a is not None:
+        has_address = bool(a2a.get("supportedInterfaces") or a2a.get("url"))
+    accepts = options.get("acceptsRequests", not has_address)
+    identifier = options.get("identifier", "")
+    if not isinstance(accepts, bool):
+        raise _invalid("acceptsRequests", "true or false")
+    if not isinstance(identifier, str):
+        raise _invalid("identifier", "a text such as urn:air:example.com:agent:search")
+    if not identifier and read.agent_info.id.startswith("urn:air:"):
+        identifier = read.agent_info.id
+    return _Asked(
+        card=read,
+        a2a=a2a,
+        identifier=identifier,
+        accepts_requests=accepts,
+        audience=options.get("audience"),
+        has_address=has_address,
+    )
+
+
+def _entry(card: EnvelopeCard, a2a: Mapping[str, Any] | None, identifier: str) -> Mapping[str, Any]:
+    """Return the entry of an agent in a catalog, with its A2A card in it."""
+    info = card.agent_info
+    data = a2a or msgspec.to_builtins(agent_card_of(card), enc_hook=to_wire)
+    entry = CatalogEntry(
+        identifier=identifier,
+        display_name=info.name or info.id,
+        type=A2A_CARD,
+        data=data,
+        description=info.description[:2000],
+        tags=card.metadata.tags[:64],
+        capabilities=tuple(each.name for each in card.capabilities)[:64],
+        version=info.version,
+        metadata={"agentType": info.type} if info.type else {},
+    )
+    return write_entry(entry)
+
+
+def _limits(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
+    most = [
+        each.performance.max_concurrent_requests
+        for each in card.capabilities
+        if each.performance is not None and each.performance.max_concurrent_requests is not None
+    ]
+    classification = card.security.data_classification or "public"
+    if classification not in ("public", "internal", "confidential", "restricted"):
+        raise _invalid(
+            "security.dataClassification", "public, internal, confidential or restricted"
+        )
+    info = card.agent_info
+    availability = card.constraints.availability
+    return ConnectedCard(
+        id=agent_id,
+        type=info.type or "agent",
+        name=info.name,
+        description=info.description,
+        version=info.version,
+        skills=frozenset(each.name for each in card.capabilities),
+        permissions=frozenset(card.security.required_permissions),
+        classification=classification,
+        at_once=min(max(sum(most), 1), AT_ONCE) if most else AT_ONCE,
+        windows=availability.maintenance_windows if availability is not None else (),
+    )
+
+
+def _parameters(message: Envelope) -> dict[str, Any]:
+    payload = message.payload
+    given = payload.parameters if isinstance(payload, RequestPayload) else None
+    if not isinstance(given, dict):
+        raise _invalid("", "an object")
+    return given
+
+
+def _members(message: Envelope, known: set[str]) -> dict[str, Any]:
+    given = _parameters(message)
+    for name, value in given.items():
+        if name not in known:
+            raise _invalid(name, f"not known here; there are {', '.join(sorted(known))}")
+        if name != "identifiers" and not isinstance(value, str):
+            raise _invalid(name, "a text")
+    return given
+
+
+def _payload(results: Sequence[Mapping[str, Any]]) -> ResponsePayload:
+    return ResponsePayload(
+        status=Status.SUCCESS,
+        results=tuple(results),
+        metadata=ResponseMetadata(total_results=len(results)),
+    )
+
+
+def _id_of(peer: SocketPeer | None) -> str:
+    return "" if peer is None else str(id(peer))
+
+
+def _invalid(member: str, description: str) -> InvalidParamsError:
+    path = f"payload.parameters.{member}".rstrip(".")
+    return InvalidParamsError(
+        f"{path}: {description}", violations=(FieldViolation(path, description),)
+    )

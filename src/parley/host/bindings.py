@@ -1,0 +1,103 @@
+"""Bindings that a server has beside JSON-RPC, HTTP+JSON and gRPC (docs/extend-parley.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from parley.engine.description import AgentDescription
+from parley.security.authentication import Authenticator
+from parley.security.egress import Egress
+from parley.security.resources import SchemeResources
+from parley.security.signing.keys import SigningKeys
+from parley.server.endpoint import AgentBinding, Endpoint
+from parley.server.settings import Settings
+from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.server.app import App
+
+ENTRY_POINTS = "parley.bindings"
+"""The entry points of packages that add bindings: each is called without arguments."""
+
+
+class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server has, for a binding that is added to it.
+
+    ``agents`` are by their paths, tenants below ``/``. ``url`` is the public address, if one is
+    configured. ``identifies``: a function of the operator finds callers. ``registry`` and
+    ``publisher`` say where the server publishes its catalog, if it does. ``egress`` returns the
+    policy for requests that callers cause.
+    """
+
+    agents: Mapping[str, AgentDescription]
+    store: TaskStore
+    settings: Settings
+    url: str | None
+    authenticator: Authenticator | None
+    identifies: bool
+    resources: SchemeResources
+    signing_keys: SigningKeys | None
+    registry: str
+    publisher: str
+    egress: Callable[[], Egress | None]
+
+
+class BoundBinding(Protocol):
+    """A binding of one server."""
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What the audit says about it when the server starts."""
+        ...
+
+    def of(self, agent: AgentDescription) -> AgentBinding | None:
+        """Return the binding of an agent, ``None`` if the agent does not have it."""
+        ...
+
+    def serve(self, app: App, endpoints: Mapping[str, Endpoint]) -> None:
+        """Take the app that serves it, with its agents by path, before the first request."""
+        ...
+
+    async def start(self) -> None:
+        """Begin. Raises ``ValueError`` for what cannot be served."""
+        ...
+
+    async def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class ServerBinding(Protocol):
+    """A binding that servers may have: ``parley.asgi(agent, bindings=[...])``."""
+
+    @property
+    def name(self) -> str:
+        """Its name among the bindings of a server, ``app.bindings[name]``."""
+        ...
+
+    def bind(self, parts: ServerParts) -> BoundBinding:
+        """Return the binding of one server. Raises ``ValueError`` for what cannot be served."""
+        ...
+
+
+def bindings_of(given: Iterable[ServerBinding]) -> list[ServerBinding]:
+    """Return the bindings of a server: those that are given, and the other installed ones.
+
+    Raises ``TypeError`` for what is no binding, and ``ValueError`` for the same one twice.
+    """
+    bindings = list(given)
+    for each in bindings:
+        if not callable(getattr(each, "bind", None)):
+            raise TypeError(
+                "bindings is a list of bindings, such as parley.envelope.EnvelopeBinding(...), "
+                f"not {each!r:.200}"
+            )
+    names = [each.name for each in bindings]
+    if len(set(names)) < len(names):
+        raise ValueError(f"bindings has the same binding twice: {', '.join(names)}")
+    installed = entry_points(group=ENTRY_POINTS)
+    return [*bindings, *(each.load()() for each in installed if each.name not in names)]

@@ -1,0 +1,163 @@
+"""Bindings that are added to a server, beside JSON-RPC, HTTP+JSON and gRPC.
+
+A package adds one with an entry point of the group ``parley.bindings``, or an operator with
+``parley.asgi(agent, bindings=[...])`` (docs/extend-parley.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parley.model.errors import A2AError, InvalidRequestError
+from parley.model.operations import Operation
+from parley.model.service import ANONYMOUS, Caller
+from parley.model.struct import A2AStruct
+from parley.security.credentials.client_address import client_address
+from parley.server.address import route_path
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.dispatch import Parameters
+from parley.server.endpoint import Endpoint, Interfaces
+from parley.server.http.body import BodyTooLarge, read_body
+from parley.server.http.exchange import (
+    DirectHandler,
+    DirectRequests,
+    ServedEndpoint,
+    direct_requests,
+)
+from parley.server.http.paths import segments_of
+from parley.server.restrictions import Gate
+from parley.server.websocket.denial import refused_by
+from parley.wire.versions import LATEST
+
+
+class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an agent is on a server, for a binding that is added.
+
+    ``served`` has what the bindings of the agent share: the dispatcher, the settings of the server,
+    who calls. The ``agent`` may be the ``tenant`` of the endpoint; it is ``below`` the address that
+    ``advertised`` tells. ``gate`` knows which addresses see the agent; others find what is
+    ``elsewhere``. ``restricted`` returns a handler for those who may see an endpoint of the server,
+    such as ``card``.
+    """
+
+    served: ServedEndpoint
+    agent: Endpoint
+    advertised: AdvertisedInterfaces
+    tenant: str
+    below: str
+    gate: Gate | None
+    elsewhere: ASGIApp
+    restricted: Callable[[str, ASGIApp], ASGIApp]
+
+    async def caller(self, scope: Scope) -> Caller:
+        """Return the caller of a request, by its credentials. Raises ``A2AError``."""
+        if self.served.identify is None:
+            return ANONYMOUS
+        identified = self.served.identify(scope)
+        return identified if isinstance(identified, Caller) else await identified
+
+    async def body(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body of a request, of at most ``Settings.max_body_bytes``.
+
+        Raises ``InvalidRequestError`` for a larger one, and ``ClientGone``.
+        """
+        limit = self.served.settings.max_body_bytes
+        try:
+            return await read_body(receive, scope, None, limit, self.served.request_bytes)
+        except BodyTooLarge:
+            raise InvalidRequestError(f"the body is larger than {limit} bytes") from None
+
+    async def call(
+        self, operation: Operation, request: A2AStruct, scope: Scope, *, caller: Caller = ANONYMOUS
+    ) -> Any:
+        """Return what the agent answers to an operation of the latest version.
+
+        Streaming operations return an async iterator. Raises ``A2AError``.
+        """
+        await self.served.dispatcher.start()
+        parameters = Parameters(
+            version=LATEST,
+            addresses=SeenFromScope(self.served, scope),
+            caller=caller,
+            tenant=self.tenant,
+        )
+        call = self.served.dispatcher.call(operation, parameters, lambda: request)
+        return call.stream() if operation.streaming else await call.answer()
+
+
+class SeenFromScope:
+    """The addresses of an agent, as the sender of a request sees them (``SeenAddresses``).
+
+    ``scope`` is that of an HTTP request: for a socket that of the GET that asked for it.
+    """
+
+    __slots__ = ("_scope", "_served")
+
+    def __init__(self, served: ServedEndpoint, scope: Scope) -> None:
+        self._served = served
+        self._scope = scope
+
+    def sender(self) -> str:
+        """Return the IP address of the sender; empty if there is none."""
+        return client_address(self._scope, trust_proxy=self._served.settings.trust_proxy)
+
+    def interfaces(self, tenant: str) -> Interfaces:
+        """Return the interfaces of the agent of a tenant. Raises ``BadAddress``."""
+        return self._served.interfaces(self._scope, tenant)
+
+    def vary_by_caller(self) -> None:
+        """Do nothing: what a binding sends is for nobody else's cache."""
+
+    def address(self, tenant: str) -> str:
+        """Return the URL below which the agent of a tenant is."""
+        return self._served.address(self._scope, tenant)
+
+
+class TenantBindings(DirectHandler):
+    """Answers for tenants that only the service of an agent knows, below the agent's address.
+
+    ``prefix`` are the segments of that address; other paths are for what is ``otherwise`` there, as
+    are those of the ``others``: tenants with agents of their own. ``handlers`` makes the handler of
+    a tenant for each path of a binding.
+    """
+
+    takes_sockets = True
+
+    def __init__(
+        self,
+        otherwise: ASGIApp,
+        prefix: Iterable[str],
+        handlers: Mapping[str, Callable[[str], ASGIApp]],
+        others: Container[str] = (),
+    ) -> None:
+        self.otherwise = otherwise
+        self._prefix = tuple(prefix)
+        self._handlers = handlers
+        self._ends = tuple(handlers)
+        self._others = others
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request."""
+        if scope["path"].endswith(self._ends):
+            below_mount = route_path(scope)
+            mount = scope["path"][: len(scope["path"]) - len(below_mount)]
+            try:
+                segments = segments_of(scope, mount, self._prefix)
+            except A2AError:
+                segments = ()
+            handler = self._handlers.get(f"/{segments[1]}") if len(segments) == 2 else None
+            if handler is not None and segments[0] not in self._others:
+                return handler(segments[0])(scope, receive, send)
+        otherwise = self.otherwise
+        if scope["type"] == "websocket":
+            otherwise = refused_by(otherwise)
+        return otherwise(scope, receive, send)
+
+    def direct(self, scope: Scope) -> DirectRequests | None:
+        """Return the requests with the head of a scope, if they are for no added binding."""
+        is_other = not scope["path"].endswith(self._ends)
+        return direct_requests(self.otherwise, scope) if is_other else None

@@ -1,1 +1,0 @@
-"""The envelope protocol as JSON: messages, cards, signatures."""
