@@ -234,7 +234,7 @@ def asgi(
         middleware=middleware,
         publication=publication,
         registration=registration,
-        bindings=bindings_of(bindings),
+        bindings=bindings,
         calls_machine=allow_private_agents is None and is_of_this_machine(settings, url),
     )
 
@@ -304,7 +304,7 @@ def app_of(
         publisher="" if publication is None else publication.publisher,
         egress=lambda: host.agent_egress,
     )
-    bound = {each.name: each.bind(parts) for each in bindings}
+    bound = {each.name: each.bind(parts) for each in bindings_of(bindings)}
     for each in bound.values():
         host.audit.settings |= each.record
     endpoints = {} if role == "worker" else _endpoints(host, settings, bound.values())
