@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from parley.client.registry.found import FoundAgent
     from parley.client.registry.remote_registry import RemoteRegistry
     from parley.client.remote_agent import RemoteAgent
-    from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
-    from parley.engine.turn.attempt import NotAuthorized
+    from parley.engine.turn.attempt import Answer, NotAuthorized
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
     from parley.host.connecting import connect, connect_sync
@@ -82,7 +81,7 @@ _HOMES = {
     "AgentInterface": "parley.model.cards",
     "AgentProvider": "parley.model.cards",
     "AgentSkill": "parley.model.cards",
-    "Answer": "parley.engine.answer",
+    "Answer": "parley.engine.turn.attempt",
     "Artifact": "parley.model.parts",
     "ArtifactVersion": "parley.client.artifact_versions",
     "ArtifactVersions": "parley.client.artifact_versions",

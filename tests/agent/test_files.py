@@ -209,8 +209,7 @@ class RemoteOnly:
         from parley.agent.context import AgentContexts
         from parley.agent.files import FileAccess
         from parley.agent.services import TurnServices
-        from parley.engine.authorizations import Authorizations
-        from parley.engine.callbacks import Callbacks
+        from parley.engine.authorizations import Authorizations, Callbacks
         from parley.store.memory import MemoryTaskStore
         from parley.store.protocols.scope import Scope
 

@@ -17,12 +17,9 @@ from parley.agent.lifespan import checked_lifespan
 from parley.agent.remote.uses import UsableAgent, checked_uses
 from parley.agent.turn import Turn
 from parley.engine.content import takes as takes_part
-from parley.engine.description import AgentDescription
-from parley.engine.disclosure import schemas_of
-from parley.engine.extended_card import ExtendedCard, ExtendedCards
-from parley.engine.handoff.record import Handoffs, declared
-from parley.engine.options import Options
-from parley.engine.routing import RoutedMessage
+from parley.engine.description import AgentDescription, ExtendedCard, ExtendedCards, Options
+from parley.engine.handoff import Handoffs, declared
+from parley.engine.routing import RoutedMessage, schemas_of
 from parley.engine.skill import (
     InvalidInput,
     Replies,
@@ -32,9 +29,8 @@ from parley.engine.skill import (
     modes_of,
     strings_of,
 )
+from parley.engine.typed.function import parameters_of, result_of
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.parameters import parameters_of
-from parley.engine.typed.results import result_of
 from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchemas
 from parley.model.cards import (
     AgentCapabilities,

@@ -25,7 +25,7 @@ from parley.agent.tools.turn_tools import BlockingTools
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.client.message import Sendable
-from parley.engine.answer import Answer
+from parley.engine.turn.attempt import Answer
 from parley.model.parts import Artifact, Message, Part
 from parley.model.schemes import SecurityScheme
 from parley.model.tasks import Task

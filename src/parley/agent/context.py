@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from parley.engine.serialization import kept, read
+from parley.engine.content import kept, read
 from parley.engine.turn.attempt import AttemptRunner
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message

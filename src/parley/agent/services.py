@@ -17,9 +17,8 @@ from parley.agent.remote_files import RemoteFiles
 from parley.agent.tools.mcp_sessions import McpSessions
 from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
-from parley.engine.authorizations import Authorizations
-from parley.engine.callbacks import Callbacks
-from parley.engine.handoff.record import Handoffs
+from parley.engine.authorizations import Authorizations, Callbacks
+from parley.engine.handoff import Handoffs
 from parley.files.turn_files import TurnFiles
 from parley.security.authorization import Authorization
 from parley.security.egress import Egress

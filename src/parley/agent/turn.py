@@ -30,11 +30,9 @@ from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.client.message import Sendable
-from parley.engine.answer import Answer
-from parley.engine.content import check_text, checked, to_parts
-from parley.engine.serialization import check_metadata, kept, read
-from parley.engine.turn.attempt import Attempt
-from parley.engine.turn.output_filter import active
+from parley.engine.content import check_metadata, check_text, checked, kept, read, to_parts
+from parley.engine.turn.attempt import Answer, Attempt
+from parley.engine.turn.task_writer import active
 from parley.engine.turn.waits import seconds_of
 from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part

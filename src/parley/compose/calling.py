@@ -32,7 +32,7 @@ from parley.compose.parts import CompositionPart, PartLike, part
 from parley.compose.references import Reachable
 from parley.compose.spending import Budget, Spending, for_the_agent
 from parley.engine.content import to_parts
-from parley.engine.handoff.value import Handoff
+from parley.engine.handoff import Handoff
 from parley.engine.turn.attempt import Failed, NotAuthorized, Rejected
 from parley.extensions.spent import Spent, spent_on
 from parley.extensions.usage import Usage

@@ -19,8 +19,8 @@ from parley.agent.turn import Turn
 from parley.client.card.resolver import ForeignCard
 from parley.client.registry.found import FoundAgent
 from parley.engine.skill import form_of
-from parley.engine.typed.annotations import signature_of
-from parley.engine.typed.parameters import parameters_of
+from parley.engine.typed.function import parameters_of
+from parley.engine.typed.schema import signature_of
 from parley.model.cards import AgentCard
 
 Function = Callable[..., Any]

@@ -13,8 +13,7 @@ from parley.agent.remote.local import LocalAgents, LocalService
 from parley.agent.remote.uses import with_used
 from parley.agent.services import TurnServices
 from parley.client.files.stream import FileStream
-from parley.engine.authorizations import Authorizations, CallbackClaim
-from parley.engine.callbacks import Callbacks
+from parley.engine.authorizations import Authorizations, CallbackClaim, Callbacks
 from parley.engine.executor import AgentExecutor
 from parley.engine.service.service import AgentService
 from parley.engine.turn.attempt import Attempt

@@ -15,23 +15,21 @@ from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.engine.content import to_parts
-from parley.engine.handoff.record import (
-    MAX_CONTEXTS,
-    MAX_TASKS,
-    HandedOver,
-    Handoffs,
-    Holding,
-    change,
-    holding,
-)
-from parley.engine.handoff.value import (
+from parley.engine.handoff import (
     HANDOFF_KEY,
+    MAX_CONTEXTS,
     MAX_HISTORY,
     MAX_HISTORY_BYTES,
     MAX_NOTE,
+    MAX_TASKS,
     HandedConversation,
+    HandedOver,
     Handoff,
+    Handoffs,
+    Holding,
     back_in,
+    change,
+    holding,
 )
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.encoding import encode

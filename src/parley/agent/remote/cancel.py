@@ -14,7 +14,7 @@ from parley.agent.remote.connections import Connections, SharedConnection
 from parley.client.card.interface import declares
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
-from parley.engine.turn.remote_calls import RemoteCall
+from parley.engine.turn.attempt import RemoteCall
 from parley.model.errors import A2AError, OverloadedError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.parts import Message

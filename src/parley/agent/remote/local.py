@@ -23,8 +23,7 @@ from parley.client.message import Sendable
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.engine.caller import caller_in
-from parley.engine.turn.attempt import Attempt
-from parley.engine.turn.remote_calls import RemoteCall
+from parley.engine.turn.attempt import Attempt, RemoteCall
 from parley.extensions.in_task_authorization import InTaskAuthorization
 from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import AgentCard, AgentExtension, AgentInterface

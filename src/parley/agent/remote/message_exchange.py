@@ -19,8 +19,7 @@ from parley.client.calls.turn_events import turn_events
 from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.caller import record_of
-from parley.engine.turn.attempt import TurnOver
-from parley.engine.turn.remote_calls import RemoteCall
+from parley.engine.turn.attempt import RemoteCall, TurnOver
 from parley.model.encoding import encode
 from parley.model.errors import (
     A2AError,

@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from parley.agent.remote.connections import Connections
 from parley.agent.remote.speaker import said_by
 from parley.agent.remote.terms import NO_TERMS, CallTerms
-from parley.engine.answer import Answer
-from parley.engine.call_chain import chain_id
-from parley.engine.turn.attempt import Attempt
-from parley.engine.turn.remote_calls import RemoteCall
+from parley.engine.caller import chain_id
+from parley.engine.turn.attempt import Answer, Attempt, RemoteCall
 from parley.extensions.call_chain import MAX_PATH, Chain, ChainBudget
 from parley.model.parts import Message, Part, Role
 from parley.model.service import TraceContext

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from parley.engine.call_chain import ChainCheck
-from parley.engine.caller import kept, record_of
+from parley.engine.caller import ChainCheck, kept, record_of
 from parley.engine.description import AgentDescription
-from parley.engine.disclosure import HiddenSkills
 from parley.engine.executor import AgentExecutor
-from parley.engine.handoff.record import is_handed_over
-from parley.engine.replies.reply_handle import ReplyHandle
-from parley.engine.replies.waiters import ended
-from parley.engine.routing import RoutedMessage, route, skill_elsewhere, skill_of
+from parley.engine.handoff import is_handed_over
+from parley.engine.replies import ReplyHandle, ended
+from parley.engine.routing import HiddenSkills, RoutedMessage, route, skill_elsewhere, skill_of
 from parley.engine.service.checks import (
     cannot_join,
     check_modes,
@@ -26,7 +25,6 @@ from parley.engine.service.checks import (
     read_inputs,
     too_many_pushes,
 )
-from parley.engine.service.skill_slots import SkillSlots
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
@@ -34,6 +32,7 @@ from parley.extensions.call_chain import Chain, with_deadline
 from parley.extensions.push_delivery import PushDelivery
 from parley.files.errors import FilesUnavailable
 from parley.files.turn_files import TurnFiles
+from parley.model.envelope.declared import DeclaredPerformance, EnvelopeSettings
 from parley.model.errors import (
     OverloadedError,
     PushNotificationNotSupportedError,
@@ -462,3 +461,54 @@ def _metadata_of(request: SendMessageRequest) -> dict[str, Any] | None:
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
     """Return the data of the chain of calls, which was checked, for the log."""
     return (request.metadata or {}).get(CALL_CHAIN) if CALL_CHAIN in context.extensions else None
+
+
+class SkillSlots:
+    """Slots of the skills whose author says how many requests they serve at once.
+
+    A message has a slot from its admission until the reply of its turn: the task has ended, or asks
+    for something. A turn that another process runs has none here.
+    """
+
+    def __init__(self, performance: dict[str, DeclaredPerformance]) -> None:
+        self._performance = performance
+        self._taken = dict.fromkeys(performance, 0)
+
+    @classmethod
+    def of(cls, settings: EnvelopeSettings | None) -> Self | None:
+        """Return the slots of an agent, ``None`` if no skill has a number of them."""
+        if settings is None:
+            return None
+        limited = {
+            skill: each
+            for skill, each in settings.performance.items()
+            if each.max_concurrent_requests is not None
+        }
+        return cls(limited) if limited else None
+
+    def check(self, skill: str) -> None:
+        """Refuse a message if all slots of its skill are taken. Raises ``OverloadedError``."""
+        declared = self._performance.get(skill)
+        if declared is None or declared.max_concurrent_requests is None:
+            return
+        if self._taken[skill] >= declared.max_concurrent_requests:
+            raise OverloadedError(
+                f"the skill {skill!r} serves {declared.max_concurrent_requests} "
+                f"request{'s' * (declared.max_concurrent_requests > 1)} at once, and has them; "
+                "send this again later",
+                retry_after=max(1, math.ceil((declared.average_response_time or 0) / 1000)),
+            )
+
+    def hold(self, skill: str, handle: ReplyHandle) -> None:
+        """Take a slot until a message has its reply."""
+        if skill not in self._taken or handle.is_settled:
+            return
+        self._taken[skill] += 1
+
+        def changed(_: asyncio.Future[None] | None) -> None:
+            if handle.is_settled:
+                self._taken[skill] -= 1
+            else:
+                handle.changed().add_done_callback(changed)
+
+        changed(None)
