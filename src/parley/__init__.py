@@ -23,9 +23,9 @@ from parley.model.distribution import VERSION
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent
+    from parley.agent.authorization import AuthorizationRefused, TaskCredential
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.files import BlockingFile, TurnFile
-    from parley.agent.task_credential import AuthorizationRefused, TaskCredential
     from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
     from parley.agent.tools.tool import Tool, ToolResult
     from parley.agent.turn import Turn
@@ -86,9 +86,9 @@ _HOMES = {
     "ArtifactVersion": "parley.client.artifact_versions",
     "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingFile": "parley.agent.files",
-    "AuthorizationRefused": "parley.agent.task_credential",
+    "AuthorizationRefused": "parley.agent.authorization",
     "BlockingTurn": "parley.agent.blocking_turn",
-    "TaskCredential": "parley.agent.task_credential",
+    "TaskCredential": "parley.agent.authorization",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",

@@ -12,8 +12,8 @@ from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.handoff.turns import ended, in_turns
-from parley.agent.large_files import referred
+from parley.agent.files import referred
+from parley.agent.handoff import ended, in_turns
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.agent.typed_questions import ask_inputs

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parley.agent.remote.cancel import cancel_calls
+from parley.agent.remote.connections import cancel_calls
 from parley.compose.calling import Calling
 from parley.engine.turn.attempt import CALL_PREFIX, calls_to_cancel
 

@@ -22,9 +22,8 @@ from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.lifespan import Lifespan
-from parley.agent.remote.cancel import cancel_calls
-from parley.agent.remote_files import RemoteFiles
-from parley.agent.services import INLINE_BYTES, TurnServices
+from parley.agent.remote.connections import cancel_calls
+from parley.agent.services import INLINE_BYTES, RemoteFiles, TurnServices
 from parley.client.connection import Connection, connect
 from parley.engine.authorizations import Authorizations, Callbacks
 from parley.engine.capacity import ThreadPool

@@ -7,10 +7,8 @@ from functools import partial
 from typing import cast
 
 from parley.agent.agent import Agent
-from parley.agent.files import FileAccess
-from parley.agent.large_files import base_url, referred
-from parley.agent.remote.local import LocalAgents, LocalService
-from parley.agent.remote.uses import with_used
+from parley.agent.files import FileAccess, base_url, referred
+from parley.agent.remote.callees import LocalAgents, LocalService, with_used
 from parley.agent.services import TurnServices
 from parley.client.files.stream import FileStream
 from parley.engine.authorizations import Authorizations, CallbackClaim, Callbacks
