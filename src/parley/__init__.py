@@ -23,9 +23,9 @@ from parley.model.distribution import VERSION
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent
+    from parley.agent.authorization import AuthorizationRefused, TaskCredential
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.files import BlockingFile, TurnFile
-    from parley.agent.task_credential import AuthorizationRefused, TaskCredential
     from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
     from parley.agent.tools.tool import Tool, ToolResult
     from parley.agent.turn import Turn
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from parley.client.registry.found import FoundAgent
     from parley.client.registry.remote_registry import RemoteRegistry
     from parley.client.remote_agent import RemoteAgent
-    from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
-    from parley.engine.turn.attempt import NotAuthorized
+    from parley.engine.turn.attempt import Answer, NotAuthorized
     from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
@@ -78,14 +77,14 @@ _HOMES = {
     "AgentInterface": "parley.model.cards",
     "AgentProvider": "parley.model.cards",
     "AgentSkill": "parley.model.cards",
-    "Answer": "parley.engine.answer",
+    "Answer": "parley.engine.turn.attempt",
     "Artifact": "parley.model.parts",
     "ArtifactVersion": "parley.client.artifact_versions",
     "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingFile": "parley.agent.files",
-    "AuthorizationRefused": "parley.agent.task_credential",
+    "AuthorizationRefused": "parley.agent.authorization",
     "BlockingTurn": "parley.agent.blocking_turn",
-    "TaskCredential": "parley.agent.task_credential",
+    "TaskCredential": "parley.agent.authorization",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",

@@ -15,9 +15,9 @@ import pytest
 
 import parley
 from parley import Agent, Artifact, BlockingTurn, Caller, Message, Part, Settings, Task, Turn
-from parley.agent import large_files
+from parley.agent import files
 from parley.agent.files import TurnFile
-from parley.agent.remote_files import RemoteFiles
+from parley.agent.services import RemoteFiles
 from parley.client.errors import (
     AddressNotAllowed,
     ClientError,
@@ -209,8 +209,7 @@ class RemoteOnly:
         from parley.agent.context import AgentContexts
         from parley.agent.files import FileAccess
         from parley.agent.services import TurnServices
-        from parley.engine.authorizations import Authorizations
-        from parley.engine.callbacks import Callbacks
+        from parley.engine.authorizations import Authorizations, Callbacks
         from parley.store.memory import MemoryTaskStore
         from parley.store.protocols.scope import Scope
 
@@ -491,7 +490,7 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)
         assert kinds(task.artifacts) == [["raw"]] * 4
-        monkeypatch.setattr(large_files, "MAX_INLINE", 5000)
+        monkeypatch.setattr(files, "MAX_INLINE", 5000)
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)
         assert task.state is parley.TaskState.FAILED
@@ -502,7 +501,7 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
 async def test_what_an_answer_cannot_carry_is_a_reference_whatever_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_files, "MAX_INLINE", 5000)
+    monkeypatch.setattr(files, "MAX_INLINE", 5000)
     async with served(maker(tmp_path), settings=Settings(inline_file_bytes=10_000)) as remote:
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)

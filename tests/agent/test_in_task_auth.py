@@ -21,7 +21,7 @@ import pytest
 
 import parley
 from parley import Agent, BlockingTurn, Task, TaskState, Turn
-from parley.agent.task_credential import AuthorizationRefused, TaskCredential
+from parley.agent.authorization import AuthorizationRefused, TaskCredential
 from parley.client import AuthRequest, auth_request
 from parley.client import auth as client_auth
 from parley.client.errors import (

@@ -12,7 +12,7 @@ import pytest
 import parley
 from parley import Agent, Caller, Message, Task, TaskState, Turn
 from parley.compose import Handoffs, handoff, part
-from parley.engine.handoff.value import HANDOFF_KEY
+from parley.engine.handoff import HANDOFF_KEY
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import sys
 
 LOOKS = """
 import gc, sys, threading, time
-from parley.engine.loop_watchdog import frame_of
+from parley.engine.maintenance import frame_of
 
 gc.callbacks.append(lambda phase, info: time.sleep(0))  # passes the GIL on, as finalizers do
 gc.set_threshold(2, 1, 1)

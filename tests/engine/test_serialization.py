@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parley import Agent, Artifact, Message, Part, Role, Task, Turn
-from parley.engine.serialization import check_metadata, kept, read
+from parley.engine.content import check_metadata, kept, read
 from parley.model.tasks import TaskState
 from parley.store.events import RecordKind
 

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for due tasks often, and sleep in the store however short a sleep is."""
-    monkeypatch.setattr("parley.engine.alarm.POLL_SECONDS", 0.1)
-    monkeypatch.setattr("parley.engine.alarm.LONGEST_WAIT", 0.2)
+    monkeypatch.setattr("parley.engine.maintenance.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("parley.engine.maintenance.LONGEST_WAIT", 0.2)
     monkeypatch.setattr("parley.engine.turn.waits.SHORT_MS", 0)
 
 

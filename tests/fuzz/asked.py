@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec.structs import replace
 
-from parley.engine.service.pagination import PageToken, read_token, write_token
+from parley.engine.service.checks import PageToken, read_token, write_token
 from parley.model import encoding
 from parley.model.errors import (
     A2AError,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.compose import parallel, sequence
-from parley.engine.turn.remote_calls import PREFIX, RemoteCall
+from parley.engine.turn.attempt import CALL_PREFIX, RemoteCall
 from parley.model.encoding import decode
 from tests.simulation.programs import Programs
 
@@ -107,7 +107,7 @@ def _calls(kept: Kept) -> dict[str, RemoteCall]:
     found = {}
     for record in kept.records:
         key = getattr(record.event, "key", "")
-        if key.startswith(PREFIX):
+        if key.startswith(CALL_PREFIX):
             found[key] = decode(record.event.value, RemoteCall)  # type: ignore[union-attr]
     return found
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from parley.engine.alarm import Alarm
-from parley.engine.queue.claimer import Claimer
-from parley.engine.replies.waiters import Waiters
+from parley.engine.capacity import Claimer
+from parley.engine.maintenance import Alarm
+from parley.engine.replies import Waiters
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.task_runner import TaskRunner
 from parley.engine.turn.task_writer import TaskWriter

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.default_extensions import declared_extensions, default_uris
 from parley.agent.lifespan import checked_lifespan
-from parley.agent.remote.uses import UsableAgent, checked_uses
+from parley.agent.remote.callees import UsableAgent, checked_uses
 from parley.agent.turn import Turn
 from parley.engine.content import takes as takes_part
 from parley.engine.description import (
@@ -20,13 +20,13 @@ from parley.engine.description import (
     AgentDescription,
     AgentRules,
     BindingSettings,
+    ExtendedCard,
+    ExtendedCards,
+    Options,
     checked_settings,
 )
-from parley.engine.disclosure import schemas_of
-from parley.engine.extended_card import ExtendedCard, ExtendedCards
-from parley.engine.handoff.record import Handoffs, declared
-from parley.engine.options import Options
-from parley.engine.routing import RoutedMessage
+from parley.engine.handoff import Handoffs, declared
+from parley.engine.routing import RoutedMessage, schemas_of
 from parley.engine.skill import (
     InvalidInput,
     Replies,
@@ -36,10 +36,16 @@ from parley.engine.skill import (
     modes_of,
     strings_of,
 )
+from parley.engine.typed.function import parameters_of, result_of
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.parameters import parameters_of
-from parley.engine.typed.results import result_of
+from parley.extensions.call_chain import CallChain
+from parley.extensions.idempotent_send import IdempotentSend
+from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.installed import with_installed
+from parley.extensions.push_delivery import PushDelivery
+from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchemas
+from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -47,7 +53,7 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.extensions import FILE_TRANSFER, PUSH_DELIVERY, Extension
+from parley.model.extensions import FILE_TRANSFER, PUSH_DELIVERY, Extension, collect_extensions
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
 from parley.model.push import PushEvents
@@ -605,3 +611,71 @@ def _check_takes_data(skill: Skill) -> None:
 def slug(name: str) -> str:
     """Return a name as a path segment."""
     return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
+
+
+log = logging.getLogger("parley.agent")
+
+BUILT_IN: tuple[Extension, ...] = (
+    ResumableStreams(),
+    IdempotentSend(),
+    TypedQuestions(),
+    CallChain(),
+    InTaskAuthorization(),
+    PushDelivery(),
+)
+"""The extensions of every agent that leaves none out; ``PushDelivery`` needs push notifications."""
+
+OF_SOME = (SKILL_SCHEMAS, FILE_TRANSFER)
+"""The URIs of those of agents with typed skills, and of agents on a server that keeps files."""
+
+
+def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
+    """Return the URIs of the default extensions that an agent has: all, none, or those ``chosen``.
+
+    Raises ``TypeError`` and ``ValueError`` for anything else.
+    """
+    known = [*(extension.uri for extension in BUILT_IN), *OF_SOME]
+    if isinstance(chosen, bool):
+        return frozenset(known if chosen else ())
+    if isinstance(chosen, str):
+        raise TypeError(
+            f"default_extensions is a list of URIs: write default_extensions=[{chosen!r}]"
+        )
+    if not isinstance(chosen, Iterable):
+        raise TypeError(f"default_extensions is True, False or a list of URIs, not {chosen!r}")
+    uris = tuple(chosen)
+    for uri in uris:
+        if uri not in known:
+            raise ValueError(
+                f"default_extensions names {uri!r}, which is none of them; they are "
+                f"{', '.join(known)}. An extension of another kind goes into extensions=[...]"
+            )
+    return frozenset(uris)
+
+
+def declared_extensions(
+    given: Iterable[Extension | AgentExtension | str], defaults: Collection[str]
+) -> tuple[Extension, ...]:
+    """Return the extensions of an agent: those ``given``, and of the ``defaults`` the others.
+
+    Raises ``ValueError`` for one that depends on another which the agent does not have.
+    """
+    built_in = [extension for extension in BUILT_IN if extension.uri in defaults]
+    extensions = collect_extensions([*built_in, *with_installed(given)])
+    for extension in extensions:
+        if extension.required and extension.is_declaration_only:
+            log.warning(
+                "the extension %r is data on the card alone, and required: callers who do not ask "
+                "for it are refused for nothing, so the specification advises against it; leave "
+                "required out, or give it behaviour (parley.extensions.Extension)",
+                extension.uri,
+            )
+    uris = {extension.uri for extension in extensions}
+    for extension in extensions:
+        missing = [uri for uri in extension.depends_on if uri not in uris]
+        if missing:
+            raise ValueError(
+                f"{extension!r} depends on {', '.join(missing)}, which the agent does not have; "
+                "give it too"
+            )
+    return extensions

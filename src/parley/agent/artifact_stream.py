@@ -8,8 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.engine.content import check_text, to_parts
-from parley.engine.serialization import check_metadata
+from parley.engine.content import check_metadata, check_text, to_parts
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part

@@ -15,17 +15,16 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.authorization import TaskCredential
 from parley.agent.files import BlockingFile
-from parley.agent.remote.blocking import BlockingAgent
-from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
-from parley.agent.remote.uses import Callee
-from parley.agent.task_credential import TaskCredential
+from parley.agent.remote.bound_agent import BlockingAgent, BoundAgent, MessageOptions
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.mcp_server import McpServer
 from parley.agent.tools.turn_tools import BlockingTools
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.client.message import Sendable
-from parley.engine.answer import Answer
+from parley.engine.turn.attempt import Answer
 from parley.model.parts import Artifact, Message, Part
 from parley.model.schemes import SecurityScheme
 from parley.model.tasks import Task

@@ -1,7 +1,8 @@
-"""The files of a message, as an author reads them: parts with methods."""
+"""The files of a turn: parts that an author reads, and large files that become references."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any, Self, cast
 
 from msgspec.structs import asdict
 
-from parley.agent.remote.blocking import TurnThread, Wait
+from parley.agent.remote.bound_agent import TurnThread, Wait
 from parley.agent.services import TurnServices
 from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
 from parley.client.sync import SyncFileStream
+from parley.engine.content import to_part
+from parley.engine.turn.attempt import Attempt
 from parley.files.errors import FileError
 from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
@@ -164,3 +167,65 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
         """Write the bytes to a file, and return its path."""
         saved: Path = self.__dict__["wait"](self._stream(limit).save(path))
         return saved
+
+
+MAX_INLINE = 32 * 1024 * 1024
+"""The most bytes of a file in an answer: clients read answers of up to 64 MiB, in base64."""
+
+
+def base_url(services: TurnServices, attempt: Attempt) -> str:
+    """Return the agent's public address, without a trailing slash; empty if it is not known."""
+    request, address = attempt.request, services.address
+    return request.base_url if address is None else address(request.tenant)
+
+
+async def referred(
+    services: TurnServices,
+    attempt: Attempt,
+    content: object,
+    *,
+    media_type: str = "",
+    filename: str = "",
+) -> object:
+    """Return content as it is, or the part of a file: by reference if it is large.
+
+    Only bytes and paths are files; a ready part is returned as it is. A path is read off the event
+    loop. The file is kept as long as its task.
+
+    Raises ``ValueError`` for a file that is too large for an answer and cannot be stored,
+    ``OSError`` for a path that cannot be read, and ``FileError``.
+    """
+    if isinstance(content, Path):
+        size = (await asyncio.to_thread(content.stat)).st_size
+    elif isinstance(content, bytes | bytearray | memoryview):
+        size = memoryview(content).nbytes
+    else:
+        return content
+    url = base_url(services, attempt)
+    largest = min(services.inline_bytes, MAX_INLINE)
+    if services.files is not None and url and size > largest:
+        scope = attempt.runner.scope
+        return await services.files.store(
+            content,
+            filename=filename,
+            media_type=media_type,
+            tenant=scope.tenant,
+            owner=scope.owner,
+            task_id=attempt.runner.task_id,
+            base_url=url,
+        )
+    if size > MAX_INLINE:
+        name = filename or (content.name if isinstance(content, Path) else "the file")
+        remedy = (
+            "give the server a place for files (parley.asgi(..., files=...))"
+            if services.files is None
+            else "give the server its public address (parley.asgi(..., url=...)), which this "
+            "request did not carry"
+        )
+        raise ValueError(
+            f"{name[:100]} has {size:,} bytes, and an answer carries at most {MAX_INLINE:,}: "
+            f"{remedy}, or return Part(url=...)"
+        )
+    if isinstance(content, Path):
+        return await asyncio.to_thread(to_part, content, media_type=media_type, filename=filename)
+    return content

@@ -12,17 +12,17 @@ from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.handoff.turns import ended, in_turns
-from parley.agent.large_files import referred
+from parley.agent.files import referred
+from parley.agent.handoff import ended, in_turns
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.agent.typed_questions import ask_inputs
 from parley.engine.content import checked
-from parley.engine.handoff.value import Handoff
+from parley.engine.handoff import Handoff
 from parley.engine.skill import Form
 from parley.engine.turn.attempt import Attempt, Failed
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.mismatch import Mismatch
+from parley.engine.typed.violations import Mismatch
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 from parley.security.egress import turn_egress

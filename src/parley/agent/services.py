@@ -1,28 +1,138 @@
-"""The services that the turns of an agent share. The host makes them.
-
-``agent/invoke.py`` gives them to turns.
+"""The services that the turns of an agent share. The host makes them, and ``agent/invoke.py`` gives
+them to turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from parley.agent.context import AgentContexts
-from parley.agent.issuers import TurnIssuers
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import Connections
-from parley.agent.remote_files import RemoteFiles
 from parley.agent.tools.mcp_sessions import McpSessions
+from parley.client.bindings.http import HttpTransport
 from parley.client.connection import Connection, connect
+from parley.client.files.download import Download, FetchRoute, Limits
+from parley.client.files.stream import FileFacts
 from parley.client.remote_agent import RemoteAgent
-from parley.engine.authorizations import Authorizations
-from parley.engine.callbacks import Callbacks
-from parley.engine.handoff.record import Handoffs
+from parley.client.retry import Retry
+from parley.engine.authorizations import Authorizations, Callbacks
+from parley.engine.handoff import Handoffs
 from parley.files.turn_files import TurnFiles
 from parley.security.authorization import Authorization
-from parley.security.egress import Egress
+from parley.security.egress import Egress, lookup_caller
+
+if TYPE_CHECKING:
+    from parley.client.auth import AuthorizationCode
+    from parley.client.auth.issuers import Issuers
+
+
+MAX_KEPT = 16
+
+
+class TurnIssuers:
+    """The issuers that the turns of one agent use, with their metadata and connections.
+
+    Only what the author named is dialled without the egress guard.
+    """
+
+    def __init__(self, egress: Egress | None = None) -> None:
+        self.egress = egress or Egress()
+        self._http: HttpTransport | None = None
+        self._kept: OrderedDict[tuple[str, str], Issuers] = OrderedDict()
+
+    async def of(self, oauth: AuthorizationCode) -> Issuers:
+        """Return what finds the issuer of a client."""
+        key = (oauth.issuer, oauth.token_url)
+        found = self._kept.get(key)
+        if found is None:
+            from parley.client.auth.issuer_http import IssuerHttp
+            from parley.client.auth.issuers import Issuers
+            from parley.client.bindings.http import HttpTransport
+            from parley.client.origin import Origin
+            from parley.security.loopback import is_loopback
+
+            if self._http is None:
+                self._http = HttpTransport(trust_env=True, bound_to_turns=False)
+            is_local = is_loopback(Origin.of(oauth.issuer).host)
+            http = IssuerHttp(self._http, trusts=oauth.names, is_local=is_local, egress=self.egress)
+            found = self._kept[key] = Issuers(http)
+            if len(self._kept) > MAX_KEPT:
+                _, oldest = self._kept.popitem(last=False)
+                await oldest.http.aclose()
+        self._kept.move_to_end(key)
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections. The next use opens new ones."""
+        kept, self._kept = self._kept, OrderedDict()
+        for issuers in kept.values():
+            await issuers.http.aclose()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+
+MAX_BYTES = 5 * 1024 * 1024 * 1024
+"""The size of a file, unless the server has another limit or the author gives one."""
+
+_RETRY = Retry(calls=2, streams=8)
+
+
+class RemoteFiles:
+    """Fetches files from addresses that ``egress`` allows: without credentials and proxies.
+
+    Redirects are checked like the first address. A download fails when its server sends nothing for
+    ``idle`` seconds, or, after ``grace`` seconds of waiting, less than ``min_rate`` bytes a second.
+    One for all turns of a host; close it at the end.
+    """
+
+    def __init__(
+        self,
+        egress: Egress | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+        retry: Retry = _RETRY,
+        idle: float = 30.0,
+        min_rate: int = 1024,
+        grace: float = 60.0,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self._egress = egress or Egress(option="allow_private_files")
+        self._retry = retry
+        self._limits = Limits(idle=idle, min_rate=min_rate, grace=grace)
+        self._http: HttpTransport | None = None
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+    async def fetch(
+        self, url: str, facts: FileFacts, *, limit: int, caller: str
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes at an address, on behalf of a caller. Raises ``ClientError``."""
+        lookup_caller.set(caller)
+        limits = replace(self._limits, max_bytes=limit)
+        download = Download(url, facts, route=self._route, retry=self._retry, limits=limits)
+        chunks = download.chunks()
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()
+
+    def _route(self, url: str) -> FetchRoute:
+        if self._http is None or self._http.closed:
+            self._http = HttpTransport(egress=self._egress, bound_to_turns=False)
+        return FetchRoute(self._http, url, {}, is_own=False)
+
 
 INLINE_BYTES = 1024 * 1024
 """The size up to which a file is part of a message, unless the server says otherwise."""

@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
-from parley.agent import references
+from parley.agent import context
 from parley.agent.artifact_stream import ArtifactStream
-from parley.agent.authorize import authorize
+from parley.agent.authorization import (
+    EXPIRES,
+    CredentialRequests,
+    TaskCredential,
+    authorize,
+    need_of,
+)
 from parley.agent.context import AgentContext
-from parley.agent.files import FileAccess, TurnFile
-from parley.agent.in_task_auth import EXPIRES, CredentialRequests, need_of
-from parley.agent.large_files import base_url, referred
-from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
-from parley.agent.remote.connection import TurnConnection, delegate
-from parley.agent.remote.turn_calls import TurnCalls
-from parley.agent.remote.uses import Callee
+from parley.agent.files import FileAccess, TurnFile, base_url, referred
+from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, TurnConnection, delegate
+from parley.agent.remote.callees import Callee
+from parley.agent.remote.exchange import TurnCalls
 from parley.agent.services import TurnServices
-from parley.agent.task_credential import TaskCredential
 from parley.agent.tools.mcp_server import McpServer
 from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.client.message import Sendable
-from parley.engine.answer import Answer
-from parley.engine.content import check_text, checked, to_parts
-from parley.engine.serialization import check_metadata, kept, read
-from parley.engine.turn.attempt import Attempt
-from parley.engine.turn.output_filter import active
+from parley.engine.content import check_metadata, check_text, checked, kept, read, to_parts
+from parley.engine.turn.attempt import Answer, Attempt
+from parley.engine.turn.task_writer import active
 from parley.engine.turn.waits import seconds_of
 from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part
@@ -123,7 +123,7 @@ class Turn(TurnFacts):
 
         The metadata of a part names one by ``artifactId``, and by ``taskId`` if it is ambiguous.
         """
-        return await references.referenced_artifacts(self._context, self.latest, self.task_id)
+        return await context.referenced_artifacts(self._context, self.latest, self.task_id)
 
     async def reference(
         self,
@@ -139,7 +139,7 @@ class Turn(TurnFacts):
         with a list of them, each described by ``describe``; the answer is a reference, a number, or
         words of the list. ``where`` filters the tasks.
         """
-        return await references.reference(self._attempt, self._context, question, where, describe)
+        return await context.reference(self._attempt, self._context, question, where, describe)
 
     async def wait_for(self, task: Task | str, *, timeout: float | None = None) -> Task:
         """Wait until another of the caller's tasks ends, and return it.
@@ -148,7 +148,7 @@ class Turn(TurnFacts):
         Raises ``TaskNotFoundError``, and ``TimeoutError`` after ``timeout`` seconds.
         """
         async with asyncio.timeout(timeout):
-            return await references.wait_for(self._attempt, task)
+            return await context.wait_for(self._attempt, task)
 
     async def other_tasks(self, limit: int = 20) -> tuple[Task, ...]:
         """Return the other tasks of this context, the last updated first."""

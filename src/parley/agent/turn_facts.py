@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
 from parley.engine.content import accepts
-from parley.engine.handoff.value import HandedConversation
+from parley.engine.handoff import HandedConversation
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.extensions.call_chain import ChainBudget
 from parley.model.parts import Message, Part

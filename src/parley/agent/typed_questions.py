@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.message_data import read_answer
-from parley.engine.typed.mismatch import WHOLE, Mismatch, UnsupportedType
-from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.value_type import ValueType, read_answer
+from parley.engine.typed.violations import WHOLE, Mismatch, UnsupportedType
 from parley.extensions.typed_questions import schema_part
 from parley.model.errors import FieldViolation
 from parley.model.parts import Message, Part, Role

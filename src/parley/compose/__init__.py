@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from parley.compose.outcome import Outcome, PartFailed, PartFailure
     from parley.compose.parts import CompositionPart, part
     from parley.compose.spending import Budget
-    from parley.engine.handoff.record import Handoffs
-    from parley.engine.handoff.value import HandedConversation, Handoff, handoff
+    from parley.engine.handoff import HandedConversation, Handoff, Handoffs, handoff
     from parley.extensions.spent import Spent
 
 _HOMES = {
@@ -38,16 +37,16 @@ _HOMES = {
     "Composition": "parley.compose.composition",
     "CompositionPart": "parley.compose.parts",
     "Edge": "parley.compose.drawing",
-    "HandedConversation": "parley.engine.handoff.value",
-    "Handoff": "parley.engine.handoff.value",
-    "Handoffs": "parley.engine.handoff.record",
+    "HandedConversation": "parley.engine.handoff",
+    "Handoff": "parley.engine.handoff",
+    "Handoffs": "parley.engine.handoff",
     "Outcome": "parley.compose.outcome",
     "PartFailed": "parley.compose.outcome",
     "PartFailure": "parley.compose.outcome",
     "Spent": "parley.extensions.spent",
     "broadcast": "parley.compose.combinators.broadcast",
     "fallback": "parley.compose.combinators.fallback",
-    "handoff": "parley.engine.handoff.value",
+    "handoff": "parley.engine.handoff",
     "map_reduce": "parley.compose.combinators.map_reduce",
     "may_pass": "parley.compose.combinators.retry",
     "parallel": "parley.compose.combinators.parallel",

@@ -13,10 +13,9 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from parley.agent.remote.cancel import cancel_calls
-from parley.agent.remote.connection import delegate
-from parley.agent.remote.speaker import said_by
-from parley.agent.remote.terms import CallTerms
+from parley.agent.remote.bound_agent import delegate
+from parley.agent.remote.connections import cancel_calls
+from parley.agent.remote.exchange import CallTerms, said_by
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Sendable, to_message
@@ -32,7 +31,7 @@ from parley.compose.parts import CompositionPart, PartLike, part
 from parley.compose.references import Reachable
 from parley.compose.spending import Budget, Spending, for_the_agent
 from parley.engine.content import to_parts
-from parley.engine.handoff.value import Handoff
+from parley.engine.handoff import Handoff
 from parley.engine.turn.attempt import Failed, NotAuthorized, Rejected
 from parley.extensions.spent import Spent, spent_on
 from parley.extensions.usage import Usage

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parley.agent.remote.cancel import cancel_calls
+from parley.agent.remote.connections import cancel_calls
 from parley.compose.calling import Calling
-from parley.engine.turn.remote_calls import PREFIX, calls_to_cancel
+from parley.engine.turn.attempt import CALL_PREFIX, calls_to_cancel
 
 
 async def stop(works: Iterable[asyncio.Task[Any]]) -> None:
@@ -47,4 +47,4 @@ async def cancel_parts(calling: Calling, keys: Iterable[str] | None = None) -> N
 
 
 def _calls(results: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in results.items() if key.startswith(PREFIX)}
+    return {key: value for key, value in results.items() if key.startswith(CALL_PREFIX)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from parley.engine.handoff.value import Handoff
+from parley.engine.handoff import Handoff
 from parley.engine.turn.attempt import Failed
 from parley.extensions.spent import Spent, spent_on
 from parley.model.parts import Artifact, Message, Part, Role, text_of

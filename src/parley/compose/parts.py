@@ -13,14 +13,13 @@ from weakref import WeakValueDictionary
 
 from parley.agent.agent import Agent, slug
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.remote.addresses import address_of, referred
-from parley.agent.remote.uses import Callee, UsableAgent
+from parley.agent.remote.callees import Callee, UsableAgent, address_of, referred
 from parley.agent.turn import Turn
 from parley.client.card.resolver import ForeignCard
 from parley.client.registry.found import FoundAgent
 from parley.engine.skill import form_of
-from parley.engine.typed.annotations import signature_of
-from parley.engine.typed.parameters import parameters_of
+from parley.engine.typed.function import parameters_of
+from parley.engine.typed.schema import signature_of
 from parley.model.cards import AgentCard
 
 Function = Callable[..., Any]

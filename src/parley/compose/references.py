@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from parley.agent.turn import Turn
-from parley.engine.turn.remote_calls import PREFIX, RemoteCall
+from parley.engine.turn.attempt import CALL_PREFIX, RemoteCall
 from parley.model.encoding import decode
 from parley.model.parts import Message
 from parley.model.references import tasks_named
@@ -61,7 +61,7 @@ class Reachable:
                 )
                 for record in records:
                     event = record.event
-                    if isinstance(event, StepResult) and event.key.startswith(PREFIX):
+                    if isinstance(event, StepResult) and event.key.startswith(CALL_PREFIX):
                         call = decode(event.value, RemoteCall)
                         if call.task_id:
                             found.setdefault(call.address, []).append(call.task_id)

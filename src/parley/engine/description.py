@@ -1,27 +1,42 @@
-"""An agent as the engine knows it. ``Agent`` describes itself; ``host/`` hands the value over."""
+"""An agent as the engine knows it: its options, its skills, and its extended card (§3.1.11, §13.3).
+
+``Agent`` describes itself; ``host/`` hands the value over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from parley.engine.extended_card import ExtendedCards
-from parley.engine.handoff.record import Handoffs
-from parley.engine.options import Options
-from parley.engine.skill import Skill
+from parley.engine.handoff import Handoffs
+from parley.engine.skill import Skill, form_of
 from parley.model.cards import AgentCard, AgentInterface
+from parley.model.encoding import decode, encode
+from parley.model.errors import (
+    A2AError,
+    ExtendedAgentCardNotConfiguredError,
+    InternalError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+)
 from parley.model.extensions import Extension
+from parley.model.incident import log_incident
+from parley.model.push import PushEvents
+from parley.model.service import Caller
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
 from parley.security.owner import PER_CALLER, OwnerPolicy
 from parley.security.rates.limit import Limit
 
 if TYPE_CHECKING:
-    from parley.engine.replies.reply_handle import ReplyHandle
+    from parley.engine.replies import ReplyHandle
 
 
 class WorkGate(Protocol):
@@ -139,3 +154,217 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     def push_notifications(self) -> bool:
         """Return whether callers may name webhooks."""
         return bool(self.card.capabilities.push_notifications)
+
+
+_CREDENTIALS = frozenset(
+    {
+        "apikey",
+        "assertion",
+        "authorization",
+        "clientassertion",
+        "cookie",
+        "credential",
+        "credentials",
+        "jwt",
+        "passphrase",
+        "passwd",
+        "privatekey",
+        "setcookie",
+    }
+)
+"""Claims that are never stored, besides those whose names end like that of a token."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of an agent's turns. Times are in seconds, unless they are timedeltas.
+
+    - ``direct_reply_timeout``: a function that runs longer gets a task.
+    - ``blocking_timeout``: a blocking send that waits longer returns the current task.
+    - ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
+    - ``cancel_grace``: the time that a function has to end after its cancellation.
+    - ``on_crash``: run a turn of a dead process again, or fail it.
+    - ``max_attempts``: the limit of attempts at one turn.
+    - ``max_running``: the limit of concurrent turns in one process.
+    - ``max_queued``: the limit of queued turns in all processes together.
+    - ``max_waiting_messages``: the limit of messages that wait on one task.
+    - ``turn_timeout``: the age at which a turn fails, from its first attempt on.
+    - ``task_timeout``: the age at which a task fails, in whichever state it is.
+    - ``max_hops``: the limit of agents that called each other before this one is called.
+    - ``keep_history``: store the conversation of each context.
+    - ``keep_claims``: the names of the caller's claims that the log stores, for ``turn.caller``.
+    - ``push_events``: what a webhook receives that has no choice of its own.
+    """
+
+    direct_reply_timeout: float = 1.0
+    blocking_timeout: float = 300.0
+    stream_until_terminal: bool = False
+    cancel_grace: float = 5.0
+    on_crash: Literal["rerun", "fail"] = "rerun"
+    max_attempts: int = 5
+    max_running: int = 1000
+    max_queued: int = 10_000
+    max_waiting_messages: int = 100
+    turn_timeout: timedelta | None = None
+    task_timeout: timedelta | None = None
+    max_hops: int = 8
+    keep_history: bool = False
+    keep_claims: tuple[str, ...] = ()
+    push_events: PushEvents = "all"
+
+    def __post_init__(self) -> None:
+        for name in ("direct_reply_timeout", "cancel_grace"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is a number of seconds, 0 or more")
+        if self.blocking_timeout <= 0:
+            raise ValueError("blocking_timeout is a number of seconds above 0")
+        for name in ("max_attempts", "max_running", "max_waiting_messages", "max_hops"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is 1 or more")
+        if self.max_queued < 0:
+            raise ValueError("max_queued is 0 or more")
+        for name in ("turn_timeout", "task_timeout"):
+            span = getattr(self, name)
+            if span is not None and span <= timedelta(0):
+                raise ValueError(f"{name} is a positive timedelta, or None for ever")
+        if self.on_crash not in ("rerun", "fail"):
+            raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
+        if self.push_events not in ("all", "significant"):
+            raise ValueError(f"push_events is 'all' or 'significant', not {self.push_events!r}")
+        for name in self.keep_claims:
+            _check_claim(name)
+
+
+def _check_claim(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"keep_claims has names of claims, such as 'email', not {name!r}")
+    word = re.sub(r"[^a-z]", "", re.split(r"[/:.]", name.lower())[-1])
+    if word in _CREDENTIALS or word.endswith(("token", "tokens", "password", "secret")):
+        raise ValueError(
+            f"keep_claims names {name!r}, which is a credential; what is kept is written to the "
+            "log and its exports: name claims that say who the caller is"
+        )
+
+
+log = logging.getLogger("parley.engine")
+
+Changes = AgentCard | Mapping[str, Any]
+"""A whole card, or its differences from the public card: fields by their Python names."""
+
+ExtendedCard = Changes | Callable[..., Changes | Awaitable[Changes | None] | None]
+"""The card for all callers, or a function of the caller (and the public card)."""
+
+
+class ExtendedCards:
+    """Makes the extended card of each caller.
+
+    A function takes nothing, the caller, or the caller and the public card. It returns ``None`` if
+    there is no extended card for this caller.
+
+    Raises ``TypeError`` and ``ValueError`` for an invalid card.
+    """
+
+    def __init__(self, source: ExtendedCard) -> None:
+        self._function: Callable[..., Any] | None = None
+        self._value: Changes | None = None
+        if isinstance(source, AgentCard | Mapping):
+            _check(source)
+            self._value = source
+        elif callable(source):
+            self._function = source
+            self._arity = _arity(source)
+            self._blocks = form_of(source).in_thread
+        else:
+            raise TypeError(
+                "an extended card is an AgentCard, a mapping of the card's fields, or a function "
+                f"that returns one of them, not {source!r}"
+            )
+
+    async def of(
+        self,
+        card: AgentCard,
+        caller: Caller,
+        in_thread: Callable[..., Awaitable[Any]],
+        *,
+        own: AgentCard | None = None,
+    ) -> AgentCard:
+        """Return the extended card of a caller; ``card`` is the public one.
+
+        Differences are applied to ``own``, the card with all skills that the caller sees.
+
+        Raises ``ExtendedAgentCardNotConfiguredError`` if there is none for this caller.
+        """
+        changes: Any = self._value
+        try:
+            if self._function is not None:
+                arguments = (caller, card)[: self._arity]
+                if self._blocks:
+                    changes = await in_thread(self._function, *arguments)
+                else:
+                    changes = self._function(*arguments)
+                if inspect.isawaitable(changes):
+                    changes = await changes
+            if changes is not None:
+                return extended(own or card, changes)
+        except A2AError:
+            raise
+        except Exception:
+            reference = log_incident(log, "making an extended card")
+            words = f"the card could not be made; the server's log says why under {reference}"
+            raise InternalError(words) from None
+        raise ExtendedAgentCardNotConfiguredError("there is no extended card for this caller")
+
+
+def extended(card: AgentCard, changes: Changes) -> AgentCard:
+    """Return a card with changes. Skills are merged by id, other fields are replaced.
+
+    Raises ``TypeError`` and ``ValueError`` for an invalid card.
+    """
+    if isinstance(changes, AgentCard):
+        card = changes
+    else:
+        _check(changes)
+        fields = dict(changes)
+        if "skills" in fields:
+            skills = {skill.id: skill for skill in (*card.skills, *fields["skills"])}
+            fields["skills"] = tuple(skills.values())
+        card = msgspec.structs.replace(card, **fields)
+    if not card.capabilities.extended_agent_card:
+        capabilities = msgspec.structs.replace(card.capabilities, extended_agent_card=True)
+        card = msgspec.structs.replace(card, capabilities=capabilities)
+    return decode(encode(card), AgentCard)  # checks the fields, as clients will
+
+
+def check_caller(caller: Caller, *, has_card: bool, authenticates: bool) -> None:
+    """Refuse callers who may not see the extended card.
+
+    A server that identifies callers shows it to authenticated ones. Without ``caller=``, everyone
+    gets it.
+
+    Raises ``UnsupportedOperationError``, ``UnauthenticatedError``.
+    """
+    if not has_card:
+        raise UnsupportedOperationError("this agent has no extended card")
+    if authenticates and not caller.authenticated:
+        raise UnauthenticatedError("the extended card is for callers who say who they are")
+
+
+def _check(changes: Changes) -> None:
+    if not isinstance(changes, Mapping):
+        if not isinstance(changes, AgentCard):
+            raise TypeError(f"expected an AgentCard or a mapping, got {type(changes).__name__}")
+        return
+    unknown = [name for name in changes if name not in AgentCard.__struct_fields__]
+    if unknown:
+        fields = ", ".join(AgentCard.__struct_fields__)
+        raise ValueError(f"a card has no {', '.join(map(str, unknown))}; its fields are {fields}")
+
+
+def _arity(function: Callable[..., Any]) -> int:
+    parameters = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len([p for p in parameters if p.default is p.empty]) > 2:
+        raise TypeError("the function of an extended card takes the caller and the public card")
+    return min(len(parameters), 2)

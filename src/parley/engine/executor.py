@@ -16,22 +16,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 from parley.engine.caller import kept, record_of
-from parley.engine.options import Options
-from parley.engine.queue.claimer import Claimer
-from parley.engine.queue.fair_queue import FairQueue
-from parley.engine.replies.remote_replies import RemoteReplies
-from parley.engine.replies.reply_handle import ReplyHandle, TaskReference
-from parley.engine.replies.waiters import shutting_down
-from parley.engine.shared_timer import SharedTimer
+from parley.engine.capacity import Claimer, FairQueue, ThreadPool
+from parley.engine.description import Options
+from parley.engine.replies import (
+    RemoteReplies,
+    ReplyHandle,
+    SharedTimer,
+    TaskReference,
+    shutting_down,
+)
 from parley.engine.skill import Skill
-from parley.engine.thread_pool import ThreadPool
-from parley.engine.turn.attempt import Attempt, Request
-from parley.engine.turn.deadlines import Deadlines
-from parley.engine.turn.measured_writer import TurnMeter
-from parley.engine.turn.output_filter import OutputFilters
-from parley.engine.turn.remote_calls import RemoteCall
-from parley.engine.turn.replay import first_events, first_turn_receipts
+from parley.engine.turn.attempt import Attempt, RemoteCall, Request
+from parley.engine.turn.replay import Deadlines, first_events, first_turn_receipts
 from parley.engine.turn.task_runner import TaskRunner
+from parley.engine.turn.task_writer import OutputFilters
+from parley.engine.turn.usage import TurnMeter
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
 from parley.model.service import ANONYMOUS, Caller

@@ -1,23 +1,30 @@
-"""Periodic work on tasks without a runner: claims unclaimed ones, wakes sleeping ones, recovers
-orphans, expires overdue ones, cancels those whose caller never answered, and prunes old ones.
+"""Periodic work: on tasks without a runner, on sleeping tasks, and on the event loop.
+
+``Maintenance`` claims, recovers, expires, cancels and prunes tasks; ``Alarm`` wakes sleeping ones;
+``LoopWatchdog`` warns when a function blocks the event loop (E6).
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from types import FrameType
+from typing import Protocol, TypeVar
 
-from parley.engine.alarm import Alarm
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
 from parley.push.dispatcher import PushDispatcher
 from parley.store.ending import end
 from parley.store.protocols.errors import PrunedElsewhere, StoreError
+from parley.store.protocols.timers import NEVER
 from parley.store.task_store import TaskStore
 
 log = logging.getLogger("parley.engine")
@@ -194,3 +201,191 @@ class Maintenance:
 
     def _before(self, span: timedelta) -> int:
         return self._store.now() - span // timedelta(milliseconds=1)
+
+
+LONGEST_WAIT = 5.0
+"""How often a store that other processes use is asked while no task sleeps. Also the longest time
+between two looks at the clock of an embedded store while a task sleeps: the clock may be set, and a
+machine may be suspended.
+"""
+
+WAKE_BATCH = 500
+"""How many tasks of an agent are woken at a time."""
+
+
+class Try(Protocol):
+    """Awaits work, and handles its failure: the result is then ``None``."""
+
+    async def __call__(self, work: Awaitable[bool], /) -> bool | None:
+        """Return the result of ``work``, ``None`` if it failed."""
+        ...
+
+
+class Alarm:
+    """Waits for the next due time, and makes the tasks that are due claimable.
+
+    An embedded store is asked nothing while no task sleeps. What this process puts to sleep, and
+    events that are completed in it, are heard of at once (``listen_timers``); what other processes
+    do is polled for.
+    """
+
+    def __init__(
+        self, store: TaskStore, executors: Mapping[str, AgentExecutor], attempt: Try
+    ) -> None:
+        self._store = store
+        self._executors = executors
+        self._try = attempt
+        self._agents = [agent for agent, each in executors.items() if each.runs_turns]
+        self._next: int | None = None
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """Look at the store's clock and at the store now."""
+        self._next = 0
+        self._rung.set()
+
+    def changed(self, wakes_at: int) -> None:
+        """Take note that a task of this process sleeps until a time (ms)."""
+        if self._next is None or wakes_at < self._next:
+            self._next = wakes_at
+            self._rung.set()
+
+    async def run(self) -> None:
+        """Wake tasks for ever, beginning with those that are due already."""
+        if not self._agents:
+            return
+        self._store.listen_timers(self.changed)
+        self._next = 0
+        while True:
+            self._rung.clear()
+            is_due = self._next is not None and self._next <= self._store.now()
+            is_known = True
+            if is_due or self._store.is_shared:
+                is_known = bool(await self._try(self._wake_due()))
+                if not is_known:
+                    self._next = 0  # look again, whatever was heard of meanwhile
+            await self._wait(is_known=is_known)
+
+    async def _wait(self, *, is_known: bool) -> None:
+        """Wait until the next time to look, or until it rings."""
+        longest = LONGEST_WAIT
+        if not is_known or (self._store.is_shared and self._next is not None):
+            longest = POLL_SECONDS * backoff.uniform(0.8, 1.2)
+        elif not self._store.is_shared and self._next in (None, NEVER):
+            await self._rung.wait()
+            return
+        if is_known and self._next is not None:
+            longest = min(longest, max(0, self._next - self._store.now()) / 1000)
+        if longest > 0:
+            try:
+                async with asyncio.timeout(longest):
+                    await self._rung.wait()
+            except TimeoutError:
+                pass
+
+    async def _wake_due(self) -> bool:
+        """Wake what is due. Return whether the next due time is known. Raises ``StoreError``."""
+        while True:
+            self._next = NEVER
+            found = await self._store.next_wake(self._agents)
+            heard, now = self._next, self._store.now()
+            if found is not None and found <= now:
+                self._next = found
+                woken = [await self._executors[a].wake_due(now, WAKE_BATCH) for a in self._agents]
+                if not any(woken):
+                    return False  # another replica is waking them
+            elif heard > now:  # it did not ring meanwhile
+                next_wake = min(heard, NEVER if found is None else found)
+                self._next = None if found is None and heard == NEVER else next_wake
+                return True
+
+
+BEAT_SECONDS = 0.25
+BLOCKED_SECONDS = 1.0
+
+_looking = threading.Lock()
+
+
+class LoopWatchdog:
+    """Watches the event loop's heartbeat from a thread.
+
+    Logs one warning for each time that the loop is blocked for ``threshold`` seconds, with the
+    stack of the loop's thread.
+    """
+
+    def __init__(self, threshold: float = BLOCKED_SECONDS) -> None:
+        self._threshold = threshold
+        self._last_beat = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread_id = 0
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Watch the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._stopped.clear()
+        self._beat()
+        self._thread = threading.Thread(target=self._watch, name="parley-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _beat(self) -> None:
+        self._last_beat = time.monotonic()
+        assert self._loop is not None
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _watch(self) -> None:
+        warned = False
+        now, used = time.monotonic(), time.process_time()
+        while not self._stopped.wait(BEAT_SECONDS):
+            before, used_before = now, used
+            now, used = time.monotonic(), time.process_time()
+            if now - before > self._threshold and used - used_before < (now - before) / 2:
+                continue  # the whole process or machine was suspended, not the loop
+            late = now - self._last_beat
+            if late < self._threshold:
+                warned = False
+            elif not warned:
+                warned = True
+                self._warn(late)
+
+    def _warn(self, late: float) -> None:
+        assert self._loop is not None
+        frame = frame_of(self._thread_id)
+        if frame is None or self._loop.is_closed():
+            return
+        log.warning(
+            "the event loop has been blocked for %.1f s, and with it every task and stream; "
+            "an `async def` must await what takes time, where a plain `def` runs in a thread; "
+            "`send` and `ask` of an extension must return at once. It is stuck here:\n%s",
+            late,
+            "".join(traceback.format_stack(frame)[-8:]),
+        )
+
+
+def frame_of(thread_id: int) -> FrameType | None:
+    """Return what a thread is at, ``None`` if it has ended.
+
+    CPython holds its lock on threads meanwhile. If garbage were collected there, a finalizer could
+    pass the GIL to a thread that needs that lock, and the process would stand still for ever. So
+    none is collected, and threads look one after another.
+    """
+    with _looking:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread_id)
+        finally:
+            if collects:
+                gc.enable()

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from parley.engine.content import KINDS
+from parley.engine.typed.function import ResultType, Takes
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.parameters import Takes
-from parley.engine.typed.results import ResultType
 from parley.model.cards import AgentSkill
 from parley.security.disclosure import PUBLIC, Listing
 from parley.security.rates.limit import Limit

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 from msgspec.structs import replace
 
 from parley.engine.description import AgentRules, WorkGate
-from parley.engine.replies.reply_handle import ReplyHandle
+from parley.engine.replies import ReplyHandle
 from parley.model.errors import OverloadedError
 from parley.model.struct import A2AStruct, Timestamp, freeze
 from parley.security.rates.limit import Limit, parse_limits

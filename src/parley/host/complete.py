@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from parley.agent.agent import Agent
-from parley.engine.serialization import kept
+from parley.engine.content import kept
 from parley.host.store_urls import open_admin
 from parley.store.admin.admin import StoreAdmin
 from parley.store.protocols.errors import StoreUnavailable

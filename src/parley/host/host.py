@@ -22,19 +22,16 @@ from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.lifespan import Lifespan
-from parley.agent.remote.cancel import cancel_calls
-from parley.agent.remote_files import RemoteFiles
-from parley.agent.services import INLINE_BYTES, TurnServices
+from parley.agent.remote.connections import cancel_calls
+from parley.agent.services import INLINE_BYTES, RemoteFiles, TurnServices
 from parley.client.connection import Connection, connect
-from parley.engine.authorizations import Authorizations
-from parley.engine.callbacks import Callbacks
+from parley.engine.authorizations import Authorizations, Callbacks
+from parley.engine.capacity import ThreadPool
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
-from parley.engine.loop_watchdog import LoopWatchdog
-from parley.engine.maintenance import Maintenance
+from parley.engine.maintenance import LoopWatchdog, Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
-from parley.engine.thread_pool import ThreadPool
 from parley.engine.turn.attempt import Attempt
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits

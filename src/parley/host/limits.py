@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from parley.engine.description import AgentDescription
-from parley.engine.turn.meter import AgentMeter
+from parley.engine.turn.usage import AgentMeter
 from parley.extensions.usage import USAGE
 from parley.model.distribution import install_command
 from parley.security.rates.limit import Budget, Limit, SizeLimit

@@ -7,14 +7,11 @@ from functools import partial
 from typing import cast
 
 from parley.agent.agent import Agent
-from parley.agent.files import FileAccess
-from parley.agent.large_files import base_url, referred
-from parley.agent.remote.local import LocalAgents, LocalService
-from parley.agent.remote.uses import with_used
+from parley.agent.files import FileAccess, base_url, referred
+from parley.agent.remote.callees import LocalAgents, LocalService, with_used
 from parley.agent.services import TurnServices
 from parley.client.files.stream import FileStream
-from parley.engine.authorizations import Authorizations, CallbackClaim
-from parley.engine.callbacks import Callbacks
+from parley.engine.authorizations import Authorizations, CallbackClaim, Callbacks
 from parley.engine.executor import AgentExecutor
 from parley.engine.service.service import AgentService
 from parley.engine.turn.attempt import Attempt

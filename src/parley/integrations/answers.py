@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.agent.turn import Turn
-from parley.engine.typed.message_data import read_text
-from parley.engine.typed.mismatch import Mismatch
-from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.value_type import ValueType, read_text
+from parley.engine.typed.violations import Mismatch
 from parley.model.parts import Message
 
 R = TypeVar("R")

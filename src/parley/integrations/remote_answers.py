@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
 from parley.model.parts import Message

@@ -16,9 +16,8 @@ from parley.agent.turn import Turn
 from parley.engine.content import to_parts
 from parley.engine.skill import form_of
 from parley.engine.turn.attempt import NotAuthorized, TurnOver
-from parley.engine.typed.mismatch import Mismatch
-from parley.engine.typed.parameters import tool_inputs
-from parley.engine.typed.results import result_of
+from parley.engine.typed.function import result_of, tool_inputs
+from parley.engine.typed.violations import Mismatch
 from parley.llm.current_turn import current_turn
 from parley.model.parts import Part
 

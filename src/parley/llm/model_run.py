@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from parley.agent.turn import Turn
-from parley.engine.typed.mismatch import Mismatch
+from parley.engine.typed.violations import Mismatch
 from parley.llm.conversation import Messages, ModelConversation
 from parley.llm.model import Model, ModelReply, ModelRequest, ModelToolCall, ReplyBroken
 from parley.llm.model_requests import (

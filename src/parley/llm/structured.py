@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from parley.engine.typed.mismatch import Mismatch, Violation
 from parley.engine.typed.schema import is_object, object_of
 from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.violations import Mismatch, Violation
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
-from parley.agent.remote.uses import Callee, UsableAgent
+from parley.agent.remote.callees import Callee, UsableAgent
 from parley.agent.tools.mcp_server import McpServer
 from parley.agent.tools.tool import Tool, ToolResult
 from parley.agent.turn import Turn

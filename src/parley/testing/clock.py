@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 BACKGROUND = (
     "parley.engine.maintenance",
-    "parley.engine.alarm",
-    "parley.engine.loop_watchdog",
+    "parley.engine.maintenance",
+    "parley.engine.maintenance",
     "parley.host.",
     "parley.server.",
     "parley.store.",

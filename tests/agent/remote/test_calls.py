@@ -27,7 +27,7 @@ from parley import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.agent.remote.message_exchange import LOGGED_BYTES
+from parley.agent.remote.exchange import LOGGED_BYTES
 from parley.client.errors import Timeout
 from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult

@@ -10,7 +10,7 @@ import pytest
 
 import parley
 from parley import Agent, Caller, Task, TaskState, Turn
-from parley.engine.call_chain import chain_id
+from parley.engine.caller import chain_id
 from parley.extensions import CallChain, Chain
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import CALL_CHAIN

@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.engine.queue.fair_queue import FairQueue
+from parley.engine.capacity import FairQueue
 from parley.store.protocols.scope import Scope
 
 ADA, BOB = Scope("agent", "", "ada"), Scope("agent", "", "bob")

@@ -457,7 +457,7 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
 
 @pytest.mark.E6
 async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
-    from parley.engine.loop_watchdog import LoopWatchdog
+    from parley.engine.maintenance import LoopWatchdog
 
     dog = LoopWatchdog(threshold=0.3)
     dog.start()
@@ -470,7 +470,7 @@ async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
 
 STANDS_STILL = """
 import asyncio
-from parley.engine.loop_watchdog import LoopWatchdog
+from parley.engine.maintenance import LoopWatchdog
 
 async def main():
     LoopWatchdog(threshold=0.5).start()

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from parley import Message, Part, Role
-from parley.engine.replies.reply_handle import ReplyHandle, TaskReference
-from parley.engine.shared_timer import SharedTimer
+from parley.engine.replies import ReplyHandle, SharedTimer, TaskReference
 
 pytestmark = pytest.mark.anyio
 

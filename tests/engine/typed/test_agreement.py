@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from parley.engine.typed.mismatch import Mismatch
 from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.violations import Mismatch
 from tests.engine.typed.kinds import JUNK, Record, records
 
 MAKERS = ("dataclass", "struct", "strict struct", "TypedDict", "pydantic")

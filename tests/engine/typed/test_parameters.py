@@ -15,10 +15,9 @@ import pytest
 
 from parley import Agent, Artifact, BlockingTurn, Message, Part, Turn
 from parley.agent.turn_facts import TurnFacts
+from parley.engine.typed.function import parameters_of, result_of
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.mismatch import Mismatch
-from parley.engine.typed.parameters import parameters_of
-from parley.engine.typed.results import result_of
+from parley.engine.typed.violations import Mismatch
 from parley.model.parts import Role
 
 if TYPE_CHECKING:

@@ -15,9 +15,14 @@ import msgspec
 import pydantic
 import pytest
 
-from parley.engine.typed.mismatch import MAX_VIOLATIONS, Mismatch, UnsupportedType
 from parley.engine.typed.value_type import ValueType
-from parley.engine.typed.violations import MAX_LOOKED, violations_of
+from parley.engine.typed.violations import (
+    MAX_LOOKED,
+    MAX_VIOLATIONS,
+    Mismatch,
+    UnsupportedType,
+    violations_of,
+)
 
 T = TypeVar("T")
 

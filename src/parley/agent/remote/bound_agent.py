@@ -1,33 +1,51 @@
-"""``BoundAgent``: the client of another agent, bound to a turn (``turn.connect``)."""
+"""``BoundAgent``: the client of another agent, bound to a turn by ``turn.connect``.
+
+``BlockingAgent`` is the same for a turn in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from parley.agent.remote.addresses import address_of, card_of
-from parley.agent.remote.connections import SharedConnection
-from parley.agent.remote.local import LocalAgent, LocalFiles
-from parley.agent.remote.message_exchange import POLL_SECONDS, MessageExchange, RemoteLink
-from parley.agent.remote.passing import Passing
-from parley.agent.remote.terms import NO_TERMS, CallTerms
-from parley.agent.remote.turn_calls import TurnCalls
-from parley.agent.remote.uses import UsableAgent
+from parley.agent.remote.callees import (
+    Callee,
+    LocalAgent,
+    LocalFiles,
+    UsableAgent,
+    address_of,
+    card_of,
+    not_used,
+    referred,
+)
+from parley.agent.remote.connections import CANCEL_SECONDS, SharedConnection
+from parley.agent.remote.exchange import (
+    NO_TERMS,
+    POLL_SECONDS,
+    CallTerms,
+    MessageExchange,
+    Passing,
+    RemoteLink,
+    TurnCalls,
+)
 from parley.client.calls.event_stream import EventStream
 from parley.client.calls.service import RemoteService
-from parley.client.calls.unopened import awaited
+from parley.client.calls.unopened import Unopened, awaited
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
-from parley.client.errors import Timeout
+from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Push, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
+from parley.client.sync import SyncEventStream, SyncRemoteAgent
 from parley.extensions.call_chain import CallChain, ChainBudget
 from parley.extensions.in_task_authorization import auth_request
+from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Part
 from parley.model.push import TaskPushNotificationConfig
@@ -339,3 +357,216 @@ def _joining(task: Task, options: MessageOptions) -> MessageOptions:
     if "history_length" in options:
         kept["history_length"] = options["history_length"]
     return kept
+
+
+log = logging.getLogger("parley.agent")
+
+
+class TurnConnection(Unopened):
+    """A connection to be opened: ``async with`` it, or ``await`` it.
+
+    It is closed with the turn, if not before.
+    """
+
+    def __init__(self, calls: TurnCalls, agent: Callee, options: Mapping[str, Any]) -> None:
+        self._calls = calls
+        self._reference, of_registry = referred(agent)
+        is_own = options.get("http") is not None or options.get("egress") is not None
+        self._options = options if is_own else {**options, **of_registry}
+        self._agent: BoundAgent | None = None
+
+    def __await__(self) -> Generator[Any, None, BoundAgent]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> BoundAgent:
+        self._agent = await self._open()
+        return self._agent
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._agent is not None:
+            self._agent.release()
+
+    async def _open(self) -> BoundAgent:
+        calls, reference = self._calls, self._reference
+        if isinstance(reference, UsableAgent):
+            local = calls.connections.local
+            if local is None:
+                raise not_used(calls.agent_name, reference)
+            client = local.of_turn(reference, calls.attempt, self._options)
+            own = SharedConnection(client, ("", {}))  # nobody shares it: it has the turn's caller
+            own.users = 1
+            return BoundAgent(client, reference, calls, own)
+        with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
+            shared = await calls.connections.acquire(reference, self._options)
+        agent = BoundAgent(shared.agent, reference, calls, shared)
+        calls.opened(agent.release)
+        return agent
+
+
+async def delegate(
+    calls: TurnCalls,
+    agent: Callee | BoundAgent,
+    message: Sendable | None,
+    *,
+    key: str | None,
+    pass_questions: bool,
+    progress: bool,
+    artifacts: bool,
+    cancel_remote: bool,
+    timeout: float | None,
+    terms: CallTerms = NO_TERMS,
+    connection: Mapping[str, Any] = {},
+    context_key: str | None = None,
+    **options: Unpack[MessageOptions],
+) -> Task | Message:
+    """Delegate to another agent, and return its answer (``turn.delegate``).
+
+    ``terms`` are those of a composition, ``connection`` the options of the connection. When the
+    seconds of the terms are over, the remote task is canceled. Calls with one ``context_key``, by
+    default ``key``, share a context of the other agent.
+    """
+    began = asyncio.get_running_loop().time()
+    if isinstance(agent, BoundAgent):
+        name, opened = calls.begin(agent.address, key), agent
+    else:  # the name depends on the order of the calls, so it is taken before anything is awaited
+        address = address_of(referred(agent)[0])
+        name = calls.begin(address, key)
+        try:
+            async with time_limit(timeout, began) as limit:
+                opened = await TurnConnection(calls, agent, connection)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Timeout(f"no connection to {address} within {timeout:g} s") from None
+    try:
+        answer = await opened.for_call(name).answer(
+            name,
+            message,
+            context_key=(key or "") if context_key is None else context_key,
+            pass_questions=pass_questions,
+            progress=progress,
+            artifacts=artifacts,
+            cancel_remote=cancel_remote,
+            timeout=timeout,
+            began=began,
+            terms=terms,
+            **options,
+        )
+    except Timeout as late:
+        if terms.seconds is not None and late.task_id:
+            await _cancel_late(opened.for_call(name), late.task_id)
+        raise
+    finally:
+        if opened is not agent:
+            opened.release()
+    if isinstance(answer, Task) and answer.state in _FAILURES:
+        raise RemoteTaskFailed(
+            f"the task {answer.id} of {opened.card.name} {_FAILURES[answer.state]}: "
+            f"{answer.text[:500]}",
+            task=answer,
+        )
+    return answer
+
+
+async def _cancel_late(agent: BoundAgent, task_id: str) -> None:
+    """Cancel a remote task whose time is over. What fails is logged."""
+    try:
+        async with asyncio.timeout(CANCEL_SECONDS):
+            await agent.cancel(task_id)
+    except TaskNotCancelableError:
+        pass  # it has ended: it knew how long it had
+    except (A2AError, ClientError, TimeoutError) as error:
+        log.warning("the task %s of %s is not canceled: %s", task_id, agent.card.name, error)
+
+
+_FAILURES = {
+    TaskState.FAILED: "failed",
+    TaskState.CANCELED: "was canceled",
+    TaskState.REJECTED: "was rejected",
+}
+
+
+T = TypeVar("T")
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine on the loop of the turn, and returns its result in the turn's thread."""
+
+
+class TurnThread:
+    """The thread of a turn, in the place of the blocking client's: the turn's loop runs calls."""
+
+    def __init__(self, wait: Wait) -> None:
+        self._wait = wait
+        self.on_close: Any = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine returns."""
+        return cast("T", self._wait(coroutine))
+
+    _run = run
+
+    def close(self) -> None:
+        """Do nothing: the turn ends its thread."""
+
+
+class BlockingAgent(SyncRemoteAgent):
+    """``BoundAgent`` with blocking methods, for a function that runs in a thread.
+
+    Concurrent calls from several threads need keys: their order is not certain.
+    """
+
+    def __init__(self, agent: BoundAgent, wait: Wait) -> None:
+        super().__init__(cast("Any", TurnThread(wait)), agent)
+        self._bound = agent
+
+    def send(
+        self,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        pass_questions: bool = False,
+        progress: bool = False,
+        artifacts: bool = False,
+        cancel_remote: bool = True,
+        return_immediately: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Task | Message:
+        """Send a message once in the life of the task, and return the answer."""
+        return self._run(
+            self._bound.send(
+                message,
+                key=key,
+                pass_questions=pass_questions,
+                progress=progress,
+                artifacts=artifacts,
+                cancel_remote=cancel_remote,
+                return_immediately=return_immediately,
+                timeout=timeout,
+                **options,
+            )
+        )
+
+    def stream(
+        self,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        cancel_remote: bool = True,
+        **options: Unpack[MessageOptions],
+    ) -> SyncEventStream:
+        """Send a message once in the life of the task, and iterate over the events of its turn."""
+        stream = self._bound.stream(message, key=key, cancel_remote=cancel_remote, **options)
+        return SyncEventStream(self, stream)
+
+    @property
+    def bound(self) -> BoundAgent:
+        """The agent that ``turn.delegate`` takes."""
+        return self._bound
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Give the connection back. Idempotent; the turn's end does it too."""
+        self._run(self._bound.aclose())

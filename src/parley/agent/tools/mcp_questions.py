@@ -12,8 +12,7 @@ from jsonschema.validators import extend  # type: ignore[import-untyped]
 from mcp import types
 from referencing import Registry
 
-from parley.engine.answer import Answer
-from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.attempt import Answer, Attempt
 from parley.extensions.typed_questions import schema_part
 from parley.model.errors import FieldViolation
 from parley.model.parts import Message, Part, Role

@@ -12,7 +12,7 @@ from parley.cli.output.text import one_line
 from parley.cli.settings.durations import parse_span
 from parley.cli.store.checks import require_current
 from parley.cli.store.status import format_size
-from parley.engine.service.usage import day_name
+from parley.engine.turn.usage import day_name
 from parley.model.service import caller_of
 from parley.security.rates.limit import DAY_MS
 from parley.store.admin.admin import StoreAdmin

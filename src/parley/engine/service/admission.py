@@ -9,15 +9,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from parley.engine.call_chain import ChainCheck
-from parley.engine.caller import kept, record_of
+from parley.engine.caller import ChainCheck, kept, record_of
 from parley.engine.description import AgentDescription
-from parley.engine.disclosure import HiddenSkills
 from parley.engine.executor import AgentExecutor
-from parley.engine.handoff.record import is_handed_over
-from parley.engine.replies.reply_handle import ReplyHandle
-from parley.engine.replies.waiters import ended
-from parley.engine.routing import RoutedMessage, route, skill_elsewhere, skill_of
+from parley.engine.handoff import is_handed_over
+from parley.engine.replies import ReplyHandle, ended
+from parley.engine.routing import HiddenSkills, RoutedMessage, route, skill_elsewhere, skill_of
 from parley.engine.service.checks import (
     cannot_join,
     check_modes,

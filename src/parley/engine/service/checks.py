@@ -1,28 +1,39 @@
-"""Refuse requests: the checks of all operations, and their errors."""
+"""Refuse requests: the checks of all operations, their errors, and the pages of lists."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import base64
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from msgspec import UNSET
 
 from parley.engine.content import gives, media_type_of, not_taken
 from parley.engine.description import AgentDescription
 from parley.engine.skill import Skill
-from parley.engine.typed.message_data import data_of
-from parley.engine.typed.mismatch import Mismatch
+from parley.engine.typed.value_type import data_of
+from parley.engine.typed.violations import Mismatch
 from parley.model.errors import (
     ContentTypeNotSupportedError,
     FieldViolation,
     InvalidParamsError,
     TaskNotFoundError,
 )
+from parley.model.ids import may_be_id
 from parley.model.parts import Message, Role
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.requests import (
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageConfiguration,
+    SendMessageRequest,
+)
+from parley.model.tasks import Task
 from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskLists, TaskQuery
 from parley.store.protocols.task_log import TaskLog, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES
+from parley.store.snapshot import StoredTask
 
 WHERE = "send the input as a data part, or as text that is a JSON object"
 
@@ -132,3 +143,88 @@ def too_many_pushes(field: str) -> InvalidParamsError:
         f"the task has {MAX_PUSHES} push notification configurations, and may not have more; "
         "delete one, or replace one by giving its id",
     )
+
+
+T = TypeVar("T")
+
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 100
+
+# Tokens come from callers, and stores keep timestamps in 64 bits.
+_Milliseconds = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+
+
+class PageToken(msgspec.Struct, array_like=True):
+    """The last task of a page, and the time at which the first page was read (ms)."""
+
+    status_at: _Milliseconds
+    task_id: str
+    not_after: _Milliseconds
+
+
+async def page_of_tasks(
+    store: TaskLists, request: ListTasksRequest, scope: Scope, shown: Callable[[StoredTask], Task]
+) -> ListTasksResponse:
+    """Return a page of the tasks of a scope, the last updated first (specification §3.1.4).
+
+    ``shown`` makes of each what the page has.
+
+    Raises ``InvalidParamsError`` and ``StoreError``.
+    """
+    check_history(request.history_length, "historyLength")
+    size = page_size(request.page_size, DEFAULT_PAGE)
+    token = read_token(request.page_token, PageToken) if request.page_token else None
+    status_after = request.status_timestamp_after
+    not_after = token.not_after if token else None
+    page = await store.list(
+        TaskQuery(
+            scope=scope,
+            context_id=request.context_id,
+            state=request.status,
+            status_after=status_after.milliseconds if status_after is not None else None,
+            before=(token.status_at, token.task_id) if token else None,
+            not_after=not_after,
+            limit=size,
+            history=request.history_length,
+            artifacts=bool(request.include_artifacts),
+        )
+    )
+    next_token = ""
+    if page.more and page.stored:
+        last = page.stored[-1]
+        first_read_at = not_after if not_after is not None else page.stored[0].status_at
+        next_token = write_token(PageToken(last.status_at, last.task_id, first_read_at))
+    return ListTasksResponse(
+        tasks=tuple([shown(stored) for stored in page.stored]),
+        next_page_token=next_token,
+        page_size=size,
+        total_size=page.total,
+    )
+
+
+def page_size(requested: int | None, default: int) -> int:
+    """Return the size of a page. 0 means the default: proto3 clients send it for no size.
+
+    Raises ``InvalidParamsError``.
+    """
+    size = requested or default
+    if not 1 <= size <= LARGEST_PAGE:
+        raise invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
+    return size
+
+
+def write_token(position: object) -> str:
+    """Return a token for the position after which the next page begins."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
+
+
+def read_token(text: str, kind: type[T]) -> T:
+    """Return the position in a token. Raises ``InvalidParamsError`` for an invalid token."""
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        position = msgspec.json.decode(data, type=kind)
+        if may_be_id(getattr(position, "task_id", "")):
+            return position
+    except (ValueError, msgspec.DecodeError):
+        pass
+    raise invalid("pageToken", "a token from nextPageToken of the page before, unchanged")

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from parley.engine.replies.remote_replies import RemoteReplies
-from parley.engine.replies.reply_handle import ReplyHandle
+from parley.engine.replies import RemoteReplies, ReplyHandle
 from parley.engine.service.admission import Admission
 from parley.engine.service.checks import check_request, invalid
 from parley.model.encoding import decode, encode

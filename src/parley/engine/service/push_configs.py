@@ -10,8 +10,15 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.engine.executor import AgentExecutor
-from parley.engine.service.checks import invalid, not_found, owned, too_many_pushes
-from parley.engine.service.pagination import page_size, read_token, write_token
+from parley.engine.service.checks import (
+    invalid,
+    not_found,
+    owned,
+    page_size,
+    read_token,
+    too_many_pushes,
+    write_token,
+)
 from parley.extensions.push_delivery import (
     GetPushHistoryRequest,
     GetPushHistoryResponse,

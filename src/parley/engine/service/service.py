@@ -10,18 +10,15 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from parley.engine.description import AgentDescription
-from parley.engine.disclosure import HiddenSkills
+from parley.engine.description import AgentDescription, check_caller, extended
 from parley.engine.executor import AgentExecutor
-from parley.engine.extended_card import check_caller, extended
-from parley.engine.replies.reply_handle import ReplyHandle
-from parley.engine.replies.waiters import ended
+from parley.engine.replies import ReplyHandle, ended
+from parley.engine.routing import HiddenSkills
 from parley.engine.service.admission import Admission, skill_at_work
-from parley.engine.service.checks import check_history, invalid, not_found
+from parley.engine.service.checks import check_history, invalid, not_found, page_of_tasks
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
-from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
-from parley.engine.service.usage import usage_report
+from parley.engine.turn.usage import usage_report
 from parley.extensions.push_delivery import (
     GetPushHistoryRequest,
     GetPushHistoryResponse,

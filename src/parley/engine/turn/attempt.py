@@ -1,6 +1,8 @@
 """One attempt at a turn: its request, what earlier attempts recorded, and what it writes.
 
-``agent/`` builds the author's ``Turn`` on it. It knows its runner only as ``AttemptRunner``.
+``agent/`` builds the author's ``Turn`` on it. It knows its runner only as ``AttemptRunner``. The
+log names calls of other agents, calls of tools and the values that a task alone keeps, so any
+replica that ends the task cancels and removes them, also after a crash.
 """
 
 from __future__ import annotations
@@ -8,34 +10,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 import msgspec
 
-from parley.engine.answer import Answer
-from parley.engine.content import checked, to_parts
-from parley.engine.handoff.value import HandedConversation
+from parley.engine.content import checked, read, to_parts
+from parley.engine.handoff import HandedConversation
 from parley.engine.skill import Skill
-from parley.engine.turn.private_records import PrivateRecords
-from parley.engine.turn.remote_calls import PREFIX, RemoteCall
-from parley.engine.turn.task_values import LISTS
-from parley.engine.turn.task_values import PREFIX as VALUE_PREFIX
 from parley.engine.turn.task_writer import TaskWriter
-from parley.engine.turn.tool_calls import PREFIX as TOOL_PREFIX
-from parley.engine.turn.tool_calls import ToolCallRecord
 from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
-from parley.model.parts import Artifact, Message, Role
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.requests import SendMessageRequest
 from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct
-from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.artifact_fold import CONTINUES
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import MessageReceived, StepResult, StoredCaller, TurnStarted
+from parley.store.events import (
+    LoggedEvent,
+    MessageReceived,
+    RecordKind,
+    StepResult,
+    StoredCaller,
+    TurnStarted,
+)
+from parley.store.protocols.contexts import Contexts
 from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import TaskLog
 from parley.store.task_store import TaskStore
 
 
@@ -469,19 +474,19 @@ class Attempt:
 
     def begin_call(self, key: str) -> None:
         """Claim the key of a call. Raises ``ValueError`` for one that this turn has used."""
-        self.use(f"{PREFIX}{key}", "call")
+        self.use(f"{CALL_PREFIX}{key}", "call")
 
     def logged_call(self, key: str) -> RemoteCall | None:
         """Return what the log has of a call."""
-        value = self.journal.results.get(f"{PREFIX}{key}")
+        value = self.journal.results.get(f"{CALL_PREFIX}{key}")
         return None if value is None else decode(value, RemoteCall)
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
         """Log a call, and wait until that is durable, if asked to."""
         writer = self.working()
         value = msgspec.Raw(encode(call))
-        writer.write(StepResult(key=f"{PREFIX}{key}", value=value))
-        self.journal.results[f"{PREFIX}{key}"] = value
+        writer.write(StepResult(key=f"{CALL_PREFIX}{key}", value=value))
+        self.journal.results[f"{CALL_PREFIX}{key}"] = value
         if durable:
             await writer.flush()
         else:
@@ -532,3 +537,152 @@ def agent_message(content: object, runner: AttemptRunner) -> Message:
         task_id=runner.task_id,
         context_id=runner.context_id,
     )
+
+
+class Answer(Message, frozen=True, kw_only=True, dict=True):
+    """The message that answers a question. It compares and serializes like that message."""
+
+    @classmethod
+    def of(cls, message: Message, *, replayed: bool) -> Self:
+        """Return an answer made of a message."""
+        answer = cls(**{name: getattr(message, name) for name in message.__struct_fields__})
+        answer.__dict__["replayed"] = replayed
+        return answer
+
+    @property
+    def replayed(self) -> bool:
+        """True if an earlier attempt had the answer, and may have acted on it already.
+
+        It is false only in the attempt that the answer began. It is true in later turns, and after
+        a crash, a deployment or a claim by another replica.
+        """
+        return bool(self.__dict__.get("replayed", False))
+
+    def _message(self) -> Message:
+        return Message(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+    def __eq__(self, other: object) -> bool:
+        return self._message() == other
+
+    def __hash__(self) -> int:
+        return hash(self._message())
+
+    def __copy__(self) -> Self:
+        return self.of(self, replayed=self.replayed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _answer, (self._message(), self.replayed)
+
+
+def _answer(message: Message, replayed: bool) -> Answer:
+    return Answer.of(message, replayed=replayed)
+
+
+_KINDS = (RecordKind.TURN, RecordKind.REMEMBERED)
+
+
+class PrivateRecords:
+    """Caches the turns of a task and what they remembered; reads each record once."""
+
+    __slots__ = ("_after", "remembered", "turns")
+
+    def __init__(self) -> None:
+        self.turns: list[LoggedEvent] = []
+        self.remembered: list[LoggedEvent] = []
+        self._after = (0, 0)
+
+    async def update(self, store: TaskLog, task_id: str) -> None:
+        """Add the records that were logged since the last call. Raises ``StoreError``."""
+        for record in await store.private_records(task_id, _KINDS, after=self._after):
+            (self.turns if record.kind is RecordKind.TURN else self.remembered).append(record)
+            self._after = (record.seq, record.sub)
+
+
+CALL_PREFIX = "call:"
+"""The prefix of the keys of these records, among those of steps and questions."""
+
+
+class RemoteCall(A2AStruct, frozen=True, kw_only=True):
+    """One message to another agent, as the log has it.
+
+    ``address`` is the agent's, without secrets; ``card`` its card, if it was given without one.
+    ``request`` is what was sent, kept until the remote task is known. ``task_id`` is the remote
+    task. ``answered`` is set with the answer: a direct ``message``, or the ``task`` (left out if it
+    is large). ``ended``: the remote task needs nothing more. ``cancel``: it is canceled with ours.
+    ``caller`` and ``tenant`` are those of a call of an agent of this process.
+    """
+
+    address: str
+    card: dict[str, Any] | None = None
+    request: SendMessageRequest | None = None
+    task_id: str = ""
+    context_id: str = ""
+    answered: bool = False
+    message: Message | None = None
+    task: Task | None = None
+    ended: bool = False
+    cancel: bool = True
+    caller: StoredCaller | None = None
+    tenant: str = ""
+
+
+def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]:
+    """Return the calls, by their names, that may still run and end with their task.
+
+    Of several messages to one remote task the last decides.
+    """
+    last: dict[tuple[str, str], tuple[str, RemoteCall]] = {}
+    for key, value in results.items():
+        if key.startswith(CALL_PREFIX):
+            name, call = key.removeprefix(CALL_PREFIX), decode(value, RemoteCall)
+            last[call.address, call.task_id or name] = (name, call)
+    return {name: call for name, call in last.values() if call.cancel and not call.ended}
+
+
+TOOL_PREFIX = "tool:"
+"""The prefix of the keys of these records, among those of steps and questions."""
+
+
+class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
+    """One call of a tool of an MCP server, as the log has it.
+
+    ``server`` is its address, without secrets. ``state`` is ``called``, ``asked`` (the server waits
+    for the caller of the task) or ``returned``; then ``parts`` and ``data`` are the result.
+    ``questions`` are the requests of round ``round``, and ``request_state`` is what the server
+    wants to have back with their answers.
+    """
+
+    server: str
+    tool: str
+    state: str = ""
+    parts: tuple[Part, ...] = ()
+    data: Any = None
+    failed: bool = False
+    questions: dict[str, Any] = {}
+    request_state: str | None = None
+    round: int = 0
+
+
+VALUE_PREFIX = "value:"
+"""Begins the keys of these records, among those of steps; the key of the value follows."""
+
+LISTS = b"true"
+"""The value of such a record if the value has ``keys``: those of further values that go too."""
+
+
+async def forget_values(
+    store: Contexts, scope: Scope, context_id: str, results: Mapping[str, msgspec.Raw]
+) -> None:
+    """Remove the values that a context keeps for a task, by what the task's log has.
+
+    Raises ``StoreError``.
+    """
+    for name, record in results.items():
+        if not name.startswith(VALUE_PREFIX):
+            continue
+        key = name.removeprefix(VALUE_PREFIX)
+        if bytes(record) == LISTS:
+            found = await store.get_value(scope, context_id, key)
+            for each in () if found is None else read(found)["keys"]:
+                await store.set_value(scope, context_id, each, None)
+        await store.set_value(scope, context_id, key, None)

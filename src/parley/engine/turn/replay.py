@@ -1,20 +1,18 @@
-"""What a task's log says about its request and its turns: the first events, and reading them back.
-
-Functions of values only: nothing here reads or writes the store.
-"""
+"""What a task's log says about its request and its turns, and when they time out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.caller import caller_in, record_of
+from parley.engine.description import Options
 from parley.engine.skill import Skill
-from parley.engine.turn.attempt import Request
-from parley.engine.turn.private_records import PrivateRecords
+from parley.engine.turn.attempt import PrivateRecords, Request
 from parley.engine.turn.task_writer import timestamp
 from parley.extensions.call_chain import CallChain, Chain
 from parley.model.encoding import encode
@@ -22,6 +20,7 @@ from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Role
 from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState, TaskStatus
+from parley.model.uuid7 import milliseconds_of
 from parley.store.events import (
     LoggedEvent,
     MessageReceived,
@@ -32,6 +31,7 @@ from parley.store.events import (
 )
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.task_log import TaskRecord
+from parley.store.task_store import TaskStore
 
 
 def first_events(
@@ -203,3 +203,82 @@ def pending_question(records: PrivateRecords) -> str:
     ]
     answered = {turn.answers for turn in turns_in(records)}
     return next((key for key in reversed(asked) if key not in answered), "")
+
+
+class Deadline(NamedTuple):
+    """A time in ms by the store's clock, and the message of the task that fails at it."""
+
+    at: int
+    reason: str
+
+
+class Deadlines:
+    """The deadlines of an agent's tasks, computed from the log by the store's clock."""
+
+    def __init__(self, store: TaskStore, options: Options) -> None:
+        self._store = store
+        self._turn = options.turn_timeout
+        self._task = options.task_timeout
+        self.are_set = not (self._turn is None and self._task is None)
+
+    def for_new_task(self, chain: Chain | None) -> Deadline | None:
+        """Return the deadline of a first turn that starts now."""
+        now = self._store.now()
+        return earliest(
+            _deadline(now, self._task, "task"), _deadline(now, self._turn, "turn"), of_chain(chain)
+        )
+
+    async def for_turn(
+        self, record: TaskRecord, records: PrivateRecords, turn: int
+    ) -> Deadline | None:
+        """Return the deadline of a task in a turn; of the task alone when ``turn`` is 0."""
+        now = created = self._store.now()
+        if self._task is not None or turn == 1:
+            created = (await self._store.events(record.stored.task_id, 0, 1))[0].at
+        started = _started(records, turn, created, now)
+        return earliest(
+            _deadline(created, self._task, "task"),
+            _deadline(started, self._turn, "turn") if turn else None,
+        )
+
+    def of_task(self, task_id: str) -> int | None:
+        """Return about when a task times out (ms): its id holds its creation time."""
+        if self._task is None:
+            return None
+        return milliseconds_of(task_id) + _milliseconds(self._task)
+
+
+def _started(records: PrivateRecords, turn: int, created: int, now: int) -> int:
+    """Return when the first attempt at a turn started; ``now`` if it is about to."""
+    if turn == 1 and all(started.attempt for started in turns_in(records)):
+        return created  # it was not queued
+    for record in records.turns:
+        started = record.event
+        assert isinstance(started, TurnStarted)
+        if started.turn == turn and started.attempt and not started.live:
+            return record.at
+    return now
+
+
+def _deadline(since: int, timeout: timedelta | None, what: str) -> Deadline | None:
+    if timeout is None:
+        return None
+    reason = f"The {what} was not finished in the time that it may take ({timeout})."
+    return Deadline(since + _milliseconds(timeout), reason)
+
+
+def _milliseconds(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)
+
+
+def of_chain(chain: Chain | None) -> Deadline | None:
+    """Return the deadline that the caller of a turn gave."""
+    if chain is None or chain.deadline is None:
+        return None
+    reason = f"The turn was not finished by the deadline of its caller ({chain.deadline})."
+    return Deadline(chain.deadline.milliseconds, reason)
+
+
+def earliest(*deadlines: Deadline | None) -> Deadline | None:
+    """Return the first of these deadlines."""
+    return min([one for one in deadlines if one is not None], default=None)

@@ -5,41 +5,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from parley.engine.answer import Answer
 from parley.engine.authorizations import forget
-from parley.engine.replies.waiters import Waiters, shutting_down
-from parley.engine.shared_timer import SharedTimer
-from parley.engine.turn.attempt import Attempt, Failed, Rejected, Request, agent_message
-from parley.engine.turn.deadlines import Deadline, earliest, of_chain
-from parley.engine.turn.function_call import FunctionCall
-from parley.engine.turn.measured_writer import MeasuredWriter
-from parley.engine.turn.outcome import TaskOutcome, exchange_of, outcome_of, store_failure
-from parley.engine.turn.output_filter import OutputFilter
-from parley.engine.turn.private_records import PrivateRecords
-from parley.engine.turn.remote_calls import calls_to_cancel
+from parley.engine.description import Options
+from parley.engine.replies import RemoteReplies, ReplyHandle, SharedTimer, Waiters, shutting_down
+from parley.engine.skill import Skill
+from parley.engine.turn.attempt import (
+    Answer,
+    Attempt,
+    Failed,
+    PrivateRecords,
+    Rejected,
+    RemoteCall,
+    Request,
+    agent_message,
+    calls_to_cancel,
+    forget_values,
+)
+from parley.engine.turn.outcome import (
+    FunctionCall,
+    TaskOutcome,
+    exchange_of,
+    outcome_of,
+    store_failure,
+)
 from parley.engine.turn.replay import (
+    Deadline,
+    Deadlines,
     attempts_of,
+    earliest,
     first_events,
     first_turn_receipts,
     latest_message,
+    of_chain,
     pending_question,
     receipt_of,
     request_of,
     results_in,
     turn_taking,
 )
-from parley.engine.turn.runner_owner import RunnerOwner
-from parley.engine.turn.task_values import forget_values
-from parley.engine.turn.task_writer import TaskWriter, handed_over
+from parley.engine.turn.task_writer import OutputFilter, OutputFilters, TaskWriter, handed_over
+from parley.engine.turn.usage import MeasuredWriter, TurnMeter
 from parley.model.errors import A2AError, InternalError
 from parley.model.incident import log_incident
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
+from parley.push.dispatcher import PushDispatcher
+from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted
 from parley.store.fold import Fold
 from parley.store.protocols.contexts import Receipt
@@ -47,6 +63,7 @@ from parley.store.protocols.errors import Fenced, StoreError
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import Append, LogPosition, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
+from parley.store.task_store import TaskStore
 
 log = logging.getLogger("parley.engine")
 
@@ -798,3 +815,52 @@ class TaskRunner:
         """Cancel the runner itself, at the end of the process's work."""
         if self._main is not None:
             self._main.cancel()
+
+
+R = TypeVar("R", contravariant=True)
+
+
+class RunnerOwner(Protocol[R]):
+    """Owns the runners ``R`` of one agent. ``AgentExecutor`` implements it.
+
+    ``invoke`` calls the author's function, ``cancel_calls`` cancels what a task began at other
+    agents (it raises nothing and takes a bounded time), ``in_thread`` calls a plain function in one
+    of the agent's threads, and ``notify_work`` wakes the claimers, here and on other replicas.
+    ``arriving`` has the handles of messages that are being appended to a log.
+    ``meter`` measures what turns write, if anything asks for it.
+    ``may_have_orphans``: the replica may hold tasks that no runner runs.
+    """
+
+    store: TaskStore
+    hints: LocalHints
+    options: Options
+    skills: Mapping[str, Skill]
+    default_skill: Skill
+    runs_turns: bool
+    invoke: Callable[[Attempt], Awaitable[object]]
+    cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]]
+    in_thread: Callable[..., Awaitable[Any]]
+    notify_work: Callable[[], None]
+    push: PushDispatcher
+    deadlines: Deadlines
+    output_filters: OutputFilters
+    remote_replies: RemoteReplies
+    arriving: dict[str, ReplyHandle]
+    may_have_orphans: bool
+    meter: TurnMeter | None
+
+    def register(self, runner: R) -> None:
+        """Make a runner known by its task."""
+        ...
+
+    def remove(self, runner: R) -> None:
+        """Forget a runner that has ended."""
+        ...
+
+    def replace(self, runner: R) -> None:
+        """Start another runner for the task of one whose function does not end."""
+        ...
+
+    def unavailable(self, error: StoreError) -> A2AError:
+        """Return a caller's error for a store that failed."""
+        ...

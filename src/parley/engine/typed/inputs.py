@@ -8,11 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from parley.engine.typed.message_data import data_of, json_in, read_text
-from parley.engine.typed.mismatch import Mismatch, Path, Violation
 from parley.engine.typed.schema import default_of, is_object, narrowed, object_of
-from parley.engine.typed.value_type import ValueType
-from parley.engine.typed.violations import expected
+from parley.engine.typed.value_type import ValueType, data_of, json_in, read_text
+from parley.engine.typed.violations import Mismatch, Path, Violation, expected
 from parley.model.parts import Message
 
 NO_DATA = "expected a data part, or text that is a JSON object"

@@ -8,14 +8,14 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from parley.engine.typed.annotations import arms, class_of, fields_of, plain
-from parley.engine.typed.mismatch import MAX_VIOLATIONS, Path, Violation
+from parley.engine.typed.schema import arms, class_of, fields_of, plain
 from parley.model.encoding import encode
+from parley.model.errors import FieldViolation
 
 T = TypeVar("T")
 
@@ -247,3 +247,51 @@ def _named(data: Any) -> str:
     if isinstance(data, int | float):
         return "a number"
     return "a list" if isinstance(data, list) else "an object"
+
+
+MAX_VIOLATIONS = 50
+"""How many violations of one value are reported."""
+
+WHOLE = "$"
+"""The field of a violation that concerns the whole value."""
+
+Path = tuple[str | int, ...]
+"""The way to a field: member names and positions in lists."""
+
+
+class Violation(NamedTuple):
+    """A field that does not fit, and what was expected there."""
+
+    path: Path
+    description: str
+
+    @property
+    def field(self) -> str:
+        """The path as text, such as ``stops[0].city``; ``$`` for the whole value."""
+        text = ""
+        for step in self.path:
+            if isinstance(step, int):
+                text += f"[{step}]"
+            else:
+                text += f".{step}" if text else step
+        return text or WHOLE
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.description}"
+
+
+class Mismatch(ValueError):
+    """A value that does not fit its type."""
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = tuple(violations)[:MAX_VIOLATIONS]
+        super().__init__("; ".join(map(str, self.violations)))
+
+    @property
+    def fields(self) -> tuple[FieldViolation, ...]:
+        """The violations as the errors of the protocol have them."""
+        return tuple(FieldViolation(each.field, each.description) for each in self.violations)
+
+
+class UnsupportedType(TypeError):
+    """A type that has no JSON form. The text says which, and what would be right."""

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from parley.agent.remote.addresses import referred
+from parley.agent.remote.callees import UsableAgent, referred
 from parley.agent.remote.connections import Connections
-from parley.agent.remote.uses import UsableAgent
 from parley.client.card.interface import declares
 from parley.client.errors import (
     AddressNotAllowed,

@@ -16,7 +16,7 @@ from agent_framework import (
     normalize_messages,
 )
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.host.connecting import connect
 from parley.integrations.agent_framework.contents import file_of

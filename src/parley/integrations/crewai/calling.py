@@ -8,7 +8,7 @@ from typing import Any
 from crewai.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, create_model
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.integrations.crewai.threaded_run import current_run
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 

@@ -14,7 +14,7 @@ from google.adk.events.event_actions import EventActions
 from google.genai import types
 from pydantic import PrivateAttr
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.client.errors import ClientError
 from parley.host.connecting import connect
 from parley.integrations.google_adk.content import adk_parts, parts_of

@@ -8,7 +8,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.google_adk.interrupts import REMOTE_ANSWER
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills

@@ -15,8 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import BaseTool, ToolException
 
-from parley.agent.remote.addresses import address_of
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee, address_of
 from parley.agent.tools.tool import ToolResult
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent

@@ -11,8 +11,7 @@ from typing import Any
 from llama_index.core.workflow import HumanResponseEvent, InputRequiredEvent, Workflow
 
 from parley.agent.turn import Turn
-from parley.engine.typed.message_data import data_of
-from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.value_type import ValueType, data_of
 from parley.extensions.typed_questions import schema_part
 from parley.integrations.answers import DoesNotFit, ask_until
 from parley.integrations.remembered_calls import CallKeys

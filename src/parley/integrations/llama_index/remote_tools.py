@@ -7,7 +7,7 @@ from typing import Any
 from llama_index.core.tools import FunctionTool, ToolMetadata
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.llama_index.questions import RemoteCallEvent, call_id

@@ -9,7 +9,7 @@ from llama_index.core.agent.workflow import AgentOutput, AgentStream, ToolCallRe
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.llms import ChatMessage, MockLLM
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.host.connecting import connect
 from parley.integrations.llama_index.remote_tools import RemoteCallFailed, called
 from parley.llm.remote_skills import RemoteSkill

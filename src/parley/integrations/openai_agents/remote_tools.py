@@ -9,7 +9,7 @@ import agents
 import msgspec
 from agents.tool_context import ToolContext
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.message_files import file_of
 from parley.integrations.open_questions import PARAMETERS, OpenQuestions

@@ -16,7 +16,7 @@ from openai.types.responses import (
     ResponseTextDeltaEvent,
 )
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.host.connecting import connect
 from parley.integrations.openai_agents.turn_run import current_run
 from parley.integrations.remote_answers import answer_of

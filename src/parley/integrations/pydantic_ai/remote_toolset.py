@@ -10,7 +10,7 @@ from pydantic_ai.exceptions import CallDeferred, ToolFailed
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.toolsets import FunctionToolset
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.pydantic_ai.content import contents_of
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills

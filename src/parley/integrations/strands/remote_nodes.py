@@ -10,7 +10,7 @@ from strands.agent.agent_result import AgentResult
 from strands.agent.base import AgentBase
 from strands.telemetry.metrics import EventLoopMetrics
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.host.connecting import connect
 from parley.integrations.remote_answers import answer_of
 from parley.integrations.strands.interrupts import current_run

@@ -9,7 +9,7 @@ from strands.interrupt import InterruptException
 from strands.types._events import ToolInterruptEvent, ToolResultEvent
 from strands.types.tools import AgentTool, ToolContext, ToolSpec, ToolUse
 
-from parley.agent.remote.uses import Callee
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.strands.contents import blocks_of
 from parley.integrations.strands.interrupts import REMOTE, current_run

@@ -1,7 +1,8 @@
-"""``turn.require_auth`` with structured data: a credential that arrives out of band (§7.6).
+"""A turn's authorization: the agent's policy, and credentials that arrive out of band (§7.6).
 
-The credential is good for one operation (``key``) of one task, in the turn that asks, for the
-caller of that turn. A later message asks again.
+``turn.authorize`` asks the policy, and logs what it decides. ``turn.require_auth`` with structured
+data returns a ``TaskCredential``, which stays in memory and hides itself. It is good for one
+operation (``key``) of one task, in the turn that asks, for the caller of that turn.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import msgspec
 from msgspec.structs import replace
 
-from parley.agent.large_files import base_url
+from parley.agent.files import base_url
 from parley.agent.services import TurnServices
-from parley.agent.task_credential import AuthorizationRefused, TaskCredential
+from parley.client.auth.credential import DEFAULT_API_KEY, Credential, Use, takes_token
+from parley.client.bindings.request_auth import RequestParameters
 from parley.engine.authorizations import (
     CLOSED,
     PREFIX,
@@ -33,8 +35,9 @@ from parley.engine.authorizations import (
     event_of,
     taken_by,
 )
+from parley.engine.caller import record_of
 from parley.engine.content import to_parts
-from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.attempt import Attempt, Decision, NotAuthorized
 from parley.extensions.in_task_authorization import AuthRequest, request_part
 from parley.model.encoding import decode, encode
 from parley.model.errors import an
@@ -49,6 +52,7 @@ from parley.model.schemes import (
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
+from parley.security.authorization import Access, Policy, decision
 from parley.security.schemes.scheme import Scheme
 from parley.server.endpoint import REDIRECT
 from parley.store.events import StepResult
@@ -58,6 +62,87 @@ if TYPE_CHECKING:
     from parley.client.auth import AuthorizationCode
     from parley.client.auth.errors import TokenRefused
     from parley.client.auth.issuers import TokenIssuer
+
+
+MOST_CHARACTERS = 2048
+"""The most characters of an action, a resource or a key: they are logged."""
+
+
+async def authorize(
+    services: TurnServices, attempt: Attempt, action: str, resource: str, key: str | None
+) -> None:
+    """Return if the caller of a turn may do something. Raises ``NotAuthorized``."""
+    rights = services.authorization
+    policy = None if rights is None else rights.policy
+    if policy is None:
+        raise RuntimeError(
+            "turn.authorize asks the agent's policy, and this agent has none; give it one: "
+            "Agent(..., policy=...), a function of an Access that returns True or False"
+        )
+    _check("action", action)
+    _check("resource", resource, may_be_empty=True)
+    if key is not None:
+        _check("key", key)
+    name = _name(action, resource, key)
+    logged = attempt.logged_decision(name)
+    if logged is None:
+        with attempt.waits.busy():
+            logged = await _decide(policy, attempt, action, resource, name)
+    if not logged.allowed:
+        raise NotAuthorized(action, resource)
+
+
+async def _decide(
+    policy: Policy, attempt: Attempt, action: str, resource: str, name: str
+) -> Decision:
+    """Return the decision of the policy, which is logged with the turn's task."""
+    request, runner = attempt.request, attempt.runner
+    access = Access(
+        caller=request.caller,
+        agent=runner.scope.agent,
+        tenant=request.tenant,
+        skill=request.skill.id,
+        task_id=runner.task_id,
+        context_id=runner.context_id,
+        action=action,
+        resource=resource,
+    )
+    allowed = await decision(policy, access)
+    made = attempt.logged_decision(name)
+    if made is not None:  # another branch of the function was faster
+        return made
+    made = Decision(
+        action=action, resource=resource, allowed=allowed, caller=record_of(request.caller)
+    )
+    if request.skill.replies == "message":  # there is no task, and no further attempt
+        log.info("%s: %r", "allowed" if allowed else "not allowed", action)
+    else:
+        await attempt.log_decision(name, made)
+    return made
+
+
+def _name(action: str, resource: str, key: str | None) -> str:
+    """Return what a decision is found by in its turn."""
+    digest = hashlib.sha256()
+    for part in (action, resource, "" if key is None else key, "key" * (key is not None)):
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:32]
+
+
+def _check(what: str, value: object, *, may_be_empty: bool = False) -> None:
+    """Refuse what is no text for the log."""
+    if not isinstance(value, str):
+        raise TypeError(f"the {what} is text, such as 'read', not {value!r:.100}")
+    if not value and not may_be_empty:
+        raise ValueError(f"the {what} is empty; name what is to be done, such as 'read'")
+    if len(value) > MOST_CHARACTERS:
+        raise ValueError(f"the {what} has {len(value)} characters, and may have {MOST_CHARACTERS}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the {what} is no valid text: it has half a surrogate pair") from None
+
 
 T = TypeVar("T")
 
@@ -428,3 +513,104 @@ def _refused(refusal: TokenRefused, error: str) -> AuthorizationRefused:
     error = refusal.error or error
     code = "temporarily_unavailable" if error == UNREACHABLE else error
     return AuthorizationRefused(code, str(refusal))
+
+
+class AuthorizationRefused(Exception):
+    """The user said no, or the issuer gave no token. ``error`` is a code of OAuth 2.0.
+
+    It is ``temporarily_unavailable`` for an issuer that could not be reached for some time.
+    """
+
+    def __init__(self, error: str, description: str = "") -> None:
+        super().__init__(f"{error}: {description}" if description else error)
+        self.error = error
+        self.description = description
+
+
+class TaskCredential(Credential):
+    """A credential for one operation of one task: a token, an API key, or a user and a password.
+
+    ``headers`` are those of a request with it, and ``query`` its query parameters: an API key is
+    where its scheme says. It can be given to a connection: ``turn.connect(agent, auth=it)``.
+    ``scopes`` are those granted, and ``expires_at`` its end in seconds since the epoch, where they
+    are known. It has no form that could be logged or stored.
+    """
+
+    is_personal = True
+
+    def __init__(
+        self,
+        scheme: SecurityScheme,
+        *,
+        token: str = "",
+        username: str = "",
+        password: str = "",
+        scopes: tuple[str, ...] = (),
+        expires_at: float | None = None,
+    ) -> None:
+        self.scheme = scheme
+        self.scopes = scopes
+        self.expires_at = expires_at
+        self.username = username
+        self._token = token
+        self._password = password
+
+    def __repr__(self) -> str:
+        return f"TaskCredential(scopes={self.scopes!r}, expires_at={self.expires_at!r})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a credential stays in memory: it cannot be pickled or copied")
+
+    @property
+    def token(self) -> str:
+        """The token, or the API key; empty for a user and a password."""
+        return self._token
+
+    @property
+    def password(self) -> str:
+        """The password of ``username``."""
+        return self._password
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a request with this credential."""
+        return self._parameters().headers
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query parameters of a request with this credential: of an API key alone."""
+        return self._parameters().query
+
+    def _parameters(self, place: SecurityScheme | None = None) -> RequestParameters:
+        if self.username or self._password:
+            pair = base64.b64encode(f"{self.username}:{self._password}".encode()).decode()
+            return RequestParameters({"Authorization": f"Basic {pair}"}, {})
+        if self.scheme.api_key_security_scheme is None:
+            return RequestParameters({"Authorization": f"Bearer {self._token}"}, {})
+        key = (place or self.scheme).api_key_security_scheme or DEFAULT_API_KEY
+        match key.location:
+            case "query":
+                return RequestParameters({}, {key.name: self._token})
+            case "cookie":
+                return RequestParameters({"Cookie": f"{key.name}={self._token}"}, {})
+            case _:
+                return RequestParameters({key.name: self._token}, {})
+
+    # -- as a credential of a connection ---------------------------------------------------------
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme asks for a credential of this kind."""
+        if self.scheme.api_key_security_scheme is not None:
+            return scheme.api_key_security_scheme is not None
+        http = scheme.http_auth_security_scheme
+        if self.username or self._password:
+            return http is not None and http.scheme.lower() == "basic"
+        return takes_token(scheme)
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether it can be sent to a server whose card says nothing."""
+        return True
+
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return what a request carries."""
+        return self._parameters(use.scheme)

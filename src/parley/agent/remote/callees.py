@@ -1,30 +1,46 @@
-"""Calls of agents of this process: through their ``A2AService``, without a network."""
+"""The agents that a turn may call: agents of its process (``Agent(uses=[...])``), and addresses.
+
+An agent of the process is called through its ``A2AService``, without a network. The log of a task
+knows an agent by an address without secrets, the same in every run.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import hashlib
+import os
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
+from inspect import signature
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from parley.agent.remote.uses import LOCAL, UsableAgent
 from parley.client.calls.service import RemoteService
 from parley.client.card.interface import Candidate
+from parley.client.card.resolver import ForeignCard, Reference
 from parley.client.card.trust import NOT_VERIFIED
 from parley.client.errors import ClientError
 from parley.client.extensions import activate
 from parley.client.files.stream import FileStream, Progress
 from parley.client.files.transfer import AgentFiles
 from parley.client.message import Sendable
+from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.engine.caller import caller_in
-from parley.engine.turn.attempt import Attempt
-from parley.engine.turn.remote_calls import RemoteCall
+from parley.engine.turn.attempt import Attempt, RemoteCall
 from parley.extensions.in_task_authorization import InTaskAuthorization
 from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import AgentCard, AgentExtension, AgentInterface
@@ -44,6 +60,177 @@ from parley.model.struct import A2AStruct
 from parley.security.authorization import Authorization, access_of
 from parley.security.owner import OwnerPolicy
 from parley.wire import versions
+
+LOCAL = "agent:"
+"""Begins the address of an agent of this process in a task's log. Its key follows."""
+
+
+_OF_SERVERS = frozenset(
+    [
+        "host",
+        "port",
+        "url",
+        "store",
+        "bus",
+        "files",
+        "tenants",
+        "auth",
+        "caller",
+        "settings",
+        "tls_cert",
+        "tls_key",
+        "grpc_port",
+    ]
+)
+_SERVES = ": parley.serve(agent) serves an agent, parley.asgi(agent) makes it an ASGI app"
+_CALLS = ": async with parley.connect(agent) as remote: await remote.send(...)"
+_WAYS = {
+    **dict.fromkeys(("run", "serve", "start", "listen", "app", "asgi"), _SERVES),
+    **dict.fromkeys(("send", "stream", "call"), _CALLS),
+}
+"""What is right for names that are looked for in an agent."""
+
+
+class UsableAgent:
+    """An agent that others of its process may call: its name, its key, and whom it calls itself."""
+
+    name: str
+    key: str
+    uses: tuple[UsableAgent, ...] = ()
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """Refuse the options of a server."""
+            known = signature(cls.__init__).parameters
+            for name in _OF_SERVERS & options.keys() - known.keys():
+                raise TypeError(
+                    f"an agent takes no {name}: its server does, parley.serve(agent, {name}=...)"
+                )
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> NoReturn:
+            how = _WAYS.get(name, "")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{how}",
+                name=name,
+                obj=self,
+            )
+
+
+Callee = Reference | FoundAgent | UsableAgent
+"""Whom a turn may call."""
+
+
+def checked_uses(
+    name: str, uses: Iterable[UsableAgent], others: Iterable[object] = ()
+) -> tuple[UsableAgent, ...]:
+    """Return the agents that the agent ``name`` uses, with those of this process among ``others``.
+
+    Raises ``TypeError`` and ``ValueError``.
+    """
+    if isinstance(uses, UsableAgent):
+        raise TypeError(f"uses is a list of agents: write uses=[{uses.key}]")
+    found = tuple(uses)
+    used = {id(each) for each in found}
+    found += tuple(o for o in others if isinstance(o, UsableAgent) and id(o) not in used)
+    for each in found:
+        if not isinstance(each, UsableAgent):
+            raise TypeError(
+                f"uses has agents of this process, and {each!r} is none; an agent elsewhere needs "
+                "no uses: give its address to turn.delegate"
+            )
+    keys = [each.key for each in found]
+    for index, each in enumerate(found):
+        if each.key in keys[:index]:
+            raise ValueError(
+                f"{name!r} uses two agents with the key {each.key!r}; give them different names, "
+                "or different keys (Agent(..., key=...))"
+            )
+    return found
+
+
+def with_used(agents: Iterable[UsableAgent]) -> list[UsableAgent]:
+    """Return agents, and all that they use, each once: those that are given come first.
+
+    Raises ``ValueError`` for agents that use each other in a circle, and for two with one key.
+    """
+    found: dict[int, UsableAgent] = {id(agent): agent for agent in agents}
+    for agent in list(found.values()):
+        _walk(agent, (), found)
+    by_key: dict[str, UsableAgent] = {}
+    for agent in found.values():
+        other = by_key.setdefault(agent.key, agent)
+        if other is not agent:
+            raise ValueError(
+                f"the agents {other.name!r} and {agent.name!r} have the same key {agent.key!r}, "
+                "under which their tasks are kept; give them different names, or different keys "
+                "(Agent(..., key=...))"
+            )
+    return list(found.values())
+
+
+def _walk(agent: UsableAgent, above: Sequence[UsableAgent], found: dict[int, UsableAgent]) -> None:
+    if any(each is agent for each in above):
+        names = " uses ".join(repr(each.name) for each in (*above, agent))
+        raise ValueError(f"{names}: agents must not use each other in a circle, take one out")
+    for used in agent.uses:
+        _walk(used, (*above, agent), found)
+        found.setdefault(id(used), used)
+
+
+def referred(agent: Callee) -> tuple[Reference | UsableAgent, dict[str, Any]]:
+    """Return the reference of an agent, and the options for one that a registry named."""
+    if not isinstance(agent, FoundAgent):
+        return agent, {}
+    return agent.reference, {} if agent.egress is None else {"egress": agent.egress}
+
+
+def address_of(reference: Reference | UsableAgent) -> str:
+    """Return the address of an agent, without user, password, query and fragment.
+
+    An agent of this process has its key.
+
+    An agent that is given by its card has the address of its first interface. A card as text has a
+    digest of it.
+    """
+    if isinstance(reference, UsableAgent):
+        return LOCAL + reference.key
+    if isinstance(reference, AgentCard):
+        interfaces = reference.supported_interfaces
+        return _bare(interfaces[0].url) if interfaces else f"card:{reference.name}"
+    if isinstance(reference, str) and not reference.lstrip().startswith("{"):
+        return _bare(reference)
+    if isinstance(reference, str | bytes):
+        data = reference.encode() if isinstance(reference, str) else reference
+        return f"card:{hashlib.sha256(data).hexdigest()[:32]}"
+    if isinstance(reference, os.PathLike):
+        return os.fspath(reference)
+    return f"card:{_digest(reference.card if isinstance(reference, ForeignCard) else reference)}"
+
+
+def card_of(reference: Reference | UsableAgent, agent: RemoteAgent) -> dict[str, Any] | None:
+    """Return the card by which an agent is found again; ``None`` if its address is enough."""
+    if isinstance(reference, UsableAgent):
+        return None
+    if isinstance(reference, str) and "://" in reference and not reference.lstrip().startswith("{"):
+        return None
+    found: dict[str, Any] = msgspec.json.decode(agent.card_json)
+    return found
+
+
+def _bare(address: str) -> str:
+    if "://" not in address:
+        return address
+    parts = urlsplit(address)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+
+
+def _digest(value: Any) -> str:
+    data = msgspec.json.encode(value, order="sorted", enc_hook=str)
+    return hashlib.sha256(data).hexdigest()[:32]
+
 
 RETRY = Retry(first=0.05, limit=1.0, streams=3)
 """How often a call is tried again: nothing is lost on the way, but an agent may have no capacity.

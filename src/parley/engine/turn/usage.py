@@ -1,20 +1,27 @@
-"""A task writer that measures what a turn writes, and refuses what is larger than the limits."""
+"""Measure what turns use (seconds, bytes, tasks), refuse more than the limits, and report it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
-from parley.engine.turn.attempt import Request
+import msgspec
+
+from parley.engine.turn.attempt import Attempt, Request
 from parley.engine.turn.task_writer import TaskWriter
+from parley.extensions.usage import MOST_LINES, LimitState, UsageOfDay, UsageResponse
 from parley.model.encoding import encode
-from parley.model.errors import A2AError
+from parley.model.errors import A2AError, UnsupportedOperationError
 from parley.model.parts import Artifact, Message, Part
+from parley.model.service import CallContext, Caller
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.security.rates.limit import SizeLimit
-from parley.server.limits.rates import TurnSizes
+from parley.security.rates.limit import DAY_MS, SizeLimit
+from parley.server.limits.rates import AgentLimits, TurnSizes
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
+from parley.store.protocols.usage import UsageQuery
 
 
 class OutputTooLarge(A2AError):
@@ -173,3 +180,125 @@ def _part_size(part: Part) -> int:
     if part.url is not None:
         return size + len(part.url)
     return size + len(encode(part.data))
+
+
+class AgentMeter:
+    """Counts the turns of an agent, if usage is counted, and knows their limits."""
+
+    def __init__(self, limits: AgentLimits) -> None:
+        self._limits = limits
+
+    def turn_sizes(self, skill: str) -> TurnSizes:
+        """Return the limits of what a turn of a skill writes."""
+        return self._limits.turn_sizes(skill)
+
+    def wrote(self, request: Request, size: int) -> None:
+        """Count bytes of output."""
+        self._count("output_bytes", request, size)
+
+    def began(self, request: Request) -> None:
+        """Count a task."""
+        self._count("tasks", request, 1)
+
+    def measured(
+        self, invoke: Callable[[Attempt], Awaitable[object]]
+    ) -> Callable[[Attempt], Awaitable[object]]:
+        """Return what calls the author's function, and counts how long it runs."""
+
+        async def measured(attempt: Attempt) -> object:
+            began = time.monotonic()
+            runner, request = attempt.runner, attempt.request
+            if attempt.turn == 1 and attempt.number == 1 and runner.writer is not None:
+                self.began(request)  # of a task that is created later its writer counts it
+            value: object = None
+            try:
+                value = await invoke(attempt)
+                return value
+            finally:
+                self._count("run_ms", request, round((time.monotonic() - began) * 1000))
+                if runner.writer is None:
+                    self.wrote(request, _reply_size(value))
+
+        return measured
+
+    def _count(self, what: str, request: Request, amount: int) -> None:
+        usage = self._limits.usage
+        if usage is not None and amount:
+            skill = request.skill.id
+            usage.count(
+                what, self._limits.agent, request.tenant, billed(request.caller), skill, amount
+            )
+
+
+def billed(caller: Caller) -> str:
+    """Return whom usage counts for."""
+    return caller.owner if caller.authenticated else ""
+
+
+def _reply_size(value: Any) -> int:
+    """Return the size of a direct reply in bytes, about; a task is made for an artifact."""
+    if value is None or isinstance(value, Artifact):
+        return 0
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, bytes):
+        return len(value)
+    try:
+        return len(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError):
+        return 0
+
+
+async def usage_report(
+    agent: str, limits: AgentLimits | None, context: CallContext, days: int, now: int
+) -> UsageResponse:
+    """Return what a caller used of an agent in the last days, and its limits.
+
+    Raises ``UnsupportedOperationError`` if nothing is counted, and ``StoreError``.
+    """
+    if limits is None or limits.usage is None:
+        raise UnsupportedOperationError("nothing counts usage here")
+    today = now // DAY_MS
+    query = UsageQuery(
+        since=today - days + 1,
+        until=today,
+        agent=agent,
+        tenant=context.tenant,
+        caller=billed(context.caller),
+        limit=MOST_LINES,
+    )
+    rows = await limits.usage.read(query)
+    return UsageResponse(
+        usage=tuple(
+            [
+                UsageOfDay(
+                    day=day_name(row.day),
+                    skill=row.skill,
+                    requests=row.requests,
+                    refusals=row.refusals,
+                    messages=row.messages,
+                    tasks=row.tasks,
+                    output_bytes=row.output_bytes,
+                    run_seconds=row.run_ms / 1000,
+                )
+                for row in rows[:MOST_LINES]
+            ]
+        ),
+        limits=tuple(
+            [
+                LimitState(
+                    limit=limit.text,
+                    name="" if isinstance(limit, SizeLimit) else limit.name,
+                    amount=limit.amount,
+                    remaining=remaining,
+                    reset_seconds=reset,
+                )
+                for limit, remaining, reset in await limits.report(context)
+            ]
+        ),
+    )
+
+
+def day_name(day: int) -> str:
+    """Return the date of a day, such as ``2026-11-23``."""
+    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()

@@ -9,29 +9,26 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from parley.agent.remote.addresses import address_of, referred
-from parley.agent.remote.uses import UsableAgent
+from parley.agent.remote.callees import UsableAgent, address_of, referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.engine.content import to_parts
-from parley.engine.handoff.record import (
-    MAX_CONTEXTS,
-    MAX_TASKS,
-    HandedOver,
-    Handoffs,
-    Holding,
-    change,
-    holding,
-)
-from parley.engine.handoff.value import (
+from parley.engine.handoff import (
     HANDOFF_KEY,
+    MAX_CONTEXTS,
     MAX_HISTORY,
     MAX_HISTORY_BYTES,
     MAX_NOTE,
+    MAX_TASKS,
     HandedConversation,
+    HandedOver,
     Handoff,
+    Handoffs,
+    Holding,
     back_in,
+    change,
+    holding,
 )
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.encoding import encode
@@ -44,7 +41,7 @@ from parley.store.events import StepResult
 
 log = logging.getLogger("parley.agent")
 
-PREFIX = "handoff:"
+HANDOFF_PREFIX = "handoff:"
 """The prefix of the keys of handoffs in a task's log."""
 
 CALL_KEY = "urn:parley:handoff"
@@ -206,7 +203,7 @@ class _Turns:
         Raises ``Failed`` and ``Rejected`` as the other agent says.
         """
         self._count += 1
-        attempt, returned = self._attempt, f"{PREFIX}{self._count}:returned"
+        attempt, returned = self._attempt, f"{HANDOFF_PREFIX}{self._count}:returned"
         if (kept := attempt.journal.results.get(returned)) is not None:
             attempt.handed = msgspec.json.decode(kept, type=HandedConversation)
             return None
@@ -359,7 +356,7 @@ class _Turns:
         """Make the conversation and the message this agent's again. A further attempt knows it."""
         await self._returns(over.revision)
         self._attempt.handed = HandedConversation(sender=name, note=note, is_back=True)
-        await self._keep(f"{PREFIX}{self._count}:returned", self._attempt.handed)
+        await self._keep(f"{HANDOFF_PREFIX}{self._count}:returned", self._attempt.handed)
 
     async def _returns(self, revision: int) -> None:
         """Make the conversation this agent's again, unless it has changed since a revision."""
@@ -376,11 +373,11 @@ class _Turns:
         await change(runner.store, runner.scope, runner.context_id, function)
 
     def _logged(self, number: int) -> HandedOver | None:
-        found = self._attempt.journal.results.get(f"{PREFIX}{number}")
+        found = self._attempt.journal.results.get(f"{HANDOFF_PREFIX}{number}")
         return None if found is None else msgspec.json.decode(found, type=HandedOver)
 
     async def _log(self, number: int, over: HandedOver) -> None:
-        await self._keep(f"{PREFIX}{number}", over)
+        await self._keep(f"{HANDOFF_PREFIX}{number}", over)
 
     async def _keep(self, key: str, value: object) -> None:
         """Log a value, durably."""

@@ -1,1 +1,0 @@
-"""Turns of agents that may hand conversations over."""

@@ -1,0 +1,630 @@
+"""The reply to a message: its caller's handle, the handles of a task, and replies from the log.
+
+A caller gets the reply of the turn that takes its message (E2). ``RemoteReplies`` follows the log
+where that turn is queued, or runs on another replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from parley.model.errors import (
+    A2AError,
+    OverloadedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from parley.model.parts import Message
+from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.store.bus.subscriptions import LocalHints, Subscription
+from parley.store.events import LoggedEvent, MessageReceived, RecordKind, TurnStarted
+from parley.store.fold import Fold
+from parley.store.follow import PAGE, TaskGone, follow
+from parley.store.protocols.errors import (
+    Conflict,
+    DuplicateReceipt,
+    Fenced,
+    LeaseHeld,
+    StoreError,
+    TaskEnded,
+    UnknownTask,
+)
+from parley.store.protocols.task_log import TaskLog, TaskRecord
+from parley.store.snapshot import StoredTask
+
+
+class HasTaskId(Protocol):
+    """A task: a ``TaskRunner``, or a ``TaskReference``."""
+
+    @property
+    def task_id(self) -> str:
+        """The task's id."""
+        ...
+
+
+class TaskReference(msgspec.Struct, frozen=True):
+    """A task that no runner of this process has: only its id is known."""
+
+    task_id: str
+
+
+class ReplySource(Protocol):
+    """Finds the reply to a message that no runner of this process takes: ``RemoteReplies``."""
+
+    async def find_reply(self, handle: ReplyHandle, timeout: float) -> None:
+        """Resolve or refuse the handle; leave it unchanged after ``timeout`` seconds."""
+        ...
+
+
+ReplyWatcher = Callable[[float | None], object]
+"""What is called when a reply changes, with the time at which its own timeout ends."""
+
+
+class ReplyHandle:
+    """Waits for the reply to one message: a direct message, the task after its turn, or an error.
+
+    ``is_logged``: a new task for the message is in the log. ``entry`` identifies the message among
+    those that a task received, and ``found`` is that task as it was before. ``turn`` is the number
+    of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
+    the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
+    show it before the turn ends. ``is_repeat``: another replica received the message before.
+    ``on_settled`` is called once there is a reply or a delegate. ``timer`` is for a watcher that
+    waits for the reply alone (see ``on_change``). Several senders of one repeated message may share
+    a handle; one that disconnects does not affect the others.
+    """
+
+    __slots__ = (
+        "_delegate",
+        "_error",
+        "_reply",
+        "_task",
+        "_times_out_at",
+        "_waiters",
+        "_watcher",
+        "awaits_task",
+        "done",
+        "entry",
+        "found",
+        "is_logged",
+        "is_repeat",
+        "on_settled",
+        "received_at",
+        "timer",
+        "turn",
+    )
+
+    def __init__(self, task: HasTaskId, *, entry: str = "") -> None:
+        self._task = task
+        self.entry = entry
+        self.turn = 0
+        self.received_at = 0
+        self.is_logged = False
+        self.awaits_task = False
+        self.is_repeat = False
+        self.done = False
+        self.on_settled: Callable[[], object] | None = None
+        self.found: TaskRecord | None = None
+        self._reply: Task | StoredTask | Message | None = None
+        self._error: A2AError | None = None
+        self._delegate: ReplySource | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._watcher: ReplyWatcher | None = None
+        self.timer: SharedTimer[ReplyHandle] | None = None
+        self._times_out_at: float | None = None
+
+    @property
+    def task_id(self) -> str:
+        """The id of the message's task, or the id it would get."""
+        return self._task.task_id
+
+    def resolve(self, reply: Task | StoredTask | Message) -> None:
+        """Give the reply, unless there is one."""
+        if not self.done:
+            self._reply = reply
+            self._finish()
+
+    def refuse(self, error: A2AError) -> None:
+        """Give an error for a reply, unless there is one."""
+        if not self.done:
+            self._error = error
+            self._finish()
+
+    def mark_repeat(self) -> None:
+        """Refuse: another replica received the message first, so the store has its reply."""
+        self.is_repeat = True
+        self.refuse(OverloadedError("the message is being taken in by another", retry_after=1))
+
+    def delegate(self, source: ReplySource) -> None:
+        """Have ``source`` find the reply: no runner of this process will give it."""
+        if self.done:
+            return
+        self._delegate = source
+        if self.on_settled is not None:
+            self.on_settled()
+        self._wake()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self.on_settled is not None:
+            self.on_settled()
+        self._wake()
+
+    def mark_logged(self) -> None:
+        """Wake the waiting callers: the message's task is in the log."""
+        self.is_logged = True
+        if self._watcher is None or self.timer is None:
+            self._wake()
+            return
+        if self._times_out_at is None:  # all that the watcher waits for is the reply
+            self._times_out_at = self.timer.add(self, asyncio.get_running_loop())
+        self._wake_waiters()
+
+    def time_out(self) -> None:
+        """Tell the watcher that its timeout has passed."""
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            ends_at, self._times_out_at = self._times_out_at, None
+            if ends_at is not None and self.timer is not None:
+                self.timer.discard(self)
+            watcher(ends_at)
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def on_change(self, watcher: ReplyWatcher) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise.
+
+        With a ``timer``, the task's first append is no change: it begins the timeout, as in
+        ``wait``. The end of the timeout is a change. The watcher is told when its timeout ends, by
+        the clock of the event loop, or ``None`` if it has not begun.
+        """
+        self._watcher = watcher
+
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether no runner of this process will give the reply."""
+        return self._delegate is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is a reply, or a delegate that finds it."""
+        return self.done or self._delegate is not None
+
+    @property
+    def reply(self) -> Task | Message:
+        """The reply. Raises the error if the message was refused."""
+        reply = self.stored_reply
+        return reply.task() if isinstance(reply, StoredTask) else reply
+
+    @property
+    def stored_reply(self) -> Task | StoredTask | Message:
+        """The reply; a task that was read from the store as it was read."""
+        if self._error is not None:
+            raise self._error
+        assert self._reply is not None, "the reply is not there yet"
+        return self._reply
+
+    async def logged(self) -> None:
+        """Wait until the message's task is in the log, or there is a reply."""
+        self.awaits_task = True
+        while not (self.is_logged or self.done):
+            await self.changed()
+
+    async def wait(self, timeout: float, ends_at: float | None = None) -> bool:
+        """Wait for the reply, and return whether it is there.
+
+        The ``timeout`` (seconds) starts once the message's task is in the log: before, the caller
+        could not look for the task later. One that began before ends at ``ends_at``.
+        """
+        while not (self.is_logged or self.done):
+            await self.changed()
+        if self.done:
+            return True
+        timed_out = False
+
+        def time_out() -> None:
+            nonlocal timed_out
+            timed_out = True
+            self._wake_waiters()
+
+        loop = asyncio.get_running_loop()
+        if ends_at is None:
+            ends_at = loop.time() + timeout
+        timer = loop.call_at(ends_at, time_out)
+        try:
+            while not (self.is_settled or timed_out):
+                await self.changed()
+        finally:
+            timer.cancel()
+        if self._delegate is not None and not (self.done or timed_out):
+            await self._delegate.find_reply(self, ends_at - loop.time())
+        return self.done
+
+
+log = logging.getLogger("parley.engine")
+
+CLAIM_LOST = (Fenced, LeaseHeld, TaskEnded, UnknownTask, Conflict)
+"""The store's errors when another executor has claimed the task, or has ended it."""
+
+
+class Waiters:
+    """The reply handles of one task.
+
+    ``current`` are those of the turn that runs, ``pending`` those whose message no turn has taken,
+    by the message's entry in the log. ``arriving`` are the handles of messages, to any task, that
+    are being appended: a turn may find one in the log before the append returns.
+    """
+
+    __slots__ = ("_arriving", "_taken", "current", "pending")
+
+    def __init__(self, arriving: dict[str, ReplyHandle]) -> None:
+        self._arriving = arriving
+        self.current: list[ReplyHandle] = []
+        self.pending: dict[str, ReplyHandle] = {}
+        self._taken: set[str] = set()
+
+    @property
+    def are_left(self) -> bool:
+        """Whether any caller waits."""
+        return bool(self.current or self.pending)
+
+    def take(self, received: MessageReceived) -> None:
+        """Have the current turn take a message: its sender gets that turn's reply.
+
+        The log does not have that yet, and may never: then a turn of another replica takes it.
+        """
+        self._taken.add(received.entry)
+        handle = self.pending.pop(received.entry, None) or self._arriving.pop(received.entry, None)
+        if handle is not None:
+            self.current.append(handle)
+
+    async def oldest_message(self, store: TaskLog, task_id: str) -> MessageReceived | None:
+        """Return the oldest message in the task's log that no turn has taken."""
+        skip = 0
+        while found := await store.waiting_messages(task_id, skip=skip):
+            received = found[0].event
+            assert isinstance(received, MessageReceived)
+            if received.entry not in self._taken:
+                return received
+            skip += 1  # a turn has taken it, and the log does not have that yet
+        return None
+
+    def resolve(self, reply: Task | Message) -> None:
+        """Give the current turn's reply."""
+        handles, self.current = self.current, []
+        for handle in handles:
+            handle.resolve(reply)
+
+    def refuse(self, error: A2AError) -> None:
+        """Refuse the messages of the current turn."""
+        handles, self.current = self.current, []
+        for handle in handles:
+            handle.refuse(error)
+
+    def delegate_pending(self, source: ReplySource) -> None:
+        """Delegate the messages that no turn of this runner took: the task has ended, and the log
+        says whether a turn on another replica took one before.
+        """
+        pending, self.pending = self.pending, {}
+        for handle in pending.values():
+            handle.delegate(source)
+
+    def delegate(self, source: ReplySource) -> None:
+        """Delegate everyone: ``source`` finds the replies in the log.
+
+        Messages that are not in the log are refused: their senders may retry.
+        """
+        handles = [*self.current, *self.pending.values()]
+        self.current, self.pending = [], {}
+        for handle in handles:
+            if handle.is_logged:
+                handle.delegate(source)
+            else:
+                handle.refuse(shutting_down())
+
+    def store_failed(
+        self, error: StoreError, task_id: str, unavailable: Callable[[StoreError], A2AError]
+    ) -> None:
+        """Refuse everyone, unless the store or another executor will have their replies."""
+        if isinstance(error, DuplicateReceipt):
+            for handle in self.current:
+                handle.mark_repeat()
+            self.current = []
+        elif isinstance(error, CLAIM_LOST):
+            log.debug("task %s is another's by now: %s", task_id, error)
+        else:
+            log.error("task %s: the log could not be written: %s", task_id, error)
+            refusal = unavailable(error)
+            for handle in (*self.current, *self.pending.values()):
+                handle.refuse(refusal)
+            self.current, self.pending = [], {}
+
+    def inherit(self, others: Waiters) -> None:
+        """Take the handles of a runner that this one replaces."""
+        self.current, others.current = others.current, []
+        self.pending, others.pending = others.pending, {}
+
+
+def ended(task_id: str) -> UnsupportedOperationError:
+    """Return the error for a message to a task that has ended."""
+    return UnsupportedOperationError(
+        "the task has ended and takes no more messages; start a new one in the same context",
+        metadata={"taskId": task_id},
+    )
+
+
+def shutting_down() -> OverloadedError:
+    """Return the error for a message that this process can no longer process."""
+    return OverloadedError("the server is shutting down", retry_after=1)
+
+
+class RemoteReplies:
+    """Finds the replies of turns in the log, for callers that wait in this process.
+
+    ``unavailable`` makes the error for a store that failed.
+    """
+
+    def __init__(
+        self, store: TaskLog, hints: LocalHints, unavailable: Callable[[StoreError], A2AError]
+    ) -> None:
+        self._store = store
+        self._hints = hints
+        self._unavailable = unavailable
+        self._is_closed = False
+        self._waits: set[asyncio.Timeout] = set()
+        self._idle = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """The number of callers that wait for a turn of another replica, or a queued one."""
+        return len(self._waits)
+
+    def open(self) -> None:
+        """Let callers wait."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all waits: every caller gets the task as it is."""
+        self._is_closed = True
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            if not wait.expired():  # one that has just expired cannot be made to end sooner
+                wait.reschedule(now)
+
+    async def wait_idle(self) -> None:
+        """Wait until no caller waits."""
+        while self._waits:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def find_reply(self, handle: ReplyHandle, timeout: float) -> None:
+        """Resolve a handle with the task as the turn that took its message left it (E2).
+
+        Refuses it when the task ended before a turn took the message; leaves it unchanged after
+        ``timeout`` seconds.
+        """
+        try:
+            async with asyncio.timeout(0 if self._is_closed else timeout) as wait:
+                self._waits.add(wait)
+                try:
+                    handle.resolve(await self._reply(handle))
+                finally:
+                    self._waits.discard(wait)
+                    if not self._waits:
+                        self._idle.set()
+        except TimeoutError:
+            pass
+        except A2AError as error:
+            handle.refuse(error)
+        except StoreError as error:
+            handle.refuse(self._unavailable(error))
+
+    async def current_task(self, handle: ReplyHandle, history: int | None) -> StoredTask:
+        """Return the task as it is, as the reply to a caller whose wait timed out.
+
+        It has ``history`` of its last messages, or all.
+
+        Raises ``OverloadedError`` when no turn has taken the message, and the task asks for input:
+        as a reply, the question that the message answers would look like a new one.
+        """
+        try:
+            turn = await self.turn_of(handle)
+            record = await self._store.load(handle.task_id, history=history)
+        except StoreError as error:
+            raise self._unavailable(error) from error
+        if record is None:
+            raise _not_kept(handle.task_id)
+        if not turn and record.state is TaskState.INPUT_REQUIRED:
+            raise OverloadedError(
+                "the message is kept, and waits for its turn; look at the task later", retry_after=1
+            )
+        return record.stored
+
+    async def _reply(self, handle: ReplyHandle) -> Task | StoredTask:
+        task_id = handle.task_id
+        with self._hints.subscribe(task_id) as live:
+            record = await self._store.load(task_id, history=0, artifacts=False)
+            if record is None:
+                raise _not_kept(task_id)
+            turn = await self.turn_of(handle)
+            if turn and _has_reply(record, turn):
+                return await self._task_after(turn, task_id)
+            if record.state.is_terminal:
+                raise ended(task_id)
+            try:
+                async with aclosing(self._after(record, live)) as batches:
+                    async for batch in batches:
+                        for event in batch:
+                            state = _reply_state(event)
+                            if state is None:
+                                continue
+                            turn = await self.turn_of(handle)
+                            if 0 < turn <= event.turn:
+                                return await self._task_after(turn, task_id, event.seq)
+                            if state.is_terminal:
+                                raise ended(task_id)
+            except TaskGone:
+                pass
+        raise _not_kept(task_id)
+
+    def _after(
+        self, record: TaskRecord, live: Subscription
+    ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
+        """Yield the events after a record that was loaded after ``live`` was subscribed."""
+        live.seen = record.seq
+        return follow(self._store, self._hints, record.stored.task_id, record.seq, live=live)
+
+    async def turn_of(self, handle: ReplyHandle) -> int:
+        """Return the number of the turn that took a handle's message, 0 if none has."""
+        if not handle.turn:
+            after = (handle.received_at, 0)
+            for record in await self._store.private_records(
+                handle.task_id, [RecordKind.TURN], after=after
+            ):
+                started = record.event
+                if isinstance(started, TurnStarted) and handle.entry in started.entries:
+                    handle.turn = started.turn
+                    break
+        return handle.turn
+
+    async def handle_for(self, task_id: str, message_id: str = "") -> ReplyHandle:
+        """Return a handle for a message that a task received, or for the one that began it."""
+        handle = ReplyHandle(TaskReference(task_id))
+        handle.is_logged = True
+        if not message_id:
+            handle.turn = 1
+        else:
+            for record in await self._store.private_records(task_id, [RecordKind.RECEIVED]):
+                received = record.event
+                if (
+                    isinstance(received, MessageReceived)
+                    and received.message.message_id == message_id
+                ):
+                    handle.entry, handle.received_at = received.entry, record.seq
+        handle.delegate(self)
+        return handle
+
+    async def _task_after(
+        self, turn: int, task_id: str, seq: int | None = None
+    ) -> Task | StoredTask:
+        """Return a task exactly as one of its turns left it; ``seq`` is that turn's last event."""
+        record = await self._store.load(task_id)
+        if record is None:
+            raise _not_kept(task_id)
+        if record.seq == seq or (seq is None and record.turn == turn):
+            return record.stored
+        started = deque(await self._store.private_records(task_id, [RecordKind.TURN]))
+        folding, after = Fold(), 0
+        while page := await self._store.events(task_id, after, PAGE):
+            for event in page:
+                while started and started[0].seq < event.seq:
+                    folding.apply(started.popleft().event)
+                folding.apply(event.event)
+                if event.seq == seq or (event.turn >= turn and _reply_state(event) is not None):
+                    return folding.task
+            after = page[-1].seq
+        return folding.task
+
+    async def wait_ended(self, task_id: str, timeout: float) -> None:
+        """Wait until a task has ended, or for ``timeout`` seconds. Raises ``StoreError``."""
+        with self._hints.subscribe(task_id) as live:
+            record = await self._store.load(task_id, history=0, artifacts=False)
+            if record is None or record.state.is_terminal:
+                return
+            try:
+                async with asyncio.timeout(timeout), aclosing(self._after(record, live)) as batches:
+                    async for _ in batches:
+                        pass
+            except (TimeoutError, TaskGone):
+                pass
+
+
+_INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+
+
+def _reply_state(record: LoggedEvent) -> TaskState | None:
+    """Return the event's state if it ends the wait for its turn's reply."""
+    event = record.event
+    if not isinstance(event, TaskStatusUpdateEvent):
+        return None
+    state = event.status.state
+    return state if state.is_terminal or state in _INTERRUPTED else None
+
+
+def _has_reply(record: TaskRecord, turn: int) -> bool:
+    """Whether a turn has its reply, as far as the record tells."""
+    if record.turn != turn:
+        return record.turn > turn
+    return not record.turn_open or record.state is TaskState.AUTH_REQUIRED
+
+
+def _not_kept(task_id: str) -> TaskNotFoundError:
+    return TaskNotFoundError(f"the task {task_id} is no longer kept", metadata={"taskId": task_id})
+
+
+T = TypeVar("T")
+
+
+class SharedTimer(Generic[T]):
+    """Calls ``fire`` with each of many objects ``seconds`` after it was added.
+
+    Nearly all are discarded soon, as quick functions reply in time: an event-loop timer for each
+    would cost more than some of these functions do. The objects stand in the order of their times,
+    and nothing is kept of one that was discarded.
+    """
+
+    def __init__(self, seconds: float, fire: Callable[[T], None]) -> None:
+        self._seconds = seconds
+        self._fire = fire
+        self._times: dict[T, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, each: T, loop: asyncio.AbstractEventLoop) -> float:
+        """Fire with an object after the timeout; ``loop`` is the running event loop.
+
+        Return the time of that, by the clock of the loop.
+        """
+        when = self._times[each] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(when, self._on_time, loop)
+        return when
+
+    def discard(self, each: T) -> None:
+        """Do not fire with an object. Idempotent."""
+        self._times.pop(each, None)
+
+    def close(self) -> None:
+        """Discard everything."""
+        self._times.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        while (each := next(iter(self._times), None)) is not None and self._times[each] <= now:
+            del self._times[each]
+            self._fire(each)
+        if each is not None and self._timer is None:
+            self._timer = loop.call_at(self._times[each], self._on_time, loop)

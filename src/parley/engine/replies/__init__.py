@@ -1,1 +1,0 @@
-"""Callers that wait for the reply of a turn, of this process or another replica."""
