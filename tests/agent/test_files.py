@@ -211,8 +211,8 @@ class RemoteOnly:
         from parley.agent.services import TurnServices
         from parley.engine.authorizations import Authorizations
         from parley.engine.callbacks import Callbacks
+        from parley.store.events import Scope
         from parley.store.memory import MemoryTaskStore
-        from parley.store.protocols.scope import Scope
 
         services = TurnServices(
             AgentContexts(keep_history=False),

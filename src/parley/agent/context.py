@@ -15,8 +15,8 @@ from parley.engine.turn.attempt import AttemptRunner
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.events import Scope
+from parley.store.protocols.task_log import TaskQuery
 
 R = TypeVar("R")
 

@@ -17,7 +17,7 @@ from parley.client.sync import SyncFileStream
 from parley.files.errors import FileError
 from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 
 Open = Callable[[Part, int | None], FileStream]
 """Opens a part, up to a limit of bytes."""

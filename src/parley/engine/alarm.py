@@ -8,7 +8,7 @@ from typing import Protocol
 
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
-from parley.store.protocols.timers import NEVER
+from parley.store.protocols.tables import NEVER
 from parley.store.task_store import TaskStore
 
 POLL_SECONDS = 1.0

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from parley.security.signed_tokens import TokenInvalid, TokenSigner
 from parley.server.endpoint import CALLBACKS
-from parley.store.protocols.timers import check_key
+from parley.store.protocols.tables import check_key
 from parley.store.task_store import TaskStore
 
 LONGEST = timedelta(days=366)

@@ -15,8 +15,8 @@ from parley.engine.alarm import Alarm
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
+from parley.model.concurrency import end
 from parley.push.dispatcher import PushDispatcher
-from parley.store.ending import end
 from parley.store.protocols.errors import PrunedElsewhere, StoreError
 from parley.store.task_store import TaskStore
 

@@ -21,8 +21,8 @@ from parley.files.records import FileLimits
 from parley.files.sweeper import FileSweeper
 from parley.host.store_urls import sqlite_path
 from parley.model import backoff
+from parley.model.concurrency import end
 from parley.model.distribution import install_command
-from parley.store.ending import end
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore

@@ -44,6 +44,7 @@ from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.limits import HostLimits
 from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
 from parley.host.startup_log import log_startup
+from parley.model.concurrency import see_through
 from parley.model.service import Caller
 from parley.push.caps import DestinationCap
 from parley.push.delivery import RetryPolicy
@@ -65,7 +66,6 @@ from parley.security.signing.keys import SigningKeys
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
-from parley.store.ending import see_through
 from parley.store.events import LoggedEvent
 from parley.store.task_store import TaskStore
 

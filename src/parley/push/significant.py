@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.push.reader import Notification, is_last
-from parley.store.artifact_fold import CONTINUES, ArtifactFold
 from parley.store.events import LoggedEvent
+from parley.store.fold import CONTINUES, ArtifactFold
 from parley.store.protocols.task_log import TaskLog
 
 SCANNED_AT_ONCE = 64

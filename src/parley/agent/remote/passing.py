@@ -13,7 +13,7 @@ from parley.agent.remote.speaker import said_by
 from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
-from parley.store.artifact_fold import CONTINUES
+from parley.store.fold import CONTINUES
 
 
 class Passing:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from parley.engine.handoff.value import HANDOFF_KEY
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 from parley.store.task_store import TaskStore
 
 MAX_TASKS = 20

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from parley.store.ending import end
+from parley.model.concurrency import end
 from parley.store.protocols.claims import Claimed
 from parley.store.protocols.errors import StoreError
 

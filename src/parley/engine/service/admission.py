@@ -49,10 +49,9 @@ from parley.security.authorization import Authorization, access_of
 from parley.server.envelope.windows import Windows
 from parley.server.limits.once import AgentNames, StoredNames
 from parley.server.limits.rates import AgentLimits
-from parley.store.events import MessageReceived, RecordKind
-from parley.store.protocols.contexts import Receipt
+from parley.store.events import MessageReceived, RecordKind, Scope
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore

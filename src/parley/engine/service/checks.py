@@ -20,7 +20,7 @@ from parley.model.errors import (
 )
 from parley.model.parts import Message, Role
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 from parley.store.protocols.task_log import TaskLog, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES
 

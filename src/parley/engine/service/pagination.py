@@ -12,8 +12,8 @@ from parley.engine.service.checks import check_history, invalid
 from parley.model.ids import may_be_id
 from parley.model.requests import ListTasksRequest, ListTasksResponse
 from parley.model.tasks import Task
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskLists, TaskQuery
+from parley.store.events import Scope
+from parley.store.protocols.task_log import TaskLists, TaskQuery
 from parley.store.snapshot import StoredTask
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from parley.model.errors import UnsupportedOperationError
 from parley.model.service import CallContext
 from parley.security.rates.limit import DAY_MS, SizeLimit
 from parley.server.limits.rates import AgentLimits
-from parley.store.protocols.usage import UsageQuery
+from parley.store.protocols.tables import UsageQuery
 
 
 async def usage_report(

@@ -32,10 +32,9 @@ from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
-from parley.store.artifact_fold import CONTINUES
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import MessageReceived, StepResult, StoredCaller, TurnStarted
-from parley.store.protocols.scope import Scope
+from parley.store.events import MessageReceived, Scope, StepResult, StoredCaller, TurnStarted
+from parley.store.fold import CONTINUES
 from parley.store.task_store import TaskStore
 
 

@@ -40,11 +40,10 @@ from parley.model.incident import log_incident
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
-from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted
+from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, Scope, TurnStarted
 from parley.store.fold import Fold
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import Fenced, StoreError
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, LogPosition, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
 

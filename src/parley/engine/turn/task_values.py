@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 from parley.engine.serialization import read
-from parley.store.protocols.contexts import Contexts
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
+from parley.store.protocols.tables import Contexts
 
 PREFIX = "value:"
 """Begins the keys of these records, among those of steps; the key of the value follows."""

@@ -10,12 +10,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any, Protocol
 from uuid import uuid4
 
+from parley.model.concurrency import end
 from parley.model.tasks import Task
 from parley.push.receiving.lanes import Arrival, Lane, Lanes
 from parley.push.receiving.limits import ReceiverLimits
 from parley.push.receiving.notification import PushNotification
 from parley.push.receiving.request import NotificationRefused
-from parley.store.ending import end
 from parley.store.inbox.inbox import Inbox, InboxAnswer, InboxFailed
 
 log = logging.getLogger("parley.push.receiver")

@@ -12,8 +12,8 @@ from parley.push.receiving.limits import DEFAULT_LIMITS, ReceiverLimits
 from parley.push.receiving.receiver import Receiver
 from parley.push.receiving.request import NotificationRefused
 from parley.push.receiving.verification import VerifyAll, WebhookVerification, checked_verification
+from parley.store.inbox import inbox_of
 from parley.store.inbox.inbox import Inbox
-from parley.store.inbox.urls import inbox_of
 
 
 def receiver(

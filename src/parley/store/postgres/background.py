@@ -1,21 +1,20 @@
-"""Keeps this replica alive in the database, and expires replicas that are silent.
-
-It has a thread and a connection of its own: a blocked event loop or a busy writer must not cost the
-replica its tasks. Every time that counts is by the database's clock.
-"""
+"""The work of a replica on threads and connections of its own: heartbeats, and pruning."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import psycopg
 
 from parley.database.postgres.advisory_locks import advisory_lock_key
 from parley.database.postgres.connection import Address, BoundedConnection, explain
-from parley.store.lease import Lease, LivenessGate
+from parley.store.postgres.writer import SLOTS
+from parley.store.protocols.claims import Lease, LivenessGate
+from parley.store.protocols.errors import PrunedElsewhere
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +23,28 @@ GRACE_SECONDS = 2.0
 """How long, beyond two beats, the database may be silent before it counts as unavailable."""
 
 
+PRUNED_RECORDS = 5000
+"""About how many records one transaction removes."""
+
+PRUNED_CONTEXTS = 10
+"""How many contexts one transaction removes: a user of one of them waits for it."""
+
+PRUNE_SECONDS = 600.0
+"""The time limit of a piece. Only this replica's next piece waits for it."""
+
+LOCK_SECONDS = 2
+"""How long a piece waits for rows that others have locked: later is soon enough."""
+
+T = TypeVar("T")
+
+
 class Heartbeat:
-    """Beats from ``start`` to ``stop``. ``offset`` is the database's clock minus ours, in ms."""
+    """Keeps this replica alive in the database, and expires replicas that are silent.
+
+    It beats from ``start`` to ``stop``, on a thread and a connection of its own: a blocked event
+    loop or a busy writer must not cost the replica its tasks. Every time that counts is by the
+    database's clock; ``offset`` is that clock minus ours, in ms.
+    """
 
     def __init__(
         self,
@@ -137,3 +156,65 @@ class Heartbeat:
             [(released, _)] = self._connection.rows(self._sql["release_expired"], {"lock": lock})
             if released:
                 self._connection.execute(self._sql["delete_expired"])
+
+
+class Pruner:
+    """Removes old tasks, receipts, events and contexts while others write.
+
+    It has a connection while there is something to remove, for one thread; any thread may call
+    ``stop``. One replica at a time prunes, under a lock that each piece asks for and never waits
+    for. A piece locks only tasks that ended, and a slot of the counts that no writer touches.
+    """
+
+    def __init__(self, address: Address, sql: Mapping[str, str]) -> None:
+        self.name = address.name
+        self._address = address
+        self._sql = sql
+        self._connection = BoundedConnection(address, timeout=PRUNE_SECONDS)
+        self._lock = advisory_lock_key(address, "pruning")
+
+    def read(self, function: Callable[[Pruner], T], asked_at: float) -> T:
+        """Call ``function`` with this; return its result.
+
+        Raises ``StoreUnavailable`` and ``PrunedElsewhere``.
+        """
+        try:
+            return function(self)
+        except psycopg.Error as error:
+            self._connection.disconnect()
+            raise explain(error, self._address) from None
+        except PrunedElsewhere:
+            self._connection.disconnect()
+            raise
+
+    def remove(self, name: str, values: Mapping[str, Any]) -> int:
+        """Remove a piece by a named statement; return the number that it returns.
+
+        Raises ``PrunedElsewhere`` when another replica is pruning, or has locked the rows.
+        """
+        connection = self._connection
+        connection.execute("BEGIN")
+        try:
+            if not connection.rows(self._sql["lock_pruning"], (self._lock,))[0][0]:
+                raise PrunedElsewhere
+            connection.execute(self._sql["limit_locks"], (f"{LOCK_SECONDS}s",))
+            [(count,)] = connection.rows(
+                self._sql[name], {**values, "slot": SLOTS, "records": PRUNED_RECORDS}
+            )
+            connection.execute("COMMIT")
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            connection.roll_back()
+            raise PrunedElsewhere from None
+        except BaseException:
+            connection.roll_back()
+            raise
+        removed: int = count
+        return removed
+
+    def stop(self) -> None:
+        """Abort the piece under way, and begin no other."""
+        self._connection.stop()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._connection.disconnect()

@@ -6,25 +6,27 @@ A rejected job raises, and leaves nothing in the batch.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from parley.database.group_commit import Job, JobResult
+from parley.database.group_commit import GroupWriter, Job, JobResult
 from parley.model.encoding import decode
 from parley.model.push import PushOptions, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.store.events import LoggedEvent
+from parley.store.events import LoggedEvent, Scope
 from parley.store.fold import IllegalEvent
-from parley.store.head import Head, Payload
-from parley.store.protocols.contexts import Receipt
-from parley.store.protocols.errors import DuplicateReceipt, StoreError
-from parley.store.protocols.scope import Scope
+from parley.store.head import Head, Payload, advance, unknown, with_claim, with_event
+from parley.store.protocols.errors import Conflict, DuplicateReceipt, StoreError
+from parley.store.protocols.tables import Receipt
+from parley.store.protocols.task_log import Append
 from parley.store.protocols.webhooks import PushRecord, PushState
-from parley.store.pushes import merge
+from parley.store.tables import merge_pushes
 
 WriterId = tuple[str, int]
 """Who writes to a log: the task's id, and the epoch of its executor."""
@@ -34,6 +36,9 @@ ASLEEP = "~"
 sorts after the id of every replica.
 """
 
+Applied = tuple[int, Sequence[LoggedEvent]]
+"""The result of an operation, and the records to publish."""
+
 Operation = Callable[[Any], tuple[Any, Sequence[LoggedEvent]]]
 """Adds a change to a batch; returns its result, and the records to publish."""
 
@@ -42,8 +47,8 @@ class StoreJob(Job, eq=False):
     """A change of a task store to write.
 
     ``task_id`` is the task whose head it needs or ``creates``; ``writer`` is set when the writer's
-    next job may build on this one. With ``is_locked`` nobody may change the task between check and
-    write.
+    next job may build on this one. With ``is_locked`` no other writer may change the task between
+    check and write.
     """
 
     task_id: str = ""
@@ -62,11 +67,11 @@ HEADS_KEPT = 10_000
 class Batch(ABC):
     """The rows that a group of jobs adds and changes.
 
-    A ``pessimistic`` batch looks up what an optimistic one leaves to the constraints of the tables:
-    an existing task id, an existing receipt. When a constraint fails, the group is written again
-    pessimistically, job by job, so that only the faulty job fails.
+    A ``pessimistic`` batch looks up existing task ids and existing receipts, which an optimistic
+    batch leaves to the constraints of the tables. When a constraint fails, the group is written
+    again pessimistically, job by job, so that only the faulty job fails.
 
-    ``binary`` makes of bytes what the driver takes with the least work.
+    ``binary`` makes the value of bytes that the driver takes with the least work.
     """
 
     binary: Callable[[bytes], Any] = bytes
@@ -121,12 +126,65 @@ class Batch(ABC):
                 results.append((job, None, (), error.with_traceback(None)))
         return results
 
+    def append(self, append: Append, payload: Payload) -> Applied:
+        """Append records. The result is the log's new head."""
+        expected = append.expected_seq
+        if expected is not None and (append.task_id, append.epoch) in self.failed_writers:
+            raise Conflict(append.task_id, expected, None)
+        before = self.head(append.task_id)
+        head, records = advance(before, append, payload, self.at, self.replica)
+        pushes = {}
+        if append.pushes:
+            pushes = self._pushes_with(head, append.pushes, after=head.seq if before else 0)
+        if append.receipts:
+            self._check_receipts(head.scope, append.receipts)
+        if head.wakes_at is not None and self.is_complete(head.scope.agent, append.waits_for):
+            head = with_event(head)
+        head = self.put_head(head)
+        if append.wakes_at is not None:
+            self.set_waits(head, append.waits_for)
+        binary = self.binary
+        self._records += [
+            (head.key, r.seq, r.sub, r.turn, r.kind._value_, r.at, binary(r.payload))
+            for r in records
+        ]
+        self._add_stored_form(head, payload)
+        if append.receipts:
+            self.add_receipts(head.scope, append.receipts, head.key)
+        if pushes:
+            self._put_pushes(head, pushes, len(append.pushes))
+        if payload.exchange:
+            self.add_exchange(head.scope, head.context_id, payload.exchange, head.key)
+        return head.seq, records
+
+    def claim(self, task_id: str) -> Applied:
+        """Claim a task for this replica. The result is the new epoch."""
+        return self.put_head(with_claim(self.head(task_id), task_id, self.replica)).epoch, ()
+
+    def keep(
+        self, scope: Scope, context_id: str, receipts: Sequence[Receipt], exchange: Sequence[bytes]
+    ) -> Applied:
+        """Store receipts and an exchange of messages that belong to no task."""
+        self._check_receipts(scope, receipts)
+        self.add_receipts(scope, receipts)
+        self.add_exchange(scope, context_id, exchange)
+        return 0, ()
+
+    def add_push(self, task_id: str, push: PushRecord) -> tuple[PushRecord, Sequence[LoggedEvent]]:
+        """Store a push notification configuration. The result is the stored one."""
+        head = self.head(task_id)
+        if head is None:
+            raise unknown(task_id)
+        pushes = self._pushes_with(head, (push,), after=head.seq)
+        self._put_pushes(head, pushes, 1)
+        return next(reversed(pushes.values())), ()
+
     def head_before(self, task_id: str) -> Head | None:
         """Return the head of a task before the batch."""
         return self._known.get(task_id) or self._found.get(task_id)
 
     def head(self, task_id: str) -> Head | None:
-        """Return the head of a task after what is in the batch so far."""
+        """Return the head of a task after the batch so far."""
         return self.heads.get(task_id) or self._known.get(task_id) or self._found.get(task_id)
 
     def current_head(self, head: Head) -> Head:
@@ -142,23 +200,16 @@ class Batch(ABC):
         self.heads[head.task_id] = head
         return head
 
-    def add_records(self, key: int, records: Sequence[LoggedEvent]) -> None:
-        """Add records to the log of the task with this key."""
-        binary = self.binary
-        self._records += [
-            (key, r.seq, r.sub, r.turn, r.kind._value_, r.at, binary(r.payload)) for r in records
-        ]
-
     @abstractmethod
     def is_complete(self, agent: str, keys: Sequence[str]) -> bool:
-        """Return whether one of some events is complete; none is completed before the write."""
+        """Return whether any event is complete; none is completed before the write."""
 
     @abstractmethod
     def set_waits(self, head: Head, keys: Sequence[str]) -> None:
         """Set the events that a task waits for."""
 
-    def add_stored_form(self, head: Head, payload: Payload) -> None:
-        """Add what the append that led to ``head`` adds to the task's stored form."""
+    def _add_stored_form(self, head: Head, payload: Payload) -> None:
+        """Add the payload of the append that led to ``head`` to the task's stored form."""
         if payload.messages:
             first = head.messages - len(payload.messages) + 1
             self._messages += [(head.key, n, m) for n, m in enumerate(payload.messages, first)]
@@ -176,8 +227,8 @@ class Batch(ABC):
         """Add to the number of a scope's tasks in a state."""
         self._counts[*scope_columns(scope), state] += more
 
-    def check_receipts(self, scope: Scope, receipts: Sequence[Receipt]) -> None:
-        """Raise ``DuplicateReceipt`` if one of the messages has a receipt already."""
+    def _check_receipts(self, scope: Scope, receipts: Sequence[Receipt]) -> None:
+        """Raise ``DuplicateReceipt`` if a message has a receipt already."""
         if self.pessimistic:
             for receipt in receipts:
                 if self.has_receipt(scope, receipt.message_id):
@@ -203,29 +254,60 @@ class Batch(ABC):
 
     @abstractmethod
     def put_push(self, head: Head, push: PushRecord) -> None:
-        """Store a push notification configuration, replacing the one of its id."""
+        """Store a push notification configuration, in place of another with its id."""
 
     def current_pushes(self, task_id: str) -> dict[str, PushRecord]:
-        """Return a task's push configurations after what is in the batch so far."""
+        """Return a task's push configurations after the batch so far."""
         if task_id not in self._pushes:
             if task_id in self.heads and self.head_before(task_id) is None:
                 return {}  # the batch creates the task
             self._pushes[task_id] = {push.id: push for push in self.read_pushes(task_id)}
         return self._pushes[task_id]
 
-    def pushes_with(
+    def _pushes_with(
         self, head: Head, pushes: Sequence[PushRecord], *, after: int
     ) -> dict[str, PushRecord]:
         """Return a task's push configurations with further ones. Raises ``TooManyPushes``."""
         is_new = self.head(head.task_id) is None
         current = {} if is_new else self.current_pushes(head.task_id)
-        return merge(pushes, current, head, after=after, replica=self.replica)
+        return merge_pushes(pushes, current, head, after=after, replica=self.replica)
 
-    def put_pushes(self, head: Head, pushes: dict[str, PushRecord], count: int) -> None:
+    def _put_pushes(self, head: Head, pushes: dict[str, PushRecord], count: int) -> None:
         """Set a task's push configurations; the last ``count`` of them are new."""
         self._pushes[head.task_id] = pushes
         for push in list(pushes.values())[-count:]:
             self.put_push(head, push)
+
+
+def clear_failures(batch: Batch, writers: Iterable[WriterId]) -> Applied:
+    """Let writers that got their error write again."""
+    batch.failed_writers.difference_update(writers)
+    return 0, ()
+
+
+class FailedWriters:
+    """Lets writers that got their error write again.
+
+    Jobs that were submitted before that still fail: each may build on the one that failed.
+    """
+
+    def __init__(self) -> None:
+        self._uncleared: set[WriterId] = set()
+
+    def clear(self, writing: GroupWriter[StoreJob], failed: Sequence[StoreJob]) -> None:
+        """Submit a job after which the writers of failed jobs may succeed."""
+        writers = {job.writer for job in failed if job.writer is not None}
+        if not writers:
+            return
+        writers |= self._uncleared
+        self._uncleared = set()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(partial(self._cleared, writers))
+        writing.submit(StoreJob(future, partial(clear_failures, writers=writers)))
+
+    def _cleared(self, writers: set[WriterId], done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._uncleared |= writers  # with the next failure
 
 
 def scope_columns(scope: Scope) -> tuple[str, str, str]:

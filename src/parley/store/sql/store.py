@@ -9,31 +9,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import asdict
+
 from parley.database.group_commit import GroupWriter
 from parley.database.reader_pool import ReaderPool
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
-from parley.store.api_keys import ApiKeyListeners, record_of
-from parley.store.audit.chain import line_of
-from parley.store.events import LoggedEvent, RecordKind, payloads_in, records_in
+from parley.store.audit.trail import LAST, PAGE, AuditFilter, AuditLine, line_of
+from parley.store.events import LoggedEvent, RecordKind, Scope, payloads_in, records_in
 from parley.store.head import payload_of
-from parley.store.protocols.api_keys import ApiKeyChanged
-from parley.store.protocols.audit import PAGE, AuditFilter, AuditLine
 from parley.store.protocols.claims import MAX_COUNTED
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskRecord
-from parley.store.protocols.timers import DueTask, TimersChanged
-from parley.store.protocols.usage import UsageQuery, UsageRow
+from parley.store.protocols.tables import (
+    ApiKeyChanged,
+    DueTask,
+    Receipt,
+    TimersChanged,
+    UsageQuery,
+    UsageRow,
+)
+from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskQuery, TaskRecord
 from parley.store.protocols.webhooks import ActivePushes, DeliveryAttempt, PushRecord
-from parley.store.pushes import active_of, last_attempts
 from parley.store.snapshot import StoredTask, artifact_rows
-from parley.store.sql_engine import jobs
-from parley.store.sql_engine.batch import (
+from parley.store.sql.batch import (
     Operation,
     StoreJob,
     WriterId,
@@ -41,13 +41,17 @@ from parley.store.sql_engine.batch import (
     pushes_from_rows,
     scope_columns,
 )
-from parley.store.usage import NO_KEY, query_values, usage_row
+from parley.store.tables import (
+    NO_KEY,
+    ApiKeyListeners,
+    active_of,
+    api_key_from_row,
+    last_attempts,
+    usage_row,
+)
 
 UNLIMITED = 2**62
 """A limit that nothing reaches."""
-
-LAST = 2**63 - 1
-"""The last time (ms) that a database can hold."""
 
 STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
 
@@ -67,7 +71,7 @@ class SqlTaskStore(ABC, Generic[C]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing: GroupWriter[StoreJob] | None = None
         self._reading: ReaderPool[C] | None = None
-        self._timers_changed: TimersChanged = _ignore
+        self._timers_changed: TimersChanged = lambda _: None
         self._api_key_listeners = ApiKeyListeners()
         self._migrated: Sequence[str] = ()
 
@@ -96,7 +100,7 @@ class SqlTaskStore(ABC, Generic[C]):
         payload = payload_of(append)
         creates = append.expected_seq == 0
         future = self._submit(
-            partial(jobs.append, append=append, payload=payload),
+            lambda batch: batch.append(append, payload),
             task_id=append.task_id,
             creates=creates,
             writer=None if append.expected_seq is None else (append.task_id, append.epoch),
@@ -109,7 +113,7 @@ class SqlTaskStore(ABC, Generic[C]):
 
     def _asleep(self, append: Append, done: asyncio.Future[int]) -> None:
         if append.wakes_at is not None and not done.cancelled() and done.exception() is None:
-            # One of its events may be complete.
+            # An event may be complete.
             self._timers_changed(0 if append.waits_for else append.wakes_at)
 
     def listen_timers(self, changed: TimersChanged) -> None:
@@ -138,19 +142,19 @@ class SqlTaskStore(ABC, Generic[C]):
     async def api_key(self, id: str) -> ApiKeyRecord | None:
         """Return an API key, ended or not."""
         rows = await self._rows("api_key", (id,))
-        return record_of(rows[0]) if rows else None
+        return api_key_from_row(rows[0]) if rows else None
 
     async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
-        """Return all API keys, or those of an owner, the oldest first."""
-        return [record_of(row) for row in await self._rows("api_keys", {"owner": owner})]
+        """Return all API keys, or the keys of an owner, the oldest first."""
+        return [api_key_from_row(row) for row in await self._rows("api_keys", {"owner": owner})]
 
     async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """Return what was used, the latest days first."""
-        return [usage_row(row) for row in await self._rows("usage", query_values(query))]
+        """Return the usage, the latest days first."""
+        return [usage_row(row) for row in await self._rows("usage", asdict(query))]
 
     async def sum_usage(self, query: UsageQuery) -> UsageRow:
         """Return the sum of all rows that are selected."""
-        [counts] = await self._rows("sum_usage", query_values(query))
+        [counts] = await self._rows("sum_usage", asdict(query))
         return usage_row((*NO_KEY, *counts))
 
     @property
@@ -163,7 +167,18 @@ class SqlTaskStore(ABC, Generic[C]):
     ) -> Sequence[AuditLine]:
         """Return lines of the audit after one, in order."""
         name = "newest_audit_lines" if newest else "audit_lines"
-        rows = await self._rows(name, audit_values(which, after, limit))
+        since, until = which.span
+        values = {
+            "after": after,
+            "since": since,
+            "until": until,
+            "kind": which.kind,
+            "actor": which.actor,
+            "agent": which.agent,
+            "task": which.task_id,
+            "limit": limit,
+        }
+        rows = await self._rows(name, values)
         return [line_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def load(
@@ -175,12 +190,9 @@ class SqlTaskStore(ABC, Generic[C]):
         artifacts: bool = True,
     ) -> TaskRecord | None:
         """Return the task, at the cost of the requested parts."""
-        agent, tenant, owner = scope_columns(scope) if scope is not None else ("", "", "")
         values = {
             "task_id": task_id,
-            "agent": agent,
-            "tenant": tenant,
-            "owner": owner,
+            **asdict(scope or Scope("")),
             "any_scope": scope is None,
             "history": UNLIMITED if history is None else history,
             "artifacts": artifacts,
@@ -244,7 +256,7 @@ class SqlTaskStore(ABC, Generic[C]):
 
     async def claim(self, task_id: str) -> int:
         """Claim the task for a new executor; return the new epoch, which fences earlier ones."""
-        epoch: int = await self._submit(partial(jobs.claim, task_id=task_id), task_id=task_id)
+        epoch: int = await self._submit(lambda batch: batch.claim(task_id), task_id=task_id)
         return epoch
 
     async def unclaimed(self) -> Mapping[str, int]:
@@ -277,16 +289,10 @@ class SqlTaskStore(ABC, Generic[C]):
         receipt: Receipt | None = None,
         exchange: Sequence[Message] = (),
     ) -> None:
-        """Store the receipt and the exchange of a direct reply, either of which may be missing."""
-        await self._submit(
-            partial(
-                jobs.keep,
-                scope=scope,
-                context_id=context_id,
-                receipts=(receipt,) if receipt else (),
-                exchange=[encode(message) for message in exchange],
-            )
-        )
+        """Store the receipt and the exchange of a direct reply; either may be missing."""
+        receipts = (receipt,) if receipt else ()
+        messages = [encode(message) for message in exchange]
+        await self._submit(lambda batch: batch.keep(scope, context_id, receipts, messages))
 
     async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
         """Return the last ``limit`` messages of a context, the oldest first."""
@@ -310,7 +316,7 @@ class SqlTaskStore(ABC, Generic[C]):
         return last_attempts([bytes(body) for (body,) in rows])
 
     async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
-        """Return whether some webhook is unclaimed, and some of those that this replica holds."""
+        """Return whether some webhook is unclaimed, and a page of this replica's."""
         values = {"agents": self._texts(agents), "replica": self._replica}
         rows = await self._rows("active_pushes", values | {"after": after, "limit": limit})
         held = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
@@ -318,8 +324,9 @@ class SqlTaskStore(ABC, Generic[C]):
 
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Store a push notification configuration of a task; return the stored one."""
-        job = partial(jobs.put_push, task_id=task_id, push=push)
-        stored: PushRecord = await self._submit(job, task_id=task_id, is_locked=True)
+        stored: PushRecord = await self._submit(
+            lambda batch: batch.add_push(task_id, push), task_id=task_id, is_locked=True
+        )
         return stored
 
     def _submit(
@@ -350,31 +357,11 @@ class SqlTaskStore(ABC, Generic[C]):
         return StoreUnavailable(f"{self._name}: the store is closed")
 
 
-def audit_values(which: AuditFilter, after: int, limit: int) -> dict[str, Any]:
-    """Return the values of the queries that read the audit."""
-    return {
-        "after": after,
-        "since": -LAST if which.since is None else which.since,
-        "until": LAST if which.until is None else which.until,
-        "kind": which.kind,
-        "actor": which.actor,
-        "agent": which.agent,
-        "task": which.task_id,
-        "limit": limit,
-    }
-
-
-def _ignore(at: int) -> None:
-    pass
-
-
 def list_values(query: TaskQuery) -> dict[str, Any]:
     """Return the values of the queries that list tasks; an empty ``state`` stands for all."""
     before_at, before_id = query.before or (LAST, "")
     return {
-        "agent": query.scope.agent,
-        "tenant": query.scope.tenant,
-        "owner": query.scope.owner,
+        **asdict(query.scope),
         "context_id": query.context_id,
         "state": "" if query.state is TaskState.UNSPECIFIED else query.state.value,
         "first": -LAST if query.status_after is None else query.status_after,

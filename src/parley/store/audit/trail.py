@@ -1,8 +1,8 @@
-"""The hash chain of the audit: lines made from entries, and verified.
+"""The audit: an append-only, hash-chained trail of what no task's log has.
 
 The hash of a line is the SHA-256 of its canonical JSON (RFC 8785) without ``hash``. ``previous`` is
-the hash of the line before it. So whoever changes, removes or reorders lines has to change all
-later ones, and these are attested by anchors and copies elsewhere.
+the hash of the line before it. So a change, removal or reordering of lines shows in all later
+lines, and these are attested by anchors and copies elsewhere.
 """
 
 from __future__ import annotations
@@ -10,20 +10,30 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
+from uuid import uuid4
 
 import msgspec
+from msgspec.structs import asdict, replace
 
-from parley.store.protocols.audit import (
-    GENESIS,
-    MAX_DETAILS,
-    MAX_TEXT,
-    PRUNED,
-    PRUNED_AT_ONCE,
-    AuditEntry,
-    AuditLine,
-    AuditPrune,
-)
+GENESIS = "0" * 64
+"""What stands for the hash before the first line."""
+
+PRUNED = "audit.pruned"
+"""The kind of a checkpoint: lines before it were removed by retention."""
+
+PAGE = 500
+"""How many lines are read at once."""
+
+PRUNED_AT_ONCE = 20_000
+"""How many lines a prune removes at most, so that other writers do not wait for it."""
+
+MAX_TEXT = 512
+"""The length limit of each text of an entry."""
+
+MAX_DETAILS = 8192
+"""The length limit of the details of an entry, as JSON."""
+
 
 _JSON = msgspec.json.Encoder(order="deterministic")
 _TEXTS = ("issuer", "actor", "client", "address", "agent", "tenant", "subject", "outcome")
@@ -31,20 +41,146 @@ _ESCAPED = re.compile(r"\\u[0-9a-fA-F]{4}")
 _SAFE_INTEGER = 2**53 - 1
 
 LAST = 2**63 - 1
+"""The last number of a line, and the last time (ms), that a database can hold."""
 
 MAX_PROBLEMS = 100
 """How many problems a verification lists."""
 
 
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An act to record. It has no secrets and no contents of messages.
+
+    ``at`` is in ms by the store's clock; 0 stands for the time of the append. ``actor`` is the id
+    of who acted, ``issuer`` who vouches for it (``os`` for a user of an operating system),
+    ``client`` the software. ``subject`` is the object of the act. ``id`` is unique: an append that
+    is repeated because its answer was lost counts once.
+    """
+
+    kind: str
+    at: int = 0
+    issuer: str = ""
+    actor: str = ""
+    client: str = ""
+    address: str = ""
+    agent: str = ""
+    tenant: str = ""
+    subject: str = ""
+    outcome: str = ""
+    details: Mapping[str, Any] = {}
+    id: str = msgspec.field(default_factory=lambda: uuid4().hex)
+
+
+class AuditLine(AuditEntry, frozen=True, kw_only=True):
+    """A recorded entry: its number, the hash of the line before it, and its own."""
+
+    seq: int
+    previous: str
+    hash: str
+
+    @property
+    def anchor(self) -> str:
+        """What to keep elsewhere: it shows later that no line up to this one was changed."""
+        return f"{self.seq}:{self.hash}"
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines to read: empty fields select all. Times are in ms, ``until`` is excluded.
+
+    ``kind`` selects a kind and those below it: ``key`` selects ``key.created``. ``actor`` is an id.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    kind: str = ""
+    actor: str = ""
+    agent: str = ""
+    task_id: str = ""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first time (ms) that it selects, and the end of the span, which is excluded."""
+        since = -LAST if self.since is None else self.since
+        return since, LAST if self.until is None else self.until
+
+    def selects(self, entry: AuditEntry) -> bool:
+        """Return whether the filter selects an entry."""
+        since, until = self.span
+        return (
+            since <= entry.at < until
+            and (not self.kind or f"{entry.kind}.".startswith(f"{self.kind}."))
+            and self.actor in ("", entry.actor)
+            and self.agent in ("", entry.agent)
+            and self.task_id in ("", entry.subject)
+        )
+
+
+class AuditPrune(msgspec.Struct, frozen=True, kw_only=True):
+    """What to remove: the lines before the first that is not older than ``before`` (ms).
+
+    Lines after ``keep_after`` stay (``None``: none has to). ``by`` has who removes them.
+    """
+
+    before: int
+    by: AuditEntry
+    keep_after: int | None = None
+
+
+class AuditTrail(Protocol):
+    """The audit of a store: one chain over all replicas.
+
+    The order is decided in the transaction that appends. Nothing changes a line, and only
+    ``prune_audit`` removes some. Exports leave it out: a chain belongs to its store.
+    """
+
+    @property
+    def migrated(self) -> Sequence[str]:
+        """The migrations that ``open`` ran."""
+        ...
+
+    def now(self) -> int:
+        """Return the time by the store's clock, in ms since 1970."""
+        ...
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries in order, all or none; durable when it returns."""
+        ...
+
+    async def read_audit(
+        self, which: AuditFilter, *, after: int = 0, limit: int = PAGE, newest: bool = False
+    ) -> Sequence[AuditLine]:
+        """Return lines with a number above ``after``, in order; the ``newest`` ones at wish."""
+        ...
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines, and append a checkpoint with the hash of the last of them.
+
+        Returns how many went, ``PRUNED_AT_ONCE`` at most: then call it again. Without any, nothing
+        is appended.
+        """
+        ...
+
+    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim the cursor of a destination until a time (ms), or keep it claimed.
+
+        Returns the number of the last line that it was sent (0: none), or ``None`` while another
+        holder has it claimed.
+        """
+        ...
+
+    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed; ``until`` 0 releases it. Return whether it was."""
+        ...
+
+
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong with a chain, at which line."""
+    """A fault of a chain, and its line."""
 
     seq: int
     text: str
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: how many lines there are, the last one's anchor, and what is wrong."""
+    """The result: the number of lines, the last line's anchor, and all faults."""
 
     lines: int
     first: int
@@ -81,13 +217,6 @@ def checked(entry: AuditEntry, now: int) -> AuditEntry:
     return AuditEntry(**texts, at=entry.at or now, details=details)
 
 
-def line_after(seq: int, previous: str, entry: AuditEntry) -> AuditLine:
-    """Return an entry as the line after line ``seq``, whose hash is ``previous``."""
-    values = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    line = AuditLine(**values, seq=seq + 1, previous=previous, hash="")
-    return msgspec.structs.replace(line, hash=hash_of(line))
-
-
 def lines_after(
     head: tuple[int, str] | None, entries: Iterable[AuditEntry], now: int
 ) -> list[AuditLine]:
@@ -95,7 +224,9 @@ def lines_after(
     seq, previous = head or (0, GENESIS)
     lines: list[AuditLine] = []
     for entry in entries:
-        line = line_after(seq, previous, checked(entry, now))
+        values = asdict(checked(entry, now))
+        line = AuditLine(**values, seq=seq + 1, previous=previous, hash="")
+        line = replace(line, hash=hash_of(line))
         lines.append(line)
         seq, previous = line.seq, line.hash
     return lines
@@ -105,7 +236,7 @@ def checkpoint(prune: AuditPrune, last: AuditLine, removed: int) -> AuditEntry:
     """Return the entry that accounts for lines that are removed, up to ``last``."""
     details = {"upTo": last.seq, "hash": last.hash, "removed": removed, "before": prune.before}
     values = {"id": f"{prune.by.id}:{last.seq}", "kind": PRUNED, "outcome": "done"}
-    return msgspec.structs.replace(prune.by, details=details, **values)
+    return replace(prune.by, details=details, **values)
 
 
 def prune_values(prune: AuditPrune) -> dict[str, int]:
@@ -116,14 +247,14 @@ def prune_values(prune: AuditPrune) -> dict[str, int]:
 
 def hash_of(line: AuditLine) -> str:
     """Return the hash that a line should have."""
-    fields = fields_of(line)
+    fields = asdict(line)
     del fields["hash"]
     return hashlib.sha256(canonical(fields)).hexdigest()
 
 
 def fields_of(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry or a line as a JSON object."""
-    return {name: getattr(entry, name) for name in entry.__struct_fields__}
+    return asdict(entry)
 
 
 def canonical(value: Any) -> bytes:
@@ -133,9 +264,9 @@ def canonical(value: Any) -> bytes:
     return _ESCAPED.sub(lambda match: match[0].lower(), text).encode()
 
 
-def row_of(line: AuditLine) -> dict[str, Any]:
+def line_columns(line: AuditLine) -> dict[str, Any]:
     """Return a line as the columns of a table."""
-    return fields_of(line) | {"details": canonical(line.details).decode()}
+    return asdict(line) | {"details": canonical(line.details).decode()}
 
 
 COLUMNS = (
@@ -145,7 +276,7 @@ COLUMNS = (
 
 
 def line_of(row: Sequence[Any]) -> AuditLine:
-    """Return the line in a row, also in one that somebody changed."""
+    """Return the line in a row, even if somebody changed the row."""
     values = dict(zip(COLUMNS, row, strict=True))
     try:
         details = msgspec.json.decode(values["details"])
