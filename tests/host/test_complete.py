@@ -13,7 +13,7 @@ import pytest
 
 import parley
 from parley import Agent, EventCompleted, StoreError, Turn
-from parley.database.sqlite.lock_file import LockFile
+from parley.database.sqlite.private_file import LockFile
 from parley.host.store_urls import open_admin, open_store
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from parley.database.gil_yield import GilYielder
+from parley.database.database import GilYielder
 
 YIELD_SECONDS = 0.005
 """How often a busy event loop yields the GIL to threads; see ``GilYielder``."""

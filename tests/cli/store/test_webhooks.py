@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from parley.database.sqlite.lock_file import LockFile
+from parley.database.sqlite.private_file import LockFile
 from parley.host.host import Host
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState

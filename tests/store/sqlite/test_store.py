@@ -191,7 +191,7 @@ async def test_a_reader_that_takes_its_time_holds_up_no_append(
 ) -> None:
     """The write-ahead log grows meanwhile; it is cut when the reader has gone, by itself."""
     limit = 1 << 20
-    monkeypatch.setattr("parley.database.sqlite.writer.WAL_BYTES", limit)
+    monkeypatch.setattr("parley.database.sqlite.database.WAL_BYTES", limit)
     path, wal = tmp_path / "tasks.db", tmp_path / "tasks.db-wal"
     done: list[str] = []
     async with opened(path) as store, asyncio.timeout(60):

@@ -10,8 +10,12 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from parley.database.postgres.advisory_locks import advisory_lock_key
-from parley.database.postgres.connection import Address, BoundedConnection, explain
+from parley.database.postgres.connection import (
+    Address,
+    BoundedConnection,
+    advisory_lock_key,
+    explain,
+)
 from parley.store.postgres.writer import SLOTS
 from parley.store.protocols.claims import Lease, LivenessGate
 from parley.store.protocols.errors import PrunedElsewhere

@@ -7,7 +7,7 @@ The second migration is the exception to the rule that code of the version befor
 from __future__ import annotations
 
 from parley.database.postgres.connection import Address, BoundedConnection, blobs, flags, ints
-from parley.database.postgres.migrations import PostgresSchema
+from parley.database.postgres.database import PostgresSchema
 from parley.database.sql import filled
 from parley.store.protocols.tables import HISTORY_KEPT
 from parley.store.sql import FILES, queries

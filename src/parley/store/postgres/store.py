@@ -13,8 +13,7 @@ from uuid import uuid4
 import psycopg
 from msgspec.structs import asdict
 
-from parley.database.gil_yield import GilYielder
-from parley.database.group_commit import GroupWriter
+from parley.database.database import GilYielder, GroupWriter, ReaderPool
 from parley.database.postgres.connection import (
     Address,
     BoundedConnection,
@@ -23,8 +22,7 @@ from parley.database.postgres.connection import (
     ints,
     texts,
 )
-from parley.database.postgres.reader import PostgresReadConnection
-from parley.database.reader_pool import ReaderPool
+from parley.database.postgres.database import PostgresReadConnection
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
 from parley.store.events import Scope, steady_clock

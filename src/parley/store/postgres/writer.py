@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from parley.database.database import BatchWriter
 from parley.database.postgres.connection import Address, BoundedConnection, explain, is_transient
 from parley.model.backoff import Backoff
 from parley.store.events import LoggedEvent
@@ -111,7 +112,7 @@ class _InDoubt(msgspec.Struct, frozen=True):
     on_commit: Callable[[Sequence[int], Sequence[int]], Written]
 
 
-class PostgresBatchWriter:
+class PostgresBatchWriter(BatchWriter[StoreJob]):
     """Writes groups, on one thread. ``now`` returns milliseconds.
 
     A job waits ``timeout`` seconds for a database that is away.
@@ -159,10 +160,6 @@ class PostgresBatchWriter:
         except psycopg.Error:
             logger.info("%s: others will find that this replica is gone", self._address.name)
         self.connection.disconnect()
-
-    def maintain(self) -> float | None:
-        """Do nothing."""
-        return None
 
     def write(self, group: Sequence[StoreJob]) -> list[StoreJobResult]:
         """Do jobs: optimistically first, then pessimistically what that left.

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from parley.database.group_commit import GroupWriter, Job, JobResult
+from parley.database.database import GroupWriter, Job, JobResult
 from parley.model.encoding import decode
 from parley.model.push import PushOptions, TaskPushNotificationConfig
 from parley.model.tasks import TaskState

@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import asdict
 
-from parley.database.group_commit import GroupWriter
-from parley.database.reader_pool import ReaderPool
+from parley.database.database import GroupWriter, ReaderPool
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import TaskState

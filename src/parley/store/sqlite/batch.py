@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from parley.database.sqlite.database import SqliteJobs
 from parley.model.encoding import encode
 from parley.store.head import Head, with_claim
 from parley.store.protocols.claims import Claimed
@@ -209,7 +210,7 @@ def _for_rows(name: str, count: int) -> str:
     return before + ", ".join([row] * count) + after
 
 
-class SqliteStoreJobs:
+class SqliteStoreJobs(SqliteJobs[StoreJob]):
     """The ``SqliteJobs`` of a task store. ``clock`` returns milliseconds."""
 
     def __init__(self, file: TaskFile, *, clock: Callable[[], int], replica: str) -> None:

@@ -13,11 +13,8 @@ from uuid import uuid4
 
 import msgspec
 
-from parley.database.gil_yield import GilYielder
-from parley.database.group_commit import GroupWriter
-from parley.database.reader_pool import ReaderPool
-from parley.database.sqlite.reader import SqliteReadConnection
-from parley.database.sqlite.writer import SqliteGroupWriter
+from parley.database.database import GilYielder, GroupWriter, ReaderPool
+from parley.database.sqlite.database import SqliteGroupWriter, SqliteReadConnection
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
 from parley.store.events import Scope, now_ms
