@@ -29,8 +29,7 @@ from parley.client.errors import (
 )
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
-from parley.files.disk import DiskObjects
-from parley.files.errors import FilesUnavailable
+from parley.files.objects import DiskObjects, FilesUnavailable
 from parley.model.encoding import encode
 from parley.security.egress import Egress
 from parley.server.grpc.options import GrpcOptions

@@ -14,7 +14,7 @@ from parley.agent.services import TurnServices
 from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
 from parley.client.sync import SyncFileStream
-from parley.files.errors import FileError
+from parley.files.objects import FileError
 from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
 from parley.store.events import Scope

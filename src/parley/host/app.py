@@ -14,9 +14,8 @@ import msgspec
 from parley.agent.agent import Agent
 from parley.engine.description import AgentDescription
 from parley.engine.service.service import AgentService
-from parley.files.errors import FilesUnavailable
-from parley.files.objects import ObjectStore
-from parley.files.records import FileLimits
+from parley.files.layout import FileLimits
+from parley.files.objects import FilesUnavailable, ObjectStore
 from parley.host.banner import banner, write_banner
 from parley.host.egress import egress_options, is_of_this_machine
 from parley.host.envelope.assembly import EnvelopeOptions, EnvelopeParts, HostEnvelope, read_parts

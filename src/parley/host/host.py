@@ -36,8 +36,8 @@ from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.thread_pool import ThreadPool
 from parley.engine.turn.attempt import Attempt
+from parley.files.layout import FileLimits
 from parley.files.objects import ObjectStore
-from parley.files.records import FileLimits
 from parley.files.turn_files import TurnFiles
 from parley.host.audit.server_audit import Destinations, ServerAudit
 from parley.host.files import FileSweeps, hosted_files, kept_for

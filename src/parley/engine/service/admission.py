@@ -32,7 +32,7 @@ from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
 from parley.extensions.call_chain import Chain, with_deadline
 from parley.extensions.push_delivery import PushDelivery
-from parley.files.errors import FilesUnavailable
+from parley.files.objects import FilesUnavailable
 from parley.files.turn_files import TurnFiles
 from parley.model.errors import (
     OverloadedError,
