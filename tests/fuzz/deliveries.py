@@ -13,8 +13,8 @@ import hmac
 from collections.abc import Iterator
 
 from parley.push import DeliveredRequest, NotificationRefused, VerifyAny, VerifyHmac, VerifyJwt
-from parley.push.receiving.challenge import answer_challenge
-from parley.push.receiving.notification import lane_of, number_of, read_event, task_id_of
+from parley.push.receiving.receiver import answer_challenge
+from parley.push.receiving.request import lane_of, number_of, read_event, task_id_of
 from parley.testing.signing_keys import new_key, signed
 
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -14,10 +14,15 @@ import pytest
 from parley import Agent, Turn
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.push.caps import DestinationBusy, DestinationCap, DestinationCaps
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookAnswer
-from parley.push.jobs import DeliveryJob, Destination
+from parley.push.jobs import (
+    DeliveryJob,
+    Destination,
+    DestinationBusy,
+    DestinationCap,
+    DestinationCaps,
+)
 from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
 from parley.security.egress import Egress
 from parley.security.egress.dialled import dialled, network_of

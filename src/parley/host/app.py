@@ -27,8 +27,8 @@ from parley.host.publishing import log_publication, read_publication
 from parley.host.registration import RegistryRegistration, read_registration
 from parley.host.store_urls import open_bus, open_store, shown
 from parley.model.cards import AgentCard
-from parley.push.caps import DestinationCap
-from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
+from parley.push.jobs import DestinationCap
+from parley.push.proofs.proofs import CertificateFiles, WebhookCertificate
 from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
 from parley.security.egress.policy import LOOPBACK

@@ -46,12 +46,11 @@ from parley.host.local_agents import Receivers, agent_addresses, connect_local, 
 from parley.host.startup_log import log_startup
 from parley.model.concurrency import see_through
 from parley.model.service import Caller
-from parley.push.caps import DestinationCap
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
-from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
-from parley.push.proofs.proofs import Proofs
+from parley.push.jobs import DestinationCap
+from parley.push.proofs.proofs import CertificateFiles, Proofs, WebhookCertificate
 from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of

@@ -10,7 +10,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.model.service import Caller
-from parley.push.receiving.notification import read_event
+from parley.push.receiving.request import read_event
 from parley.server.http.callbacks import read_content
 from parley.server.run import serving
 from parley.wire.envelope.codec import read_message

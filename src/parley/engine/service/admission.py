@@ -44,7 +44,7 @@ from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext
 from parley.model.uuid7 import new_id
-from parley.push.validation import validated
+from parley.push.proofs.proofs import validated
 from parley.security.authorization import Authorization, access_of
 from parley.server.envelope.windows import Windows
 from parley.server.limits.once import AgentNames, StoredNames

@@ -33,7 +33,7 @@ from parley.model.service import CallContext
 from parley.model.struct import Timestamp
 from parley.model.uuid7 import new_id
 from parley.push.proofs.proof import ProofFailed
-from parley.push.validation import validated
+from parley.push.proofs.proofs import validated
 from parley.store.events import Scope
 from parley.store.protocols.errors import (
     PushReplaced,
