@@ -28,13 +28,12 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from parley.store.artifact_fold import pieces_of
 from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import Scope
+from parley.store.fold import pieces_of
 from parley.store.follow import follow
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import Append
+from parley.store.protocols.task_log import Append, TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 

@@ -46,8 +46,8 @@ def finished(number: int) -> Any:
         TaskStatus,
         TaskStatusUpdateEvent,
     )
-    from parley.store.artifact_fold import pieces_of
-    from parley.store.protocols.scope import Scope
+    from parley.store.events import Scope
+    from parley.store.fold import pieces_of
     from parley.store.protocols.task_log import Append
 
     task_id, context_id = str(uuid.UUID(int=number + (1 << 100))), str(uuid.uuid4())

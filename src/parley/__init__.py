@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     )
     from parley.server.settings import Settings
     from parley.store.protocols.errors import StoreError
-    from parley.store.protocols.timers import EventCompleted
+    from parley.store.protocols.tables import EventCompleted
 
 __version__ = VERSION
 
@@ -90,7 +90,7 @@ _HOMES = {
     "ClientError": "parley.client.errors",
     "DeclaredPerformance": "parley.envelope.declared",
     "EnvelopeSettings": "parley.envelope.declared",
-    "EventCompleted": "parley.store.protocols.timers",
+    "EventCompleted": "parley.store.protocols.tables",
     "FileStream": "parley.client.files.stream",
     "FoundAgent": "parley.client.registry.found",
     "MaintenanceWindow": "parley.envelope.declared",

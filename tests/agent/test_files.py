@@ -29,8 +29,7 @@ from parley.client.errors import (
 )
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
-from parley.files.disk import DiskObjects
-from parley.files.errors import FilesUnavailable
+from parley.files.objects import DiskObjects, FilesUnavailable
 from parley.model.encoding import encode
 from parley.security.egress import Egress
 from parley.server.grpc.options import GrpcOptions
@@ -210,8 +209,8 @@ class RemoteOnly:
         from parley.agent.files import FileAccess
         from parley.agent.services import TurnServices
         from parley.engine.authorizations import Authorizations, Callbacks
+        from parley.store.events import Scope
         from parley.store.memory import MemoryTaskStore
-        from parley.store.protocols.scope import Scope
 
         services = TurnServices(
             AgentContexts(keep_history=False),

@@ -13,8 +13,7 @@ from parley import Agent, TaskState, Turn
 from parley.engine.turn.attempt import TurnOver
 from parley.integrations.task_values import TaskValue
 from parley.model.requests import CancelTaskRequest
-from parley.store.events import RecordKind
-from parley.store.protocols.scope import Scope
+from parley.store.events import RecordKind, Scope
 from tests.engine.fleet import Fleet, until_state
 from tests.engine.talk import Talk
 from tests.polling import until

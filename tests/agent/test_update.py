@@ -16,7 +16,7 @@ from parley import Agent, Answer, BlockingTurn, Message, Part, Role, TaskState, 
 from parley.model.encoding import encode
 from parley.model.requests import CancelTaskRequest
 from parley.model.service import CallContext, Caller
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 from tests.engine.fleet import Fleet, MortalStore, until_state
 from tests.engine.talk import Talk
 from tests.house.documents import blocks

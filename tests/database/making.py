@@ -12,8 +12,7 @@ import psycopg
 from parley.database.database import Database
 from parley.database.errors import StoreError
 from parley.database.postgres.connection import Address, BoundedConnection
-from parley.database.postgres.database import PostgresDatabase
-from parley.database.postgres.migrations import PostgresSchema
+from parley.database.postgres.database import PostgresDatabase, PostgresSchema
 from parley.database.sql import SqlFiles
 from parley.database.sqlite.database import SqliteDatabase
 from parley.database.sqlite.file import SqliteSchema
@@ -82,8 +81,7 @@ class SqliteNotes(Notes):
 
     def database(self, files: SqlFiles = NOTES, **options: Any) -> SqliteDatabase:
         application_id = options.pop("application_id", APPLICATION_ID)
-        configure = options.pop("configure", None)
-        schema = SqliteSchema(application_id, files, {2: self.paint}, configure)
+        schema = SqliteSchema(application_id, files, {2: self.paint})
         return SqliteDatabase(self.path, schema, **options)
 
     def say(self, connection: sqlite3.Connection, author: str, body: str = "") -> int:

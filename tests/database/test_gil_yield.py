@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parley.database.gil_yield import GilYielder
+from parley.database.database import GilYielder
 from tests.polling import let_time_pass
 
 pytestmark = pytest.mark.anyio

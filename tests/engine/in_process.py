@@ -11,9 +11,9 @@ import pytest
 
 from parley.agent.agent import Agent
 from parley.host.host import Host, placed
-from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.claims import SHORTEST_LEASE, Lease
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.fleet import Fleet, MortalStore

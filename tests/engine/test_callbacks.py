@@ -11,7 +11,7 @@ import pytest
 from parley.engine.authorizations import Callbacks
 from parley.security.signed_tokens import TokenExpired, TokenInvalid, TokenSigner
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.protocols.timers import EventCompleted
+from parley.store.protocols.tables import EventCompleted
 
 pytestmark = pytest.mark.anyio
 

@@ -21,11 +21,11 @@ from parley.store.events import (
     CancelRequested,
     MessageReceived,
     RecordKind,
+    Scope,
     StoredCaller,
     TurnStarted,
     logged,
 )
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import Append
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import Fleet, collect, until_state

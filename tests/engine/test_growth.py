@@ -21,7 +21,7 @@ from parley.engine import maintenance
 from parley.host.host import Host, placed
 from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Task, TaskState
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk

@@ -17,8 +17,8 @@ from parley import Agent, Turn
 from parley.host.app import asgi
 from parley.host.host import Host, placed
 from parley.security.egress import Egress
-from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs
+from parley.store.protocols.claims import SHORTEST_LEASE, Lease
 from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import MemoryBus, MortalStore, Network

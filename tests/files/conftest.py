@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from parley.files.disk import DiskObjects
 from parley.files.file_store import FileStore
-from parley.files.objects import ObjectStore
-from parley.files.records import FileLimits, FileRecord, FileScope
+from parley.files.layout import FileLimits, FileRecord, FileScope
+from parley.files.objects import DiskObjects, ObjectStore
 
 KEY = b"0123456789abcdef"
 BOB = FileScope("clerk", "", "bob")

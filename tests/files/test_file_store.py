@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.files import layout, records
-from parley.files.errors import (
+from parley.files import layout
+from parley.files.file_store import DOWNLOAD, UPLOAD, FileStore
+from parley.files.layout import CHUNK_BYTES, FileScope
+from parley.files.objects import (
     DigestMismatch,
     NoSuchFile,
+    ObjectStore,
     OffsetMismatch,
     TooManyBytes,
     TooManyUploads,
 )
-from parley.files.file_store import DOWNLOAD, UPLOAD, FileStore
-from parley.files.objects import ObjectStore
-from parley.files.records import CHUNK_BYTES, FileScope
 from tests.files.conftest import BOB, Clock, FilesOf, content, keys, uploaded
 
 pytestmark = pytest.mark.anyio
@@ -278,7 +278,7 @@ def test_a_range_has_the_bytes_of_the_file(pieces: list[bytes], start: int, leng
         return b""
 
     files = FileStore(Stored(), clock=lambda: 0, secret=secret)  # type: ignore[arg-type]
-    record = records.FileRecord(
+    record = layout.FileRecord(
         id="1" * 48,
         scope=BOB,
         size=len(whole),

@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from parley.files.disk import DiskObjects
-from parley.files.errors import FilesUnavailable, NoSuchFile
-from parley.files.objects import READ_BYTES, ObjectStore
+from parley.files.objects import READ_BYTES, DiskObjects, FilesUnavailable, NoSuchFile, ObjectStore
 from tests.polling import until
 from tests.services.ports import free_port
 from tests.services.s3 import S3Server

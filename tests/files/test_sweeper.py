@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from parley.files import layout
-from parley.files.disk import DiskObjects
-from parley.files.errors import NoSuchFile
-from parley.files.file_store import FileStore
-from parley.files.objects import ObjectStore
-from parley.files.records import CHUNK_BYTES
-from parley.files.sweeper import FileSweeper
+from parley.files.file_store import FileStore, FileSweeper
+from parley.files.layout import CHUNK_BYTES
+from parley.files.objects import DiskObjects, NoSuchFile, ObjectStore
 from tests.files.conftest import BOB, Clock, FilesOf, content, keys, uploaded
 
 pytestmark = pytest.mark.anyio

@@ -12,12 +12,10 @@ from typing import Any
 from parley import Task, TaskState, TaskStatusUpdateEvent
 from parley.model.encoding import encode
 from parley.model.parts import Role
-from parley.store.events import LoggedEvent, RecordKind
+from parley.store.events import LoggedEvent, RecordKind, Scope
 from parley.store.fold import Fold, fold
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import TaskRecord
+from parley.store.protocols.task_log import TaskQuery, TaskRecord
 from parley.store.task_store import TaskStore
 from tests.fleet.book import Book
 from tests.polling import let_time_pass

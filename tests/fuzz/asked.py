@@ -29,7 +29,7 @@ from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessage
 from parley.model.struct import A2AStruct
 from parley.server.http.callbacks import CallbackRefused, read_content, value_of
 from parley.server.http.paths import Paths, segments_of
-from parley.store.protocols.timers import event_value
+from parley.store.protocols.tables import event_value
 from parley.wire import jsonrpc, versions
 from parley.wire.json import protojson
 from parley.wire.json.limits import check_limits

@@ -13,11 +13,11 @@ import pytest
 
 import parley
 from parley import Agent, EventCompleted, StoreError, Turn
-from parley.database.sqlite.lock_file import LockFile
+from parley.database.sqlite.private_file import LockFile
 from parley.host.store_urls import open_admin, open_store
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.timers import MAX_EVENT_BYTES
+from parley.store.protocols.tables import MAX_EVENT_BYTES
 from parley.store.sqlite.operator import OperatorSocket
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore

@@ -12,10 +12,8 @@ import pytest
 
 import parley
 from parley import Agent, Message, Part, Task, Turn
-from parley.files.disk import DiskObjects
-from parley.files.errors import FilesUnavailable, NoSuchFile
-from parley.files.objects import ObjectEntry
-from parley.files.records import FileLimits, FileRecord, FileScope
+from parley.files.layout import FileLimits, FileRecord, FileScope
+from parley.files.objects import DiskObjects, FilesUnavailable, NoSuchFile, ObjectEntry
 from parley.files.turn_files import TurnFiles, address
 from parley.host.files import open_files
 from parley.host.host import Host, placed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley.integrations.threads import thread_id, user_id
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 
 
 def turn_of(tenant: str = "", owner: str = "", context_id: str = "c") -> Any:

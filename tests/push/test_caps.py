@@ -14,15 +14,20 @@ import pytest
 from parley import Agent, Turn
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.push.caps import DestinationBusy, DestinationCap, DestinationCaps
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookAnswer
-from parley.push.jobs import DeliveryJob, Destination
+from parley.push.jobs import (
+    DeliveryJob,
+    Destination,
+    DestinationBusy,
+    DestinationCap,
+    DestinationCaps,
+)
 from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
 from parley.security.egress import Egress
 from parley.security.egress.dialled import dialled, network_of
+from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord
 from tests.engine.fleet import Fleet
 from tests.polling import let_time_pass, until

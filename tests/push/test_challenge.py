@@ -17,7 +17,7 @@ from parley import Agent, Turn
 from parley.host.host import Host, placed
 from parley.model.push import AuthenticationInfo
 from parley.model.service import Caller
-from parley.push.challenge import LONGEST_RESPONSE, response_to
+from parley.push.http_sender import LONGEST_RESPONSE, response_to
 from parley.security.egress import Egress
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushState

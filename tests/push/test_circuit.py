@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import Caller
-from parley.push.circuit import OPENS_AFTER, Circuit
+from parley.push.jobs import OPENS_AFTER, Circuit
 from parley.store.protocols.webhooks import PushState
 from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, gated, pushing, writer

@@ -17,8 +17,8 @@ from parley.model.requests import (
     SendMessageRequest,
 )
 from parley.model.tasks import Task
-from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs
+from parley.store.protocols.claims import SHORTEST_LEASE, Lease
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.engine.fleet import Fleet, MortalStore, Replica

@@ -15,7 +15,7 @@ from parley.model.errors import InvalidParamsError, TaskNotFoundError
 from parley.model.extensions import PUSH_DELIVERY
 from parley.model.parts import Artifact, Part
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from parley.push.significant import SignificantReader
+from parley.push.reader import SignificantReader
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore

@@ -13,17 +13,14 @@ from functools import partial
 from typing import Any
 
 from parley.model.parts import Message
-from parley.store.events import LoggedEvent
+from parley.store.audit.trail import AuditEntry, AuditFilter
+from parley.store.events import LoggedEvent, Scope
 from parley.store.head import payload_of
-from parley.store.lease import Lease, LivenessGate
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.protocols.audit import AuditEntry, AuditFilter
-from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.claims import Lease, LivenessGate
 from parley.store.protocols.errors import Conflict, StoreError, StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import Append, Committed
-from parley.store.protocols.timers import TimersChanged, event_value
+from parley.store.protocols.tables import Receipt, TimersChanged, event_value
+from parley.store.protocols.task_log import Append, Committed, TaskQuery
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from tests.simulation.checks import EPOCH, LogChecker
 from tests.simulation.loop import Process

@@ -11,7 +11,7 @@ from typing import Any
 from parley.engine.service.service import AgentService
 from parley.host.host import Host
 from parley.model.errors import A2AError
-from parley.store.lease import Lease
+from parley.store.protocols.claims import Lease
 from parley.store.protocols.errors import StoreError
 from tests.simulation.bus import SimulatedBus, Wire
 from tests.simulation.checks import LogChecker

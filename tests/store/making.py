@@ -15,10 +15,15 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from parley.store.artifact_fold import ArtifactPiece
-from parley.store.events import LoggedEvent, MessageReceived, RecordKind, StoredCaller, TurnStarted
-from parley.store.fold import Fold
-from parley.store.protocols.scope import Scope
+from parley.store.events import (
+    LoggedEvent,
+    MessageReceived,
+    RecordKind,
+    Scope,
+    StoredCaller,
+    TurnStarted,
+)
+from parley.store.fold import ArtifactPiece, Fold
 from parley.store.protocols.task_log import Append
 from parley.store.task_store import TaskStore
 

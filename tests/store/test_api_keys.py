@@ -13,8 +13,8 @@ from parley.host.store_urls import open_admin
 from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, create_key, new_key
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols import api_keys
-from parley.store.protocols.api_keys import ENDED_KEPT, DuplicateApiKey, TooManyApiKeys
+from parley.store.protocols import tables
+from parley.store.protocols.tables import ENDED_KEPT, DuplicateApiKey, TooManyApiKeys
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.store.conftest import Clock
@@ -85,7 +85,7 @@ async def test_adding_a_key_again_counts_once(store: TaskStore) -> None:
 async def test_the_number_of_keys_is_limited_also_for_those_who_add_at_once(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("memory.api_keys", "sqlite.batch", "sqlite.api_keys", "postgres.api_keys"):
+    for name in ("memory.tables", "sqlite.tables", "postgres.tables"):
         monkeypatch.setattr(f"parley.store.{name}.MAX_API_KEYS", 3)
     adding = [store.add_api_key(record(now=1_000_000)) for _ in range(5)]
     results = await asyncio.gather(*adding, return_exceptions=True)
@@ -99,7 +99,7 @@ async def test_the_number_of_keys_is_limited_also_for_those_who_add_at_once(
 async def test_keys_that_ended_long_ago_make_room(
     store: TaskStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("memory.api_keys", "sqlite.batch", "sqlite.api_keys", "postgres.api_keys"):
+    for name in ("memory.tables", "sqlite.tables", "postgres.tables"):
         monkeypatch.setattr(f"parley.store.{name}.MAX_API_KEYS", 2)
     old, valid = record(), record(expires_at=clock.now + 10 * ENDED_KEPT)
     await store.add_api_key(old)
@@ -185,7 +185,7 @@ async def test_an_operator_works_without_a_server(
         admin.add_api_key(replace(added, digest="0" * 64, created_at=admin.now()))
     assert admin.end_api_key(added.id, expires_at=2000) == replace(added, expires_at=2000)
     assert admin.end_api_key("none", expires_at=2000) is None
-    for name in ("sqlite.api_keys", "postgres.api_keys"):
+    for name in ("sqlite.tables", "postgres.tables"):
         monkeypatch.setattr(f"parley.store.{name}.MAX_API_KEYS", 1)
     fresh = replace(added, id="x" * 16, created_at=admin.now(), expires_at=None)
     admin.add_api_key(fresh)  # the other one ended long ago
@@ -212,4 +212,4 @@ async def test_replicas_see_the_keys_of_each_other() -> None:
 
 
 def test_the_limits_are_said_in_the_error() -> None:
-    assert str(api_keys.MAX_API_KEYS) in str(TooManyApiKeys())
+    assert str(tables.MAX_API_KEYS) in str(TooManyApiKeys())

@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from parley.model.tasks import TaskState
-from parley.store.events import LoggedEvent
-from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
+from parley.store.events import LoggedEvent, Scope
 from parley.store.protocols.errors import DuplicateReceipt, StoreError, UnknownTask
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.tables import HISTORY_KEPT, Receipt
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.task_store import TaskStore
 from tests.store.conftest import Clock
 from tests.store.making import (

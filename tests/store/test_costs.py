@@ -21,12 +21,10 @@ from msgspec.structs import replace
 from parley.database.postgres.connection import texts
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import Task, TaskState
-from parley.store.artifact_fold import CONTINUES
-from parley.store.events import RecordKind
-from parley.store.fold import Fold
+from parley.store.events import RecordKind, Scope
+from parley.store.fold import CONTINUES, Fold
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import LIST_BYTES, TaskQuery
+from parley.store.protocols.task_log import LIST_BYTES, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sql import queries
 from parley.store.sqlite.store import SqliteTaskStore

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from parley.model.parts import Artifact, Part
 from parley.model.tasks import Task, TaskState
-from parley.store.artifact_fold import CONTINUES
 from parley.store.events import CancelRequested, StepResult
-from parley.store.fold import Fold, IllegalEvent, fold
+from parley.store.fold import CONTINUES, Fold, IllegalEvent, fold
 from tests.store.making import chunk, message, received, status, task, turn_started
 
 STATES = [state for state in TaskState if state is not TaskState.UNSPECIFIED]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from parley.database.group_commit import GroupWriter
+from parley.database.database import GroupWriter
 from parley.database.postgres.connection import BoundedConnection
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent

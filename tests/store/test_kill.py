@@ -14,7 +14,7 @@ import pytest
 
 from parley.store.events import RecordKind
 from parley.store.fold import fold
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.polling import let_time_pass
 from tests.store.making import SCOPE, all_events, numbers

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from parley.store.events import Scope
 from parley.store.fold import IllegalEvent, fold
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskPage, TaskQuery
+from parley.store.protocols.task_log import TaskPage, TaskQuery
 from parley.store.task_store import TaskStore
 from tests.store.making import SCOPE, addition, chunk, creation, pieces, status, task, turn_started
 

@@ -27,12 +27,12 @@ from parley.store.events import (
     LoggedEvent,
     MessageReceived,
     RecordKind,
+    Scope,
     TurnStarted,
 )
 from parley.store.fold import Fold, IllegalEvent
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import (
     Conflict,
     DuplicateReceipt,
@@ -42,10 +42,8 @@ from parley.store.protocols.errors import (
     TaskEnded,
     UnknownTask,
 )
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import Append, LogPosition
-from parley.store.protocols.timers import EventCompleted
+from parley.store.protocols.tables import EventCompleted, Receipt
+from parley.store.protocols.task_log import Append, LogPosition, TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.services.postgres import PostgresServer

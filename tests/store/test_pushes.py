@@ -18,7 +18,7 @@ from parley.store.protocols.errors import (
     TooManyPushes,
     UnknownTask,
 )
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import (
     ATTEMPTS_KEPT,
     MAX_PUSHES,

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind
-from parley.store.lease import Lease
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.claims import Replica
+from parley.store.protocols.claims import Lease, Replica
 from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore

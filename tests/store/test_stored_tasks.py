@@ -21,16 +21,13 @@ from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.admin.export_format import export_to
-from parley.store.admin.import_check import lines_in
-from parley.store.admin.importer import import_into
+from parley.store.admin.importer import import_into, lines_in
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.artifact_fold import CONTINUES
 from parley.store.events import TurnStarted
-from parley.store.fold import Fold, fold
+from parley.store.fold import CONTINUES, Fold, fold
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import TaskRecord
+from parley.store.protocols.task_log import TaskQuery, TaskRecord
 from parley.store.snapshot import StoredTask
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore

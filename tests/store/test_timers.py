@@ -11,17 +11,16 @@ import psycopg
 import pytest
 
 from parley.model.tasks import TaskState
-from parley.store.events import CancelRequested
-from parley.store.lease import Lease
+from parley.store.events import CancelRequested, Scope
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.claims import Lease
 from parley.store.protocols.errors import Fenced, LeaseHeld
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.secrets import SECRET_BYTES
-from parley.store.protocols.timers import (
+from parley.store.protocols.tables import (
     MAX_EVENT_BYTES,
     MAX_WAITS,
     NEVER,
+    SECRET_BYTES,
     DueTask,
     EventCompleted,
     event_value,

@@ -9,7 +9,7 @@ import pytest
 
 import parley
 from parley import Agent, Task, Turn
-from parley.store.protocols.timers import EventCompleted
+from parley.store.protocols.tables import EventCompleted
 from parley.testing import client, completed, working
 
 pytestmark = pytest.mark.anyio

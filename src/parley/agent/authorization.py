@@ -56,7 +56,7 @@ from parley.security.authorization import Access, Policy, decision
 from parley.security.schemes.scheme import Scheme
 from parley.server.endpoint import REDIRECT
 from parley.store.events import StepResult
-from parley.store.protocols.timers import EventCompleted
+from parley.store.protocols.tables import EventCompleted
 
 if TYPE_CHECKING:
     from parley.client.auth import AuthorizationCode

@@ -25,9 +25,9 @@ from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.references import artifacts_named, tasks_named
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
+from parley.store.events import Scope
 from parley.store.follow import TaskGone, follow
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 
 R = TypeVar("R")
 

@@ -17,10 +17,10 @@ from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, 
 from parley.client.sync import SyncFileStream
 from parley.engine.content import to_part
 from parley.engine.turn.attempt import Attempt
-from parley.files.errors import FileError
+from parley.files.objects import FileError
 from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 
 Open = Callable[[Part, int | None], FileStream]
 """Opens a part, up to a limit of bytes."""

@@ -1,5 +1,5 @@
-"""What SQL applications share: connections, readers, group commit, migrations.
+"""The base of SQL applications: connections, readers, group commit, migrations.
 
-It knows no tables but that of the schema's versions. An application brings its SQL files
+It knows no tables but the versions of the schema. An application brings its SQL files
 (``SqlFiles``), its schema (``SqliteSchema``, ``PostgresSchema``) and its jobs.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store did nothing of what was asked, unless the message says that this is unknown
+    """The store did nothing of the request, unless the message says that this is unknown
     (``StoreUnavailable`` of a database that did not answer in time).
     """
 

@@ -28,9 +28,6 @@ class SqlFiles:
     def __init__(self, package: str) -> None:
         self._package = package
 
-    def __repr__(self) -> str:
-        return f"SqlFiles({self._package!r})"
-
     def queries(self, folder: str, *names: str) -> dict[str, str]:
         """Return the named statements of some files in a folder, with their pieces put in.
 

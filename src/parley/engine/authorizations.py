@@ -22,8 +22,8 @@ from parley.model.encoding import decode, encode
 from parley.security.sealing import SealBroken, Sealer
 from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
 from parley.server.endpoint import AUTHORIZE, CALLBACKS, CredentialRefused, NoLongerNeeded
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.timers import EventCompleted, check_key
+from parley.store.events import Scope
+from parley.store.protocols.tables import EventCompleted, check_key
 from parley.store.task_store import TaskStore
 
 MAX_CREDENTIAL = 64 * 1024

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from typing import Any
 
-from parley.database.gil_yield import GilYielder
-from parley.store.ending import end
+from parley.database.database import GilYielder
+from parley.model.concurrency import end
 from parley.store.protocols.claims import Claimed
 from parley.store.protocols.errors import StoreError
 

@@ -31,18 +31,17 @@ from parley.engine.turn.replay import Deadlines, first_events, first_turn_receip
 from parley.engine.turn.task_runner import TaskRunner
 from parley.engine.turn.task_writer import OutputFilters
 from parley.engine.turn.usage import TurnMeter
+from parley.model.concurrency import end
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.uuid7 import new_id
 from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.ending import end
-from parley.store.events import CancelRequested
+from parley.store.events import CancelRequested, Scope
 from parley.store.protocols.claims import Claimed
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import DuplicateReceipt, StoreError, TaskEnded, UnknownTask
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore

@@ -10,7 +10,7 @@ import msgspec
 
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 from parley.store.task_store import TaskStore
 
 HANDOFF_KEY = "urn:parley:handoff:v1"

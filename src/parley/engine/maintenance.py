@@ -21,10 +21,10 @@ from typing import Protocol, TypeVar
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
+from parley.model.concurrency import end
 from parley.push.dispatcher import PushDispatcher
-from parley.store.ending import end
 from parley.store.protocols.errors import PrunedElsewhere, StoreError
-from parley.store.protocols.timers import NEVER
+from parley.store.protocols.tables import NEVER
 from parley.store.task_store import TaskStore
 
 log = logging.getLogger("parley.engine")

@@ -1,28 +1,19 @@
-"""Files in an object store: uploads that resume on any replica, ranges, owners, tasks."""
+"""Files in an object store: uploads that resume on any replica, ranges, owners, tasks, sweeps."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from msgspec.structs import replace
 
 from parley.files import layout
-from parley.files.errors import (
-    DigestMismatch,
-    FilesUnavailable,
-    NoSuchFile,
-    OffsetMismatch,
-    TooManyBytes,
-    TooManyUploads,
-)
-from parley.files.objects import PAGE, ObjectStore
-from parley.files.records import (
+from parley.files.layout import (
     CHUNK_BYTES,
     MAX_CHUNKS,
     FileLimits,
@@ -32,6 +23,18 @@ from parley.files.records import (
     decode,
     encode,
 )
+from parley.files.objects import (
+    PAGE,
+    DigestMismatch,
+    FilesUnavailable,
+    NoSuchFile,
+    ObjectEntry,
+    ObjectStore,
+    OffsetMismatch,
+    TooManyBytes,
+    TooManyUploads,
+)
+from parley.model.bounded import Bounded
 from parley.security.signed_tokens import TokenInvalid, TokenSigner
 
 DOWNLOAD = "file"
@@ -40,10 +43,26 @@ UPLOAD = "file upload"
 ATTACH_GRACE = 10 * 60 * 1000
 """How long, in ms, a file of a task is kept at least: the task may not be in the log yet."""
 
+SWEPT_FILES = 200
+"""How many files one step of a sweep looks at."""
+
+MINUTE = 60_000
+
+log = logging.getLogger("parley.files")
+
+Ended = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
+"""Returns whether tasks have ended, by their ids, without tasks that are gone."""
+
+_MOST = "which is the most that this server takes"
+_LONGEST = 30 * 24 * 60 * 60
 _MAX_HASHES = 256
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_NAME = 255
 _MAX_MEDIA_TYPE = 127
+_MEDIA_TYPE = re.compile(
+    r"(?:[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+"
+    r"(?:; ?[A-Za-z0-9_.-]+=(?:[A-Za-z0-9_.+-]+|\"[A-Za-z0-9 _.,+-]*\"))*)?"
+)
 
 
 class FileStore:
@@ -68,12 +87,12 @@ class FileStore:
         self._opening = asyncio.Lock()
         self._signer: TokenSigner | None = None
         # The digests of uploads under way, by file and offset: so most are read once only.
-        self._hashes: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self.hashes: Bounded[tuple[str, int], Any] = Bounded(_MAX_HASHES)
 
     async def open(self) -> None:
         """Make the store ready, when the first file is used. Idempotent.
 
-        Raises ``FilesUnavailable``, and what ``secret`` raises.
+        Raises ``FilesUnavailable``, and errors of ``secret``.
         """
         if self._signer is None:
             async with self._opening:
@@ -84,7 +103,7 @@ class FileStore:
     async def close(self) -> None:
         """Close the object store. Idempotent."""
         self._signer = None
-        self._hashes.clear()
+        self.hashes.clear()
         await self.objects.close()
 
     # -- addresses -----------------------------------------------------------------------------
@@ -123,36 +142,30 @@ class FileStore:
         size: int | None = None,
         sha256: str = "",
     ) -> FileRecord:
-        """Begin the upload of a file. One of size 0 is complete.
+        """Begin the upload of a file. A file of size 0 is complete.
 
-        Raises ``ValueError`` for what cannot be announced, ``TooManyBytes``, ``TooManyUploads``.
+        Raises ``ValueError`` for an impossible announcement, ``TooManyBytes``, ``TooManyUploads``.
         """
         _check_announced(filename, media_type, size, sha256)
-        limits, now = self.limits, self.now()
+        limits = self.limits
         if size is not None and size > limits.file_bytes:
-            raise TooManyBytes(limits.file_bytes, "which is the most that this server takes")
-        id = layout.new_file_id(now)
-        record = FileRecord(
-            id=id,
+            raise TooManyBytes(limits.file_bytes, _MOST)
+        record = await self._begin(
             scope=scope,
             filename=filename,
             media_type=media_type,
             size=-1 if size is None else size,
             limit=limits.file_bytes if size is None else size,
             sha256=sha256,
-            created_at=now,
-            expires_at=now + int(limits.upload_timeout * 1000),
+            expires_at=self.now() + int(limits.upload_timeout * 1000),
         )
-        await self.objects.put(layout.due(id, record.expires_at), b"")
-        await self.objects.put(layout.manifest(id), encode(record))
+        id = record.id
         owned = layout.owned(scope, id, record.limit)
         await self.objects.put(owned, b"")
-        try:
-            await self._check_share(scope)
-        except TooManyUploads:
+        if refusal := await self._share_exceeded(scope):
             due = layout.due(id, record.expires_at)
             await self.objects.delete([owned, layout.manifest(id), due])
-            raise
+            raise TooManyUploads(refusal)
         if size == 0:
             return await self.writer(record, 0).finish()
         return record
@@ -171,60 +184,61 @@ class FileStore:
         Raises ``ValueError`` for a name or a media type that a file cannot have.
         """
         _check_announced(filename, media_type, None, "")
-        now = self.now()
-        id = layout.new_file_id(now)
-        look_at = self.next_look(keep)
-        record = FileRecord(
-            id=id,
+        record = await self._begin(
             scope=scope,
             filename=filename,
             media_type=media_type,
             limit=self.limits.file_bytes,
-            created_at=now,
-            expires_at=look_at,
+            expires_at=self.next_look(keep),
         )
-        mark = layout.task(id, task_id)
-        await self.objects.put(layout.due(id, look_at), b"")
-        await self.objects.put(layout.manifest(id), encode(record))
+        mark = layout.task(record.id, task_id)
         await self.objects.put(mark, str(self.now()).encode())
         return record
 
-    async def _check_share(self, scope: FileScope) -> None:
-        """Raise ``TooManyUploads`` if an owner has more files without a task than one may have."""
+    async def _begin(self, **announced: Any) -> FileRecord:
+        now = self.now()
+        record = FileRecord(id=layout.new_file_id(now), created_at=now, **announced)
+        await self.look_at(record.id, record.expires_at)
+        await self.objects.put(layout.manifest(record.id), encode(record))
+        return record
+
+    async def _share_exceeded(self, scope: FileScope) -> str:
+        """Return why an owner has more files without a task than one may have, empty if not."""
         limits = self.limits
         held = await self.objects.list(layout.owner(scope), limits.uploads + 1)
         if len(held) > limits.uploads:
-            raise TooManyUploads(
+            return (
                 f"{limits.uploads} files of yours are in no task yet, and this server keeps no "
                 "more for one caller; send those in messages, or wait until they expire"
             )
         if sum(layout.owned_bytes(each.key) for each in held) > limits.upload_bytes:
-            raise TooManyUploads(
+            return (
                 f"with this file, your files that are in no task yet could exceed the "
                 f"{limits.upload_bytes} bytes that this server keeps for one caller; send those in "
                 "messages, or announce the size of this one"
             )
+        return ""
 
     async def begun(self, id: str) -> FileRecord:
-        """Return what was announced of a file. Raises ``NoSuchFile``."""
+        """Return the announcement of a file. Raises ``NoSuchFile``."""
         data = await self.objects.get(layout.manifest(id)) if layout.ID.fullmatch(id) else None
         if data is None:
             raise NoSuchFile
         return decode(data)
 
     async def status(self, record: FileRecord) -> UploadStatus:
-        """Return how far an upload is, and complete one that has all of its bytes."""
+        """Return the progress of an upload; complete it if it has all of its bytes."""
         done = await self.completed(record.id)
         if done is not None:
             return UploadStatus(done.size, True)
         writer = await self.resume(record)
-        if writer.offset == record.size:
+        is_complete = writer.offset == record.size
+        if is_complete:
             await writer.finish()
-            return UploadStatus(writer.offset, True)
-        return UploadStatus(writer.offset, False)
+        return UploadStatus(writer.offset, is_complete)
 
     async def resume(self, record: FileRecord) -> UploadWriter:
-        """Return what appends to an upload, where it stands."""
+        """Return a writer that continues an upload."""
         last = await self.objects.list(layout.chunks(record.id), 1)
         if not last:
             return self.writer(record, 0)
@@ -232,7 +246,7 @@ class FileStore:
         return self.writer(record, offset + last[0].size, index + 1)
 
     def writer(self, record: FileRecord, offset: int, index: int = 0) -> UploadWriter:
-        """Return what appends to an upload at an offset, with its ``index``-th chunk."""
+        """Return a writer of an upload, at an offset and its ``index``-th chunk."""
         return UploadWriter(self, record, offset, index)
 
     async def completed(self, id: str) -> FileRecord | None:
@@ -243,9 +257,9 @@ class FileStore:
     # -- complete files ------------------------------------------------------------------------
 
     async def find(self, id: str, scope: FileScope | None) -> FileRecord:
-        """Return a complete file of a scope, ``None`` for one whose address is signed.
+        """Return a complete file of a scope; ``None`` is any scope, for a signed address.
 
-        Raises ``NoSuchFile``, for one of another scope too.
+        Raises ``NoSuchFile``, for a file of another scope too.
         """
         record = await self.completed(id) if layout.ID.fullmatch(id) else None
         if record is None or (scope is not None and record.scope != scope):
@@ -284,7 +298,7 @@ class FileStore:
         id = record.id
         mark = layout.task(id, task_id)
         look_at = self.next_look(keep)
-        await self.objects.put(layout.due(id, look_at), b"")
+        await self.look_at(id, look_at)
         await self.objects.put(mark, str(self.now()).encode())
         if await self.objects.get(layout.removed(id)) is not None:
             await self.objects.delete([mark])
@@ -304,6 +318,10 @@ class FileStore:
         found = await self.objects.list(owner, 10, f"{owner}/{record.id}")
         return [each.key for each in found if each.key.startswith(f"{owner}/{record.id}.")]
 
+    async def look_at(self, id: str, at: int) -> None:
+        """Have a file looked at at a time in ms."""
+        await self.objects.put(layout.due(id, at), b"")
+
     def next_look(self, seconds: float | None) -> int:
         """Return the time in ms to look at a file again: a time later, within a month."""
         wait = int(min(seconds or _LONGEST, _LONGEST) * 1000)
@@ -313,12 +331,14 @@ class FileStore:
 
     # -- removal -------------------------------------------------------------------------------
 
-    async def remove(self, id: str, *, unless: Callable[[Sequence[str]], bool]) -> bool:
+    async def remove(
+        self, id: str, *, unless: Callable[[Sequence[str]], bool] = lambda tasks: False
+    ) -> bool:
         """Remove a file and its objects; return whether it is gone.
 
         ``unless`` gets the tasks that have it: it stays when that returns true. A call that
         attaches it meanwhile gets ``NoSuchFile``, or it stays. A call that writes to it meanwhile
-        gets ``NoSuchFile``, and what it wrote is removed.
+        gets ``NoSuchFile``, and its object is removed.
         """
         objects = self.objects
         data = await objects.get(layout.manifest(id))
@@ -347,11 +367,13 @@ class FileStore:
 
     async def tasks(self, id: str) -> list[str]:
         """Return the ids of the tasks that have a file."""
-        found: list[str] = []
-        after = ""
-        while page := await self.objects.list(layout.tasks(id), PAGE, after):
-            found += [each.key.rpartition("/")[2] for each in page]
-            after = page[-1].key
+        return [each.key.rpartition("/")[2] for each in await self.listed(layout.tasks(id))]
+
+    async def listed(self, folder: str) -> list[ObjectEntry]:
+        """Return all objects below a folder, in the order of their keys."""
+        found: list[ObjectEntry] = []
+        while page := await self.objects.list(folder, PAGE, found[-1].key if found else ""):
+            found += page
             if len(page) < PAGE:
                 break
         return found
@@ -363,21 +385,6 @@ class FileStore:
             if attached_at and int(attached_at) + ATTACH_GRACE > self.now():
                 return True
         return False
-
-    # -- digests -------------------------------------------------------------------------------
-
-    def take_hash(self, id: str, offset: int) -> Any:
-        """Return the digest of the first ``offset`` bytes, ``None`` if this process has none."""
-        return hashlib.sha256() if offset == 0 else self._hashes.pop((id, offset), None)
-
-    def keep_hash(self, id: str, offset: int, digest: Any) -> None:
-        """Keep the digest of the first ``offset`` bytes, for a writer that continues the upload."""
-        self._hashes[id, offset] = digest
-        if len(self._hashes) > _MAX_HASHES:
-            self._hashes.popitem(last=False)
-
-
-_LONGEST = 30 * 24 * 60 * 60
 
 
 class UploadWriter:
@@ -392,7 +399,7 @@ class UploadWriter:
         self._record = record
         self._index = index
         self._buffer = bytearray()
-        self._hash = files.take_hash(record.id, offset)
+        self._hash = files.hashes.pop((record.id, offset), None) if offset else hashlib.sha256()
 
     @property
     def buffered(self) -> int:
@@ -402,15 +409,12 @@ class UploadWriter:
     async def write(self, data: bytes) -> None:
         """Append bytes. They are durable after ``flush``, or when a chunk is full.
 
-        Raises ``TooManyBytes``; what was appended before stays.
+        Raises ``TooManyBytes``; earlier bytes stay.
         """
         record = self._record
         if self.offset + len(self._buffer) + len(data) > record.limit:
-            announced = record.size >= 0
-            raise TooManyBytes(
-                record.limit,
-                "as was announced" if announced else "which is the most that this server takes",
-            )
+            why = _MOST if record.size < 0 else "as was announced"
+            raise TooManyBytes(record.limit, why)
         view = memoryview(data)
         while view:
             room = CHUNK_BYTES - len(self._buffer)
@@ -420,7 +424,7 @@ class UploadWriter:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Make what is buffered durable.
+        """Make the buffered bytes durable.
 
         Raises ``OffsetMismatch``, ``FilesUnavailable``, and ``NoSuchFile`` when the file was
         removed meanwhile.
@@ -445,7 +449,7 @@ class UploadWriter:
     def leave(self) -> None:
         """Keep the digest so far, for a writer that continues the upload."""
         if self._hash is not None and self.offset:
-            self._files.keep_hash(self._record.id, self.offset, self._hash)
+            self._files.hashes[self._record.id, self.offset] = self._hash
             self._hash = None
 
     async def finish(self) -> FileRecord:
@@ -472,12 +476,12 @@ class UploadWriter:
             expires_at=now + int(files.limits.upload_timeout * 1000),
         )
         if record.sha256 not in ("", done.sha256):
-            await files.remove(record.id, unless=lambda tasks: False)
+            await files.remove(record.id)
             raise DigestMismatch(record.sha256, done.sha256)
         objects = files.objects
         is_owned = not await files.tasks(record.id)
         if is_owned:
-            await objects.put(layout.due(done.id, done.expires_at), b"")
+            await files.look_at(done.id, done.expires_at)
         key = layout.complete(done.id)
         if not await objects.create(key, encode(done)):
             return await files.find(record.id, None)
@@ -486,7 +490,7 @@ class UploadWriter:
             if done.size != record.limit:
                 await objects.put(layout.owned(done.scope, done.id, done.size), b"")
                 await objects.delete([layout.owned(done.scope, done.id, record.limit)])
-                if await files.tasks(done.id):  # one got it meanwhile
+                if await files.tasks(done.id):  # a task got it meanwhile
                     await files.release(done)
             if done.expires_at != record.expires_at:
                 await objects.delete([layout.due(record.id, record.expires_at)])
@@ -494,14 +498,8 @@ class UploadWriter:
 
     async def _chunks(self) -> tuple[int, ...]:
         """Return the sizes of the chunks."""
-        sizes: list[int] = []
-        after = ""
-        while page := await self._files.objects.list(layout.chunks(self._record.id), PAGE, after):
-            sizes += [each.size for each in page]
-            after = page[-1].key
-            if len(page) < PAGE:
-                break
-        sizes.reverse()
+        found = await self._files.listed(layout.chunks(self._record.id))
+        sizes = [each.size for each in reversed(found)]
         if sum(sizes) != self.offset:
             raise OffsetMismatch(sum(sizes))
         return tuple(sizes)
@@ -513,8 +511,7 @@ class UploadWriter:
             whole = replace(self._record, size=self.offset, chunks=tuple(chunks))
             async for piece in self._files.read(whole):
                 await asyncio.to_thread(self._hash.update, piece)
-        digest: str = self._hash.hexdigest()
-        return digest
+        return str(self._hash.hexdigest())
 
 
 def _check_announced(filename: str, media_type: str, size: int | None, sha256: str) -> None:
@@ -529,7 +526,99 @@ def _check_announced(filename: str, media_type: str, size: int | None, sha256: s
         raise ValueError("sha256: 64 hexadecimal digits in lower case, or left out")
 
 
-_MEDIA_TYPE = re.compile(
-    r"(?:[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+"
-    r"(?:; ?[A-Za-z0-9_.-]+=(?:[A-Za-z0-9_.+-]+|\"[A-Za-z0-9 _.,+-]*\"))*)?"
-)
+class FileSweeper:
+    """Looks at the files that are due, and removes them if they expired or their tasks are gone.
+
+    ``ended`` asks the task store. ``keep`` is how many seconds an agent's tasks are kept after
+    their end, ``None`` for ever. A sweep costs no more than the files that are due; a file is
+    due when a task that has it could have been removed, and seldom again while it was not.
+    """
+
+    def __init__(self, files: FileStore, ended: Ended, keep: Callable[[str], float | None]) -> None:
+        self._files = files
+        self._ended = ended
+        self._keep = keep
+
+    async def sweep(self) -> int:
+        """Look at all files that are due; return how many were removed.
+
+        Of replicas that share the files, one sweeps at a time. Raises ``FilesUnavailable``, and
+        errors of the task store.
+        """
+        if not await self._is_ours():
+            return 0
+        removed = 0
+        while due := await self._due():
+            removed += await self._look(due)
+            if len(due) < SWEPT_FILES:
+                break
+        return removed
+
+    async def _is_ours(self) -> bool:
+        """Return whether this replica sweeps in this minute."""
+        objects = self._files.objects
+        if not objects.is_shared:
+            return True
+        minute = f"sweeps/{self._files.now() // MINUTE:012x}"
+        if not await objects.create(minute, b""):
+            return False
+        found = await objects.list("sweeps")
+        await objects.delete([each.key for each in found if each.key < minute])
+        return True
+
+    async def _due(self) -> list[ObjectEntry]:
+        now = self._files.now()
+        found = await self._files.objects.list("due", SWEPT_FILES)
+        return [each for each in found if layout.due_place(each.key)[0] <= now]
+
+    async def _look(self, due: Sequence[ObjectEntry]) -> int:
+        files = self._files
+        markers: dict[str, list[str]] = {}
+        for each in due:
+            markers.setdefault(layout.due_place(each.key)[1], []).append(each.key)
+        tasks = {id: await files.tasks(id) for id in markers}
+        asked = sorted({task for each in tasks.values() for task in each})
+        ended = await self._ended(asked) if asked else {}
+        removed = 0
+        for id, keys in markers.items():
+            try:
+                record = await files.begun(id)
+            except NoSuchFile:
+                await files.remove(id)  # the rest after a crash
+            else:
+                removed += await self._decide(record, tasks[id], ended)
+            # The markers go last: after a crash, the file is looked at again.
+            await files.objects.delete(keys)
+        if removed:
+            log.info("%d files are removed: they have expired, or their tasks are gone", removed)
+        return removed
+
+    async def _decide(
+        self, record: FileRecord, tasks: Sequence[str], ended: Mapping[str, bool]
+    ) -> bool:
+        """Remove a file, or mark it for a later look; return whether it was removed."""
+        files = self._files
+        live = [task for task in tasks if task in ended]
+        if live:
+            keep = self._keep(record.scope.agent)
+            if keep is not None and all(ended[task] for task in live):
+                keep /= 4  # they are removed within that time
+            await files.release(record)
+            await self._look_again(record, keep)
+            return False
+        if not tasks:
+            done = await files.completed(record.id)
+            expires_at = (done or record).expires_at
+            if expires_at > files.now():
+                await files.look_at(record.id, expires_at)
+                return False
+        if await files.has_new_task(record.id, tasks):
+            await self._look_again(record, ATTACH_GRACE / 1000)
+            return False
+        if await files.remove(record.id, unless=lambda found: bool(set(found) - set(tasks))):
+            return True
+        await self._look_again(record, self._keep(record.scope.agent))
+        return False
+
+    async def _look_again(self, record: FileRecord, keep: float | None) -> None:
+        await self._files.look_at(record.id, self._files.next_look(keep))

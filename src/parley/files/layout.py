@@ -1,6 +1,6 @@
-"""The keys of a file's objects.
+"""The objects of a file: their keys, and its record.
 
-    files/<id>/manifest                 what was announced; the file exists while this does
+    files/<id>/manifest                 its announcement; the file exists while this does
     files/<id>/chunks/<place>           its bytes, the last chunk first in a listing
     files/<id>/complete                 the manifest again, with the chunks and the digest
     files/<id>/tasks/<task id>          a task that has it, with the time in ms when it got it
@@ -9,9 +9,9 @@
     owners/<owner>/<id>.<bytes>         an owner's files that no task has yet
     sweeps/<minute>                     one replica sweeps in this minute
 
-A file is looked at when one of its due markers is due, so no sweep reads files that have time. All
-markers are written before what they watch over, and removed after it: a crash may leave a marker
-without a file, but no file without a marker.
+A file is looked at when its first due marker is due, so no sweep reads files that have time. All
+markers are written before the objects that they guard, and removed after them: a crash may leave a
+marker without a file, but no file without a marker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ import hashlib
 import re
 import secrets
 
-from parley.files.records import FileScope
+import msgspec
+
 from parley.model.uuid7 import new_id
+
+MIB = 1024 * 1024
+
+CHUNK_BYTES = 4 * MIB
+"""The most bytes of one chunk. An upload holds as many in memory."""
+
+MAX_CHUNKS = 20_000
+"""The most chunks of a file, however small the pieces that it came in."""
 
 HOUR = 3_600_000
 
@@ -32,29 +41,81 @@ _MOST_BYTES = (1 << 48) - 1
 _TASK_ID = re.compile(r"[0-9a-z][0-9a-z-]{0,127}")
 
 
+class FileScope(msgspec.Struct, frozen=True):
+    """The agent, tenant and owner of a file. Only its own scope finds it."""
+
+    agent: str
+    tenant: str = ""
+    owner: str = ""
+
+
+class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of files. Times are in seconds.
+
+    ``file_bytes`` bounds one file. ``uploads`` and ``upload_bytes`` bound the files of one owner
+    that no task has, unfinished ones among them. ``upload_timeout`` is how long an upload may take;
+    a complete file that no task has is removed after as long. ``link_timeout`` is how long a signed
+    address is valid.
+    """
+
+    file_bytes: int = 5 * 1024 * MIB
+    uploads: int = 100
+    upload_bytes: int = 20 * 1024 * MIB
+    upload_timeout: float = 24 * 60 * 60
+    link_timeout: float = 24 * 60 * 60
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file: its announcement, and once it is ``complete``, its final form.
+
+    ``size`` is -1 while it is unknown; ``limit`` is the most that it may have. ``chunks`` are the
+    sizes of the chunks. Times are in ms since 1970. ``expires_at`` is when it is removed if no task
+    has it.
+    """
+
+    id: str
+    scope: FileScope
+    filename: str = ""
+    media_type: str = ""
+    size: int = -1
+    limit: int = 0
+    sha256: str = ""
+    created_at: int
+    expires_at: int
+    chunks: tuple[int, ...] = ()
+    complete: bool = False
+
+
+class UploadStatus(msgspec.Struct, frozen=True):
+    """How far an upload is: ``offset`` bytes are durable."""
+
+    offset: int
+    complete: bool
+
+
+encode = msgspec.json.encode
+decode = msgspec.json.Decoder(FileRecord).decode
+
+
+manifest = "files/{}/manifest".format
+"""Returns the key of the announcement of a file, by its id."""
+
+complete = "files/{}/complete".format
+"""Returns the key of the record of a complete file."""
+
+removed = "files/{}/removed".format
+"""Returns the key of the mark of a file that is being removed."""
+
+chunks = "files/{}/chunks".format
+"""Returns the folder of a file's chunks."""
+
+tasks = "files/{}/tasks".format
+"""Returns the folder of the tasks that have a file."""
+
+
 def new_file_id(at: int) -> str:
     """Return a fresh id, which cannot be guessed."""
     return new_id(at) + secrets.token_hex(8)
-
-
-def manifest(id: str) -> str:
-    """Return the key of what was announced of a file."""
-    return f"files/{id}/manifest"
-
-
-def complete(id: str) -> str:
-    """Return the key of the record of a complete file."""
-    return f"files/{id}/complete"
-
-
-def removed(id: str) -> str:
-    """Return the key of the mark of a file that is being removed."""
-    return f"files/{id}/removed"
-
-
-def chunks(id: str) -> str:
-    """Return the folder of a file's chunks."""
-    return f"files/{id}/chunks"
 
 
 def chunk(id: str, offset: int, index: int) -> str:
@@ -66,11 +127,6 @@ def chunk_place(key: str) -> tuple[int, int]:
     """Return the offset and the index of a chunk."""
     offset, _, index = key.rpartition("/")[2].partition("-")
     return _MOST_BYTES - int(offset, 16), int(index)
-
-
-def tasks(id: str) -> str:
-    """Return the folder of the tasks that have a file."""
-    return f"files/{id}/tasks"
 
 
 def task(id: str, task_id: str) -> str:

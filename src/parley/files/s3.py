@@ -13,8 +13,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
-from parley.files.errors import FilesUnavailable, NoSuchFile
-from parley.files.objects import PAGE, READ_BYTES, ObjectEntry
+from parley.files.objects import PAGE, READ_BYTES, FilesUnavailable, NoSuchFile, ObjectEntry
 
 _ATTEMPTS = 5
 _RETRY: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -54,12 +53,12 @@ class S3Objects:
         """Do nothing: connections are closed with the process."""
 
     async def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write an object, in place of one of the same key."""
+        """Write an object, in place of another with its key."""
         with self._explained():
             await obstore.put_async(self._objects, key, data, use_multipart=False)
 
     async def create(self, key: str, data: bytes | bytearray) -> bool:
-        """Write an object unless there is one with this key; return whether it was written."""
+        """Write an object unless its key is taken; return whether it was written."""
         with self._explained():
             try:
                 await obstore.put_async(
@@ -123,7 +122,7 @@ class S3Objects:
         return found[:limit]
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; one that is not there is ignored."""
+        """Remove objects. Missing ones are ignored."""
         listed = list(keys)
         with self._explained():
             for at in range(0, len(listed), PAGE):
@@ -131,7 +130,7 @@ class S3Objects:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn errors of the store into one that callers may see; the log has the rest."""
+        """Turn errors of the store into an error that callers may see; the log has the rest."""
         try:
             yield
         except (BaseError, OSError) as error:

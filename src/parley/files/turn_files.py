@@ -1,4 +1,4 @@
-"""What turns and messages need of files: keep one that a turn makes, read one that a part names."""
+"""The files of turns and messages: kept when a turn makes them, read when a part names them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from msgspec.structs import replace
 
-from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.file_store import DOWNLOAD, FileStore
-from parley.files.objects import READ_BYTES
-from parley.files.records import FileRecord, FileScope
+from parley.files.layout import FileRecord, FileScope
+from parley.files.objects import READ_BYTES, FilesUnavailable, NoSuchFile
 from parley.model.parts import Part
 
 SIGNATURE = "signature"
@@ -33,7 +32,7 @@ Source = Path | bytes | bytearray | memoryview | AsyncIterable[bytes]
 
 
 class StoredFile:
-    """A complete file of this server: what it is, and its bytes."""
+    """A complete file of this server."""
 
     def __init__(self, files: FileStore, record: FileRecord) -> None:
         self._files = files
@@ -73,8 +72,8 @@ class TurnFiles:
         """Keep a file that a task makes as long as the task; return the part that names it.
 
         The part has a signed address below ``base_url``, the agent's as the caller sees it. The
-        file is the owner's. A path is read in pieces, in a thread. Without a media type, that of
-        the filename counts. On failure nothing is kept.
+        file is the owner's. A path is read in pieces, in a thread. Without a media type, the
+        filename decides. On failure nothing is kept.
 
         Raises ``TooManyBytes``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
         that no file can have and without a ``base_url``, and what reading the source raises.
@@ -100,32 +99,32 @@ class TurnFiles:
             await writer.finish()
         except BaseException:
             with suppress(FilesUnavailable):
-                await self.files.remove(record.id, unless=lambda tasks: False)
+                await self.files.remove(record.id)
             raise
+        segment = f"/{quote(tenant, safe='')}" if tenant else ""
+        base = base_url.removesuffix(segment) + segment
         return Part(
-            url=address(self.files, _with_tenant(base_url, tenant), record.id),
-            filename=filename,
-            media_type=media_type,
+            url=address(self.files, base, record.id), filename=filename, media_type=media_type
         )
 
     def is_own(self, part: Part) -> bool:
         """Return whether a part has an address as this server gives to files. Costs no look-up."""
-        return part.url is not None and id_in(part.url) is not None
+        return id_in(part.url) is not None
 
     async def open(self, part: Part, *, tenant: str = "", owner: str = "") -> StoredFile | None:
         """Return the file of this server that a part names, ``None`` if it names none.
 
         The owner gets it, and any caller whose address has a valid signature. An address of the
-        same form that names no file here, or none for this caller, may be that of another server.
+        same form that names no file here, or none for this caller, may be another server's.
         Raises ``FilesUnavailable``.
         """
-        id = id_in(part.url or "")
+        id = id_in(part.url)
         if id is None:
             return None
         await self.files.open()
         scope: FileScope | None = FileScope(self._agent, tenant, owner)
-        signature = parse_qs(urlsplit(part.url or "").query).get(SIGNATURE)
-        if signature and self.files.allows(DOWNLOAD, id, signature[0]):
+        signature = _signature_in(part)
+        if signature and self.files.allows(DOWNLOAD, id, signature):
             scope = None
         try:
             return StoredFile(self.files, await self.files.find(id, scope))
@@ -137,8 +136,8 @@ class TurnFiles:
 
         Any other part is returned as it is. Raises ``FilesUnavailable``.
         """
-        id = id_in(part.url or "")
-        if id is None or SIGNATURE in parse_qs(urlsplit(part.url or "").query):
+        id = id_in(part.url)
+        if id is None or _signature_in(part):
             return part
         await self.files.open()
         try:
@@ -157,7 +156,7 @@ class TurnFiles:
         """
         await self.files.open()
         scope = FileScope(self._agent, tenant, owner)
-        ids = list({id: None for part in parts if (id := id_in(part.url or "")) is not None})
+        ids = list({id: None for part in parts if (id := id_in(part.url)) is not None})
         for at in range(0, len(ids), _AT_ONCE):
             batch = ids[at : at + _AT_ONCE]
             await asyncio.gather(*(self._attach(id, scope, task_id) for id in batch))
@@ -174,15 +173,9 @@ def address(files: FileStore, base_url: str, id: str) -> str:
     return f"{base_url.rstrip('/')}/files/{id}?{SIGNATURE}={files.sign(DOWNLOAD, id)}"
 
 
-def _with_tenant(base_url: str, tenant: str) -> str:
-    """Return the address of a tenant, below that of its agent unless that is its own."""
-    segment = f"/{quote(tenant, safe='')}" if tenant else ""
-    return base_url if base_url.endswith(segment) else base_url + segment
-
-
-def id_in(url: str) -> str | None:
+def id_in(url: str | None) -> str | None:
     """Return the id of the file that an address of this form names."""
-    if "/files/" not in url:
+    if url is None or "/files/" not in url:
         return None
     try:
         path = urlsplit(url).path
@@ -190,6 +183,10 @@ def id_in(url: str) -> str | None:
         return None
     match = _PATH.search(path)
     return match[1] if match is not None and match.end() == len(path) else None
+
+
+def _signature_in(part: Part) -> str:
+    return parse_qs(urlsplit(part.url or "").query).get(SIGNATURE, [""])[0]
 
 
 async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:

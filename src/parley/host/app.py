@@ -14,9 +14,8 @@ import msgspec
 from parley.agent.agent import Agent
 from parley.engine.description import AgentDescription
 from parley.engine.service.service import AgentService
-from parley.files.errors import FilesUnavailable
-from parley.files.objects import ObjectStore
-from parley.files.records import FileLimits
+from parley.files.layout import FileLimits
+from parley.files.objects import FilesUnavailable, ObjectStore
 from parley.host.banner import banner, write_banner
 from parley.host.bindings import BoundBinding, ServerBinding, ServerParts, bindings_of
 from parley.host.egress import egress_options, is_of_this_machine
@@ -27,8 +26,8 @@ from parley.host.publishing import log_publication, read_publication
 from parley.host.registration import RegistryRegistration, read_registration
 from parley.host.store_urls import open_bus, open_store, shown
 from parley.model.cards import AgentCard
-from parley.push.caps import DestinationCap
-from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
+from parley.push.jobs import DestinationCap
+from parley.push.proofs.proofs import CertificateFiles, WebhookCertificate
 from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
 from parley.security.egress.policy import LOOPBACK

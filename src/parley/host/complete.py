@@ -10,7 +10,7 @@ from parley.engine.content import kept
 from parley.host.store_urls import open_admin
 from parley.store.admin.admin import StoreAdmin
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.timers import check_key, event_value
+from parley.store.protocols.tables import check_key, event_value
 from parley.store.task_store import TaskStore
 
 

@@ -13,16 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from parley.engine.description import AgentDescription
-from parley.files.disk import DiskObjects
-from parley.files.errors import FilesUnavailable
-from parley.files.file_store import FileStore
-from parley.files.objects import ObjectStore
-from parley.files.records import FileLimits
-from parley.files.sweeper import FileSweeper
+from parley.files.file_store import FileStore, FileSweeper
+from parley.files.layout import FileLimits
+from parley.files.objects import DiskObjects, FilesUnavailable, ObjectStore
 from parley.host.store_urls import sqlite_path
 from parley.model import backoff
+from parley.model.concurrency import end
 from parley.model.distribution import install_command
-from parley.store.ending import end
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore

@@ -33,21 +33,21 @@ from parley.engine.maintenance import LoopWatchdog, Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.turn.attempt import Attempt
+from parley.files.layout import FileLimits
 from parley.files.objects import ObjectStore
-from parley.files.records import FileLimits
 from parley.files.turn_files import TurnFiles
 from parley.host.audit.server_audit import Destinations, ServerAudit
 from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.limits import HostLimits
 from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
 from parley.host.startup_log import log_startup
+from parley.model.concurrency import see_through
 from parley.model.service import Caller
-from parley.push.caps import DestinationCap
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
-from parley.push.proofs.mutual_tls import CertificateFiles, WebhookCertificate
-from parley.push.proofs.proofs import Proofs
+from parley.push.jobs import DestinationCap
+from parley.push.proofs.proofs import CertificateFiles, Proofs, WebhookCertificate
 from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
@@ -62,7 +62,6 @@ from parley.security.signing.keys import SigningKeys
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
-from parley.store.ending import see_through
 from parley.store.events import LoggedEvent
 from parley.store.task_store import TaskStore
 

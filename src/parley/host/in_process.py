@@ -21,9 +21,9 @@ from parley.client.bindings.http import HttpTransport, OpenResponse, redacted
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Unreachable
 from parley.client.origin import PORTS
 from parley.host.lifespan import AppLifespan, join
+from parley.model.concurrency import end
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress
-from parley.store.ending import end
 
 if TYPE_CHECKING:
     from parley.host.in_process_sockets import InProcessSocket

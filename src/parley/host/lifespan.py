@@ -11,8 +11,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Scope
 
 from parley.client.errors import ClientError
+from parley.model.concurrency import end
 from parley.server.app import App
-from parley.store.ending import end
 
 log = logging.getLogger("parley.host")
 

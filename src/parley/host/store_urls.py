@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from parley.model.distribution import install_command
 from parley.store.bus.subscriptions import Bus
-from parley.store.lease import Lease
 from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.claims import Lease
 from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:

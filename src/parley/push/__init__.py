@@ -16,35 +16,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parley.push.receiving.access_token import VerifyAccessToken
-    from parley.push.receiving.jwt import VerifyJwt
-    from parley.push.receiving.limits import ReceiverLimits
-    from parley.push.receiving.making import receiver
-    from parley.push.receiving.notification import PushNotification
-    from parley.push.receiving.receiver import Receiver
-    from parley.push.receiving.request import DeliveredRequest, NotificationRefused, Verified
+    from parley.push.receiving.receiver import Receiver, receiver
+    from parley.push.receiving.request import (
+        DeliveredRequest,
+        NotificationRefused,
+        PushNotification,
+        ReceiverLimits,
+        Verified,
+    )
     from parley.push.receiving.verification import (
+        VerifyAccessToken,
         VerifyAll,
         VerifyAny,
         VerifyApiKey,
         VerifyBasic,
         VerifyBearer,
         VerifyHmac,
+        VerifyJwt,
         VerifyToken,
         WebhookVerification,
     )
 
 _RECEIVING = {
-    "access_token": ("VerifyAccessToken",),
-    "jwt": ("VerifyJwt",),
-    "limits": ("ReceiverLimits",),
-    "making": ("receiver",),
-    "notification": ("PushNotification",),
-    "receiver": ("Receiver",),
-    "request": ("DeliveredRequest", "NotificationRefused", "Verified"),
+    "receiver": ("Receiver", "receiver"),
+    "request": (
+        "DeliveredRequest", "NotificationRefused", "PushNotification", "ReceiverLimits", "Verified",
+    ),
     "verification": (
-        "VerifyAll", "VerifyAny", "VerifyApiKey", "VerifyBasic", "VerifyBearer", "VerifyHmac",
-        "VerifyToken", "WebhookVerification",
+        "VerifyAccessToken", "VerifyAll", "VerifyAny", "VerifyApiKey", "VerifyBasic",
+        "VerifyBearer", "VerifyHmac", "VerifyJwt", "VerifyToken", "WebhookVerification",
     ),
 }  # fmt: skip
 _HOMES = {

@@ -17,12 +17,15 @@ from msgspec.structs import replace
 
 from parley.model import backoff
 from parley.model.push import PushEvents, server_of
-from parley.push.caps import DestinationCaps, FurtherRequests, further_requests
-from parley.push.challenge import Challenges
-from parley.push.http_sender import DeliveryFailure, HttpSender, answer_status, notification_id
-from parley.push.jobs import DeliveryJob
-from parley.push.reader import EventReader, Notification, TaskReader
-from parley.push.significant import SignificantReader
+from parley.push.http_sender import (
+    Challenges,
+    DeliveryFailure,
+    HttpSender,
+    answer_status,
+    notification_id,
+)
+from parley.push.jobs import DeliveryJob, DestinationCaps, FurtherRequests, further_requests
+from parley.push.reader import EventReader, Notification, SignificantReader, TaskReader
 from parley.security.egress import lookup_caller
 from parley.security.egress.dialled import on_dial
 from parley.store.events import now_ms

@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from parley.model.concurrency import end
 from parley.model.parts import Message
 from parley.model.push import PushEvents
-from parley.push.caps import DestinationCap
-from parley.push.challenge import Challenges
 from parley.push.delivery import STORE_PAUSE, Reader, RetryPolicy, Webhook, WebhookDelivery, label
-from parley.push.http_sender import DeliveryFailure, HttpSender, WebhookTransport, quoted
-from parley.push.jobs import DeliveryJob, Destination
+from parley.push.http_sender import (
+    Challenges,
+    DeliveryFailure,
+    HttpSender,
+    WebhookTransport,
+    quoted,
+)
+from parley.push.jobs import DeliveryJob, Destination, DestinationCap
 from parley.push.proofs.proofs import Proofs
 from parley.push.scheduler import DeliveryLimits, PushScheduler
 from parley.security.egress import Egress, origin_of
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.ending import end
-from parley.store.events import LoggedEvent
+from parley.store.events import LoggedEvent, Scope
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
 from parley.wire import versions

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
-from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
+from msgspec.structs import replace
+
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
 from parley.store.events import LoggedEvent, RecordKind
+from parley.store.fold import CONTINUES, ArtifactFold
 from parley.store.protocols.task_log import TaskLog
 
 BATCH = 16
@@ -88,3 +98,132 @@ def is_last(record: LoggedEvent) -> bool:
     """Return whether nothing follows a record of a log."""
     event = record.event
     return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
+
+
+SCANNED_AT_ONCE = 64
+"""How many events are read at once."""
+
+_INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+
+
+class _Due(NamedTuple):
+    """A notification to build: an event, or the artifact that one event completes.
+
+    ``name`` is the last part of its id, ``cursor`` the webhook's once it is delivered. ``until`` is
+    the number of the last event that belongs to it.
+    """
+
+    name: str
+    cursor: int
+    until: int
+    artifact_id: str = ""
+    began: int = 0
+
+
+class SignificantReader:
+    """Reads a task's states, and each artifact when it is finished, from its log.
+
+    It reads each event once, and those from an artifact's first to its last chunk a second time. A
+    new one reads the log from its beginning, to know which artifacts are unfinished. It keeps
+    numbers of events and no events.
+    """
+
+    def __init__(self, store: TaskLog, task_id: str) -> None:
+        self._store = store
+        self._task_id = task_id
+        self._read = 0
+        self._began: dict[str, int] = {}  # the first event of each artifact as it is
+        self._unsent: dict[str, int] = {}  # the last event of each that changed since it was sent
+        self._due: deque[_Due] = deque()
+
+    async def after(self, cursor: int) -> list[Notification]:
+        """Return the next notification after a cursor."""
+        while True:
+            while self._due:
+                due = self._due[0]
+                if due.until > cursor and (found := await self._build(due)) is not None:
+                    return [found]
+                self._due.popleft()  # another replica delivered it, or the task is gone
+            events = await self._store.events(self._task_id, self._read, SCANNED_AT_ONCE)
+            if not events:
+                return []
+            for event in events:
+                self._see(event, cursor)
+            self._read = events[-1].seq
+
+    def delivered(self, notification: Notification, size: int) -> None:
+        """Note that a notification of ``size`` bytes was delivered."""
+        if self._due:
+            self._due.popleft()
+
+    def _see(self, record: LoggedEvent, cursor: int) -> None:
+        """Note what an event changes, and what is due because of it."""
+        event = record.event
+        due: list[_Due] = []
+        if isinstance(event, TaskArtifactUpdateEvent):
+            artifact_id = event.artifact.artifact_id
+            if not event.append or artifact_id not in self._began:
+                self._began[artifact_id] = record.seq
+            self._unsent[artifact_id] = record.seq
+            if event.last_chunk:
+                due.append(self._of_artifact(artifact_id, str(record.seq), record.seq, record.seq))
+        elif isinstance(event, Task | TaskStatusUpdateEvent):
+            if isinstance(event, Task):
+                self._began |= {each.artifact_id: record.seq for each in event.artifacts}
+            state = event.status.state
+            if state.is_terminal or state in _INTERRUPTED:
+                # Of an artifact that no chunk finished, this is the last that is known for now.
+                due += [
+                    self._of_artifact(each, f"{record.seq}-{place}", record.seq - 1, record.seq)
+                    for place, each in enumerate(list(self._unsent), 1)
+                ]
+            due.append(_Due(str(record.seq), record.seq, record.seq))
+        if record.seq > cursor:
+            self._due += due
+
+    def _of_artifact(self, artifact_id: str, name: str, cursor: int, until: int) -> _Due:
+        del self._unsent[artifact_id]
+        return _Due(name, cursor, until, artifact_id, self._began[artifact_id])
+
+    async def _build(self, due: _Due) -> Notification | None:
+        """Return a notification, ``None`` if its events are gone."""
+        if not due.artifact_id:
+            for record in await self._store.events(self._task_id, due.until - 1, 1):
+                event = record.event
+                assert isinstance(event, Task | TaskStatusUpdateEvent)
+                return Notification(
+                    due.cursor, event, None, is_last(record), due.name, record.payload
+                )
+            return None
+        update = await self._complete(due)
+        if update is None:
+            return None
+        return Notification(due.cursor, update, None, False, due.name)
+
+    async def _complete(self, due: _Due) -> TaskArtifactUpdateEvent | None:
+        """Return the update that has an artifact as it was at an event, complete."""
+        fold, last, read = ArtifactFold(), None, due.began - 1
+        while read < due.until:
+            records = await self._store.events(self._task_id, read, SCANNED_AT_ONCE)
+            if not records:
+                return None
+            for record in records:
+                read = record.seq
+                event = record.event
+                if read > due.until:
+                    break
+                if isinstance(event, Task):
+                    fold = ArtifactFold(
+                        each for each in event.artifacts if each.artifact_id == due.artifact_id
+                    )
+                elif isinstance(event, TaskArtifactUpdateEvent) and (
+                    event.artifact.artifact_id == due.artifact_id
+                ):
+                    fold.apply(event)
+                    last = event
+        if last is None:
+            return None
+        others = {key: value for key, value in (last.metadata or {}).items() if key != CONTINUES}
+        return replace(
+            last, artifact=fold.artifacts[0], append=False, last_chunk=True, metadata=others or None
+        )

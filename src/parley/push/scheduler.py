@@ -12,8 +12,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from parley.push.caps import DestinationCap, DestinationCaps
-from parley.push.jobs import DeliveryJob, Destination
+from parley.push.jobs import DeliveryJob, Destination, DestinationCap, DestinationCaps
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):

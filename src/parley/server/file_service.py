@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from parley.extensions.file_transfer import FILE_TRANSFER, FileTransfer
 from parley.files.file_store import FileStore
-from parley.files.records import FileScope
+from parley.files.layout import FileScope
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.service import Caller
 from parley.security.owner import PER_CALLER, OwnerPolicy

@@ -1,1 +1,1 @@
-"""Task logs: events, their fold, the stores that keep them, and those who follow them."""
+"""Task logs: events, their fold, the stores that keep them, and their followers."""

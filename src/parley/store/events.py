@@ -20,6 +20,15 @@ from parley.model.service import TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
+
+class Scope(msgspec.Struct, frozen=True):
+    """The agent, tenant and owner of a task or context. Only its own scope finds it."""
+
+    agent: str
+    tenant: str = ""
+    owner: str = ""
+
+
 TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 
@@ -46,7 +55,8 @@ PUBLIC_KINDS = frozenset({RecordKind.TASK, RecordKind.STATUS, RecordKind.ARTIFAC
 
 
 class StoredCaller(A2AStruct, frozen=True, kw_only=True):
-    """The caller in a record. ``claims`` are those that the agent keeps, ``scopes`` are sorted.
+    """The caller in a record. ``claims`` are the claims that the agent keeps, ``scopes`` are
+    sorted.
 
     A record without one has an anonymous caller, or is older than this record type.
     """
@@ -63,7 +73,7 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    ``base_url`` is the agent's address as the sender sees it, ``metadata`` that of the request, but
+    ``base_url`` is the agent's address as the sender sees it, ``metadata`` the request's, but
     ``chain`` the data of the chain of calls, as received. The other fields are what its turn needs
     of the request.
     """
@@ -89,7 +99,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     message. ``released`` is set when a server that shuts down releases the attempt, which then does
     not count as failed; ``asleep`` when the attempt falls asleep, which continues under the same
     number when it wakes up. ``base_url`` is the agent's address as the sender of the turn's message
-    sees it; that of the first turn is in the task's head. The other fields are what a further
+    sees it; the first turn's is in the task's head. The other fields are what a further
     attempt needs of the request.
     """
 

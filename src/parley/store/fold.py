@@ -1,13 +1,20 @@
-"""Folds events into the task. Only this file says which event may follow which."""
+"""Folds events into the task, and artifact updates into the pieces that stores keep.
+
+Only this file says which event may follow which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
+from parley.model.encoding import decode, encode
 from parley.model.errors import an
-from parley.model.parts import Message
+from parley.model.parts import Artifact, Message, Part
+from parley.model.struct import A2AStruct, NonEmpty
 from parley.model.tasks import (
     TERMINAL_STATES,
     Task,
@@ -16,13 +23,14 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, IllegalEvent
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
-
-__all__ = ["Fold", "IllegalEvent", "check", "fold"]
 
 _ONLY_INITIAL = frozenset({TaskState.UNSPECIFIED, TaskState.SUBMITTED})
 _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
+
+
+class IllegalEvent(ValueError):
+    """An event that cannot follow those before it. The message says what would be right."""
 
 
 def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
@@ -103,7 +111,7 @@ class Fold:
         return self._artifacts.is_complete(artifact_id)
 
     def take_unsaved(self) -> list[ArtifactPiece]:
-        """Return what the stored form of the artifacts lacks, and mark it as stored."""
+        """Return the pieces that the stored form of the artifacts lacks; mark them as stored."""
         return self._artifacts.take_unsaved()
 
     def apply(self, event: TaskEvent | PrivateEvent) -> None:
@@ -152,3 +160,323 @@ def fold(events: Iterable[TaskEvent | PrivateEvent], start: Task | None = None) 
     for event in events:
         folding.apply(event)
     return folding.task
+
+
+# -- artifact fold ----------------------------------------------------------------------------
+
+
+CONTINUES = "urn:parley:continues"
+"""The metadata key of an artifact update whose text continues the text of the update before.
+
+The pieces of one text are one part of the artifact, and an empty piece is none. Parts of other
+updates stay parts.
+"""
+
+
+class ArtifactPiece(NamedTuple):
+    """An addition to the stored form of one artifact.
+
+    ``position`` is the artifact's in its task, from 0. ``head`` is the JSON of the artifact
+    without its parts, empty when the piece before has it. ``parts`` are the JSON of further parts,
+    separated by commas; after a space, the first continues the text of the last part before it.
+    ``replaces`` removes the earlier pieces of this artifact.
+    """
+
+    position: int
+    head: bytes
+    parts: bytes
+    replaces: bool = False
+
+
+class _Head(A2AStruct, frozen=True, kw_only=True):
+    """An artifact without its parts."""
+
+    artifact_id: NonEmpty
+    name: str = ""
+    description: str = ""
+    metadata: dict[str, Any] | None = None
+    extensions: tuple[str, ...] = ()
+
+
+class ArtifactFold:
+    """Builds artifacts from updates, in the order of their first updates.
+
+    A chunk costs the chunk, not the artifact. ``strict`` is for our own agents: it refuses a chunk
+    for an artifact that does not exist, and one after an artifact's last chunk. Otherwise the
+    first creates the artifact and the second is added (§4.2.2 leaves both open). ``unsaved`` names
+    those of ``artifacts`` whose stored form lacks something.
+    """
+
+    __slots__ = ("_complete", "_growing", "_strict", "_unsaved")
+
+    def __init__(
+        self,
+        artifacts: Iterable[Artifact] = (),
+        *,
+        strict: bool = False,
+        unsaved: Iterable[str] = (),
+    ) -> None:
+        self._strict = strict
+        self._complete: set[str] = set()
+        self._growing: dict[str, _Growing] = {}
+        self._unsaved: dict[str, None] = dict.fromkeys(unsaved)
+        for index, artifact in enumerate(artifacts):
+            growing = self._growing[artifact.artifact_id] = _Growing(artifact, index)
+            if artifact.artifact_id in self._unsaved:
+                growing.replaces = True
+            else:
+                growing.mark_saved()
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts as they stand."""
+        return tuple([growing.artifact for growing in self._growing.values()])
+
+    def apply(self, update: TaskArtifactUpdateEvent) -> None:
+        """Add an update. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
+        artifact = update.artifact
+        artifact_id = artifact.artifact_id
+        growing = self._growing.get(artifact_id)
+        if update.append and growing is not None:
+            if self._strict and artifact_id in self._complete:
+                raise IllegalEvent(
+                    f"append to artifact {artifact_id} after its last chunk; "
+                    "replace it with append=false, or give the new artifact an id of its own"
+                )
+            metadata = update.metadata
+            growing.append(artifact, metadata is not None and CONTINUES in metadata)
+        elif update.append and self._strict:
+            raise IllegalEvent(
+                f"append to artifact {artifact_id}, which does not exist; "
+                "the first update of an artifact has append=false"
+            )
+        else:
+            if not update.append:
+                self._complete.discard(artifact_id)
+            index = len(self._growing) if growing is None else growing.index
+            fresh = self._growing[artifact_id] = _Growing(artifact, index)
+            fresh.replaces = growing is not None and growing.is_stored
+        self._unsaved[artifact_id] = None
+        if update.last_chunk:
+            self._complete.add(artifact_id)
+
+    def is_complete(self, artifact_id: str) -> bool:
+        """Return whether an artifact has had its last chunk, as far as events say."""
+        return artifact_id in self._complete
+
+    def take_unsaved(self) -> list[ArtifactPiece]:
+        """Return the pieces that the stored form lacks, and mark them as stored."""
+        pieces = []
+        for artifact_id in self._unsaved:
+            growing = self._growing[artifact_id]
+            if not growing.is_saved:
+                pieces.append(growing.piece())
+                growing.mark_saved()
+        self._unsaved.clear()
+        return pieces
+
+
+class _Growing:
+    """An artifact to which chunks can be added.
+
+    ``_parts`` has a ``str`` where a chunk continues the text of the part before it; ``_text`` is
+    the last part that is a text, ``None`` after a part that is none.
+    """
+
+    __slots__ = (
+        "_artifact",
+        "_first",
+        "_has_new_head",
+        "_is_kept",
+        "_parts",
+        "_saved",
+        "_saved_text",
+        "_text",
+        "index",
+        "replaces",
+    )
+
+    def __init__(self, artifact: Artifact, index: int) -> None:
+        self.index = index
+        self._first = artifact
+        self._artifact: Artifact | None = artifact
+        self._parts: list[Part | str] = [*artifact.parts]
+        self._text = _text_in(artifact.parts)
+        self._saved = 0
+        self._saved_text = self._text
+        self._is_kept = False
+        self._has_new_head = True
+        self.replaces = False
+
+    @property
+    def artifact(self) -> Artifact:
+        if self._artifact is None:
+            self._artifact = replace(self._first, parts=tuple(self._joined(0)))
+        return self._artifact
+
+    def append(self, chunk: Artifact, continues: bool) -> None:
+        parts: Sequence[Part] = chunk.parts
+        self._artifact = None
+        if continues and parts:
+            part, text = parts[0], self._text
+            if (
+                text is not None
+                and part.text
+                and part.media_type == text.media_type
+                and part.filename == text.filename
+                and part.metadata == text.metadata
+            ):
+                self._parts.append(part.text)
+                parts = parts[1:]
+            else:
+                parts = self._begin_text(part, parts)
+        if parts:
+            self._parts.extend(parts)
+            self._text = _text_in(parts)
+        first = self._first
+        if (
+            chunk.metadata
+            or chunk.extensions
+            or (chunk.name and not first.name)
+            or (chunk.description and not first.description)
+        ):
+            self._has_new_head = True
+            self._first = replace(
+                first,
+                name=first.name or chunk.name,
+                description=first.description or chunk.description,
+                metadata={**(first.metadata or {}), **(chunk.metadata or {})} or None,
+                extensions=tuple(dict.fromkeys(first.extensions + chunk.extensions)),
+            )
+
+    def _begin_text(self, part: Part, parts: Sequence[Part]) -> Sequence[Part]:
+        """Return the parts to add, without an empty first one; drop an empty text before them."""
+        if part.text == "" or part.raw == b"":
+            return parts[1:]
+        if len(self._parts) == 1 and self._joined(0)[0].text == "":
+            self._parts.clear()
+            self._saved, self._has_new_head = 0, True
+            self.replaces = self.is_stored
+        return parts
+
+    @property
+    def is_saved(self) -> bool:
+        return not (self._has_new_head or self._saved < len(self._parts))
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has a piece of this artifact, or of the artifact that it replaces."""
+        return self.replaces or self._is_kept
+
+    def piece(self) -> ArtifactPiece:
+        head = _head_of(self._first) if self._has_new_head else b""
+        parts = encode(self._joined(self._saved))[1:-1]
+        if self._saved < len(self._parts) and isinstance(self._parts[self._saved], str):
+            parts = b" " + parts
+        return ArtifactPiece(self.index, head, parts, self.replaces)
+
+    def mark_saved(self) -> None:
+        self._saved, self._saved_text = len(self._parts), self._text
+        self._is_kept = True
+        self._has_new_head = self.replaces = False
+
+    def _joined(self, start: int) -> list[Part]:
+        """Return the parts from a place on, with texts that continue one another as one."""
+        joined: list[Part] = []
+        texts: list[str] = []
+        for each in self._parts[start:]:
+            if isinstance(each, str):
+                texts.append(each)
+                continue
+            if texts:
+                self._join(joined, texts)
+                texts = []
+            joined.append(each)
+        if texts:
+            self._join(joined, texts)
+        return joined
+
+    def _join(self, joined: list[Part], texts: list[str]) -> None:
+        """Continue the text of the last part, or else of the last saved part."""
+        if joined:
+            joined[-1] = replace(joined[-1], text="".join([joined[-1].text or "", *texts]))
+        elif self._saved_text is not None:
+            joined.append(replace(self._saved_text, text="".join(texts)))
+
+
+def _text_in(parts: Sequence[Part]) -> Part | None:
+    """Return the last of some parts if it is a text."""
+    return parts[-1] if parts and parts[-1].text is not None else None
+
+
+def _head_of(artifact: Artifact) -> bytes:
+    return encode(
+        _Head(
+            artifact_id=artifact.artifact_id,
+            name=artifact.name,
+            description=artifact.description,
+            metadata=artifact.metadata,
+            extensions=artifact.extensions,
+        )
+    )
+
+
+def pieces_of(artifacts: Iterable[Artifact]) -> list[ArtifactPiece]:
+    """Return all pieces of artifacts that the store does not have."""
+    artifacts = tuple(artifacts)
+    return ArtifactFold(
+        artifacts, unsaved=[artifact.artifact_id for artifact in artifacts]
+    ).take_unsaved()
+
+
+def pieces_after(
+    stored: Iterable[tuple[bytes, Sequence[bytes]]], updates: Iterable[bytes]
+) -> list[ArtifactPiece]:
+    """Return the pieces that the JSON of updates adds to stored artifacts (head and parts of each).
+
+    Of the stored parts only the last is looked into: an update may continue its text.
+    """
+    folding = ArtifactFold(
+        [
+            decode(b'%s,"parts":[%s]}' % (head[:-1], _last_text(parts)), Artifact)
+            for head, parts in stored
+        ]
+    )
+    for update in updates:
+        folding.apply(decode(update, TaskArtifactUpdateEvent))
+    return folding.take_unsaved()
+
+
+def changed_artifacts(updates: Iterable[bytes]) -> frozenset[str]:
+    """Return the ids of the artifacts that the JSON of updates changes."""
+    return frozenset(
+        [decode(update, TaskArtifactUpdateEvent).artifact.artifact_id for update in updates]
+    )
+
+
+def joined_parts(pieces: Iterable[bytes]) -> bytes:
+    """Return the JSON of an artifact's parts from that in its pieces (see ``ArtifactPiece``)."""
+    joined: list[bytes] = []
+    for piece in filter(None, pieces):
+        if joined and piece.startswith(b" "):
+            first = decode(_parts_in(piece)[0], Part)
+            after = encode(replace(first, text=""))[len(_TEXT) :]
+            joined[-1] = joined[-1][: -len(after)]
+            joined.append(piece[1 + len(_TEXT) :])
+        else:
+            joined += (b",", piece) if joined else (piece,)
+    return b"".join(joined)
+
+
+_TEXT = b'{"text":"'
+"""Begins the JSON of a text part."""
+
+
+def _last_text(pieces: Sequence[bytes]) -> bytes:
+    last = next(filter(None, reversed(pieces)), b"")
+    part = bytes(_parts_in(last)[-1]) if last else b""
+    return part if part.startswith(_TEXT) else b""
+
+
+def _parts_in(piece: bytes) -> list[msgspec.Raw]:
+    return msgspec.json.decode(b"[%s]" % piece, type=list[msgspec.Raw])

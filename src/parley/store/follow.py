@@ -50,7 +50,7 @@ async def follow(
     ``live`` is a subscription from before event ``after`` + 1 could be committed: it saves the
     first read of the store. Close the generator (``contextlib.aclosing``) when leaving it early.
 
-    Raises ``TaskGone``, ``Gap`` when retention removed what was asked for, ``ValueError`` for a
+    Raises ``TaskGone``, ``Gap`` when retention removed the requested events, ``ValueError`` for a
     position that the log has not reached, and what the store raises.
     """
     position = after
@@ -58,8 +58,8 @@ async def follow(
     with nullcontext(live) if live is not None else hints.subscribe(task_id) as subscription:
         while True:
             if must_read:
-                # Subscribed before the read: what is committed in between comes twice and is
-                # dropped by its number; the other way round it would be missed.
+                # Subscribed before the read: an event that is committed in between comes twice and
+                # is dropped by its number; the other way round it would be missed.
                 page = await store.events(task_id, max(position - 1, 0), PAGE)
                 await _check_position(store, task_id, position, page)
                 must_read, is_over = _is_full(page), bool(page) and _ends(page[-1])
@@ -86,7 +86,7 @@ async def follow(
 
 
 def _after(events: Sequence[LoggedEvent], position: int) -> Sequence[LoggedEvent]:
-    """Return those of ``events`` after ``position``, given that their numbers rise by one."""
+    """Return the ``events`` after ``position``, given that their numbers rise by one."""
     seen = position + 1 - events[0].seq if events else 0
     return events[seen:] if seen > 0 else events
 

@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from parley.model.encoding import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from parley.store.artifact_fold import ArtifactPiece, pieces_of
 from parley.store.events import (
     CancelRequested,
     LoggedEvent,
     MessageReceived,
     RecordKind,
+    Scope,
     TurnStarted,
     kind_of,
 )
-from parley.store.fold import IllegalEvent, check
+from parley.store.fold import ArtifactPiece, IllegalEvent, check, pieces_of
 from parley.store.protocols.errors import (
     Conflict,
     Fenced,
@@ -27,17 +27,16 @@ from parley.store.protocols.errors import (
     TooManyWaiting,
     UnknownTask,
 )
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import MAX_WAITS, check_key
 from parley.store.protocols.task_log import Append, LogPosition
-from parley.store.protocols.timers import MAX_WAITS, check_key
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of a task's log. A store keeps one per task; ``key`` is the task's key in it.
 
     (``seq``, ``sub``) is the position of the last record. ``messages`` is how many messages the
-    task's stored form has; ``has_status_message`` says that the last of them is that of the status,
-    and not yet part of the history. ``folded`` is the number of the event up to which the stored
+    task's stored form has; ``has_status_message`` says that the last of them is the status's, and
+    not yet part of the history. ``folded`` is the number of the event up to which the stored
     form has the artifacts. Times are in milliseconds since 1970:
     ``ended_at`` by the store's clock, ``status_at`` as the status says. ``lease_owner`` is the
     replica that may write to the task, and ``epoch`` its fencing token. ``queue_key`` orders tasks
@@ -103,7 +102,7 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 def payload_of(append: Append) -> Payload:
-    """Check an append, and return what it writes.
+    """Check an append, and return its JSON.
 
     Raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
     """

@@ -1,8 +1,8 @@
 """The stored form of a task (its snapshot): rows of the wire's JSON.
 
 A store keeps a task's status in its head, and each message and artifact in rows of its own, so that
-a query reads only what it needs. The messages are the history; the last of them may be that of the
-status (``has_status_message``). An artifact is one or more pieces, each with further parts. The
+a query reads only the rows that it needs. The messages are the history; the last may be the
+status's (``has_status_message``). An artifact is one or more pieces, each with further parts. The
 latest chunks, at most some 64 KiB in a turn, are only in the log.
 """
 
@@ -12,34 +12,28 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
-from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
-from parley.model.parts import Artifact
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState
-from parley.store.artifact_fold import (
+from parley.store.fold import (
     ArtifactPiece,
     changed_artifacts,
     joined_parts,
     pieces_after,
     pieces_of,
 )
-from parley.store.events import records_in
-from parley.store.fold import fold
-
-_Artifacts = tuple[Artifact, ...]
 
 ArtifactRow = tuple[int, bytes, bytes]
 """An artifact's position in its task, its head or nothing, and parts."""
 
 
 class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A task as read from its rows: pieces of JSON, which ``encode`` wrote and nobody else.
+    """A task as read from its rows: pieces of JSON, all written by ``encode``.
 
-    ``history`` is the JSON of messages, separated by commas, ``status_message`` that of the
-    status's. ``artifacts`` are rows in order, ``tail`` the artifact updates after them. Nothing of
-    it changes, so its pieces are joined once.
+    ``history`` is the JSON of messages, separated by commas, ``status_message`` the JSON of the
+    status's message. ``artifacts`` are rows in order, ``tail`` the artifact updates after them.
+    Nothing of it changes, so its pieces are joined once.
     """
 
     task_id: str
@@ -59,8 +53,8 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def json(self) -> bytes:
         """Return the task's JSON: the pieces as they are, and what lies between them.
 
-        Little but the tail is looked into. The value is the one that ``encode`` writes of the
-        task; only members of artifacts may be in another order.
+        Little but the tail is looked into. The value is equal to ``encode`` of the task;
+        only members of artifacts may be in another order.
         """
         return self._joined
 
@@ -154,16 +148,3 @@ class StoredForm(msgspec.Struct, frozen=True):
     def artifact_rows(self, key: int, seq: int) -> list[tuple[int, int, int, bytes, bytes]]:
         """Return the rows of its artifacts as of event ``seq``."""
         return [(key, piece.position, seq, piece.head, piece.parts) for piece in self.artifacts]
-
-
-def task_of_before(
-    task_id: str, body: bytes | None, artifacts: bytes | None, tail: bytes | None
-) -> StoredForm:
-    """Return the stored form of a task from a snapshot of an older schema and the records after it.
-
-    ``body`` is the JSON of the task without its artifacts, ``artifacts`` is their JSON.
-    """
-    start = None
-    if body is not None:
-        start = replace(decode(body, Task), artifacts=decode(artifacts or b"[]", _Artifacts))
-    return StoredForm.of(fold([record.event for record in records_in(task_id, tail)], start))

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from parley.store.protocols.api_keys import ApiKeys
-from parley.store.protocols.audit import AuditTrail
+from parley.store.audit.trail import AuditTrail
 from parley.store.protocols.claims import Claims
-from parley.store.protocols.contexts import Contexts
-from parley.store.protocols.secrets import Secrets
-from parley.store.protocols.task_lists import TaskLists
-from parley.store.protocols.task_log import Committed, TaskLog
-from parley.store.protocols.timers import Timers
-from parley.store.protocols.usage import UsageStore
+from parley.store.protocols.tables import ApiKeys, Contexts, Secrets, Timers, UsageStore
+from parley.store.protocols.task_log import Committed, TaskLists, TaskLog
 from parley.store.protocols.webhooks import Webhooks
 
 
@@ -50,10 +45,6 @@ class TaskStore(
         """
         ...
 
-    def now(self) -> int:
-        """Return the time by the store's clock, in ms since 1970."""
-        ...
-
     async def open(self, committed: Committed) -> None:
         """Make the store ready: lock it, migrate its schema, check that it is sound.
 
@@ -62,11 +53,11 @@ class TaskStore(
         ...
 
     async def close(self) -> None:
-        """Finish what is under way and disconnect. Idempotent."""
+        """Finish the work under way and disconnect. Idempotent."""
         ...
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs.
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows.
 
         Contexts without tasks and receipts that were last touched before it go too, and events
         that were completed before it and that no task waits for. Returns how many tasks went.

@@ -28,8 +28,8 @@ from parley.security.schemes.scheme import Proof
 from parley.server.middleware import AnyMiddleware
 from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.timers import NEVER
-from parley.store.sql_engine.sql_store import SqlTaskStore
+from parley.store.protocols.tables import NEVER
+from parley.store.sql.store import SqlTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from parley.testing.clock import Clock

@@ -19,8 +19,8 @@ from parley.model.requests import CancelTaskRequest, GetTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
 from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.audit.trail import AuditFilter
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.audit import AuditFilter
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.agent.tools.shop import SCRIPT, Shop, running_shop

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.cli.store.test_store import fill
 from tests.store.making import creation

@@ -20,8 +20,8 @@ from parley.cli.store import audit as audit_commands
 from parley.cli.store.audit import Selection, show
 from parley.host.store_urls import open_admin
 from parley.store.admin.admin import SchemaStatus
-from parley.store.audit.reading import AuditReading, matches
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.reading import AuditReading
+from parley.store.audit.trail import AuditEntry
 from tests.cli.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
@@ -244,7 +244,7 @@ class Moments:
             return iter(())
 
         reading = AuditReading(rows)
-        reading.facts = lambda which, content: (e for e in self.seen if matches(e, which))
+        reading.facts = lambda which, content: (e for e in self.seen if which.selects(e))
         yield reading
 
 
@@ -272,7 +272,7 @@ def test_what_is_added_while_the_first_entries_are_printed_is_followed(monkeypat
 APPENDING = """
 import asyncio, sys
 from parley.host.store_urls import open_store
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.trail import AuditEntry
 
 async def main():
     store = open_store(sys.argv[1])

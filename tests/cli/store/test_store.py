@@ -18,8 +18,8 @@ from parley.cli.store import transfer
 from parley.cli.store.prune import parse_age
 from parley.cli.store.status import format_age, format_size
 from parley.model.tasks import TaskState
-from parley.store.protocols.contexts import Receipt
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.sql import migrations
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.cli.processes import Running

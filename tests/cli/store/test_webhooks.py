@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from parley.database.sqlite.lock_file import LockFile
+from parley.database.sqlite.private_file import LockFile
 from parley.host.host import Host
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.security.egress import Egress
 from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord, PushState, WebhookFilter
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore

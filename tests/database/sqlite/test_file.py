@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from functools import partial
 
 import pytest
@@ -30,19 +29,6 @@ async def test_the_file_of_another_application_is_refused(sqlite_notes: SqliteNo
         await store.open(lambda records: None)
 
 
-async def test_every_connection_is_configured(sqlite_notes: SqliteNotes) -> None:
-    def configure(connection: sqlite3.Connection) -> None:
-        connection.create_function("shout", 1, str.upper)
-
-    def shout(connection: sqlite3.Connection) -> str:
-        text: str = connection.execute("SELECT shout('ada')").fetchone()[0]
-        return text
-
-    async with opened(sqlite_notes, configure=configure) as database:
-        assert await database.write(shout) == "ADA"
-        assert [await database.read(shout) for _ in range(8)] == ["ADA"] * 8
-
-
 async def test_readers_cannot_write(sqlite_notes: SqliteNotes) -> None:
     async with opened(sqlite_notes) as database:
         with pytest.raises(StoreUnavailable, match="cannot be written to"):
@@ -64,9 +50,9 @@ async def test_nothing_is_written_to_a_file_that_is_lost(sqlite_notes: SqliteNot
 
 
 def test_its_settings_are_those_of_the_schema() -> None:
-    schema = SqliteSchema(APPLICATION_ID, NOTES, cache_kib=512)
+    schema = SqliteSchema(APPLICATION_ID, NOTES)
     settings = schema.sql("configure_writer", synchronous="NORMAL")
     assert f"application_id = {APPLICATION_ID}" in settings
-    assert "cache_size = -512" in settings
+    assert "cache_size = -32768" in settings
     assert "synchronous = NORMAL" in settings
     assert "{" not in settings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.engine.capacity import FairQueue
-from parley.store.protocols.scope import Scope
+from parley.store.events import Scope
 
 ADA, BOB = Scope("agent", "", "ada"), Scope("agent", "", "bob")
 

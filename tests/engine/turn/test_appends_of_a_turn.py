@@ -19,11 +19,10 @@ from parley.engine.turn.task_writer import TaskWriter
 from parley.model.requests import GetTaskRequest, ListTasksRequest
 from parley.server.run import serving
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import TurnStarted
+from parley.store.events import Scope, TurnStarted
 from parley.store.fold import Fold
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import Fenced, StoreError
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import Append
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk

@@ -9,7 +9,7 @@ import pytest
 
 from parley import Agent, TaskState, Turn
 from parley.model.incident import INCIDENT_KEY
-from parley.store.audit.facts import fact_of
+from parley.store.audit.reading import fact_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
 from parley.model.requests import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
-from parley.store.protocols.timers import NEVER
+from parley.store.protocols.tables import NEVER
 from tests.engine.fleet import collect, get, states
 from tests.engine.turn.sleeper import DAY, MS, Clock, Open, Sleeper, results, said
 from tests.engine.turn.sleeper import clock as clock

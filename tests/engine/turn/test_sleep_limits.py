@@ -15,7 +15,7 @@ from parley.host.host import Host, placed
 from parley.model.requests import SubscribeToTaskRequest
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.timers import MAX_WAITS
+from parley.store.protocols.tables import MAX_WAITS
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import collect, events_of, states
 from tests.engine.talk import Talk

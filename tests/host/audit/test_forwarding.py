@@ -19,8 +19,8 @@ from parley.host.audit.addresses import destination_of
 from parley.host.audit.destinations import DestinationFailed
 from parley.host.audit.forwarder import LINES, AuditForwarder
 from parley.model.backoff import Backoff
+from parley.store.audit.trail import AuditEntry, AuditFilter
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.protocols.audit import AuditEntry, AuditFilter
 from parley.store.task_store import TaskStore
 from tests.certificates import Authority
 from tests.host.audit.receivers import Received, collector, parsed, tcp_syslog, udp_syslog

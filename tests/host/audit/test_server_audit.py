@@ -22,11 +22,10 @@ from parley.security import Bearer
 from parley.security.failures import Failures
 from parley.security.signing import keys as key_module
 from parley.security.signing.keys import SigningKeys
-from parley.store.audit.chain import verify
-from parley.store.audit.facts import fact_of
+from parley.store.audit.reading import fact_of
+from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine, verify
 from parley.store.events import LoggedEvent, RecordKind, logged
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.audit import AuditEntry, AuditFilter, AuditLine
 from tests.polling import let_time_pass, until
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
 

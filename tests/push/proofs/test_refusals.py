@@ -10,8 +10,7 @@ import pytest
 
 from parley.model.errors import InvalidParamsError
 from parley.push.proofs.proof import may_be_plain
-from parley.push.proofs.proofs import Proofs
-from parley.push.validation import validated
+from parley.push.proofs.proofs import Proofs, validated
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
 from parley.store.memory import MemoryTaskStore

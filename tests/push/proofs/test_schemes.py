@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from parley.model.errors import InvalidParamsError
 from parley.push.http_sender import headers_of
-from parley.push.proofs.hmac_sha256 import secrets_in, signature, signed_content
 from parley.push.proofs.proof import WebhookAttempt
-from parley.push.proofs.proofs import Proofs
-from parley.push.validation import validated
+from parley.push.proofs.proofs import Proofs, validated
+from parley.push.proofs.schemes import secrets_in, signature, signed_content
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
 from parley.store.protocols.webhooks import PushRecord

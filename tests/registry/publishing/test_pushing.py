@@ -14,7 +14,7 @@ from parley.registry.publishing.pushing import PublishOptions, source_of
 from parley.registry.publishing.quotas import PublishingLimits
 from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
 from parley.registry.records import Authority, EntryStanding
-from parley.store.audit.chain import verify
+from parley.store.audit.trail import verify
 from tests.client.scripted_server import card
 from tests.registry.ingest.sites import WebSite, catalog, entry, nested
 from tests.registry.publishing.conftest import ADA, BOB, Publishing, caller

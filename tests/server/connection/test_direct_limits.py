@@ -17,7 +17,7 @@ from parley.server.app import App
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.usage import UsageQuery
+from parley.store.protocols.tables import UsageQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.server.raw_http import call, post
 

@@ -16,7 +16,7 @@ from parley.server.access_log import log_access
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.run import serving
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted
+from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted
 from tests.server.raw_http import Response, ask, call, connection, post
 from tests.server.scripted import Scripted, card_of
 

@@ -29,7 +29,7 @@ from parley.server.run import serving
 from parley.server.settings import Settings
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.usage import QuotaAsk, QuotaGrant, UsageQuery, UsageRow
+from parley.store.protocols.tables import QuotaAsk, QuotaGrant, UsageQuery, UsageRow
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.wire import versions
 from tests.polling import until

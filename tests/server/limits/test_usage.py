@@ -11,8 +11,8 @@ from parley.server.limits import usage
 from parley.server.limits.usage import UsageMeter
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.usage import UsageQuery, UsageRow
-from parley.store.usage import OTHERS
+from parley.store.protocols.tables import UsageQuery, UsageRow
+from parley.store.tables import OTHERS
 
 pytestmark = pytest.mark.anyio
 

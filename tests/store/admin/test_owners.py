@@ -13,16 +13,15 @@ import pytest
 from parley.host.store_urls import open_admin, open_store
 from parley.model.service import Caller
 from parley.model.tasks import TaskState
-from parley.store.admin.admin import StoreAdmin
+from parley.store.admin.admin import Owned, OwnerAssignment, StoreAdmin
 from parley.store.admin.export_format import export_to
-from parley.store.admin.import_check import checked, lines_in
-from parley.store.admin.owners import Owned, OwnerAssignment
-from parley.store.lease import SHORTEST_LEASE
+from parley.store.admin.importer import checked, lines_in
+from parley.store.events import Scope
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
+from parley.store.protocols.claims import SHORTEST_LEASE
 from parley.store.protocols.errors import Fenced, StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.tables import HISTORY_KEPT, Receipt
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.task_store import TaskStore
 from tests.polling import let_time_pass
 from tests.store.making import addition, creation, message, status
@@ -209,16 +208,16 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was paused for longer than it lives, and then goes on."""
-    from parley.store.postgres import heartbeat
+    from parley.store.postgres import background
 
-    beat: Callable[..., None] = heartbeat.Heartbeat._beat
+    beat: Callable[..., None] = background.Heartbeat._beat
     is_away = asyncio.Event()
 
     def unless_away(self: Any) -> None:
         if not is_away.is_set():
             beat(self)
 
-    monkeypatch.setattr(heartbeat.Heartbeat, "_beat", unless_away)
+    monkeypatch.setattr(background.Heartbeat, "_beat", unless_away)
     kept, plain, theirs = Kept(postgres_url), Scope("a", "", "bob"), Scope("a", "", BOB)
     store = open_store(postgres_url, lease=SHORTEST_LEASE)
     assert isinstance(store, PostgresTaskStore)

@@ -23,11 +23,10 @@ from parley.store.admin.export_format import export_to
 from parley.store.admin.importer import import_into
 from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.events import RecordKind
+from parley.store.events import RecordKind, Scope
 from parley.store.fold import fold
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.polling import block_thread, let_time_pass

@@ -14,9 +14,8 @@ import pytest
 from parley.host.store_urls import open_admin, open_store
 from parley.store.admin.admin import Asleep, StoreAdmin
 from parley.store.admin.export_format import TransferError, export_to
-from parley.store.admin.import_check import checked, lines_in
-from parley.store.admin.importer import import_into
-from parley.store.protocols.timers import NEVER, EventCompleted
+from parley.store.admin.importer import checked, import_into, lines_in
+from parley.store.protocols.tables import NEVER, EventCompleted
 from parley.store.task_store import TaskStore
 from tests.polling import until
 from tests.store.making import SCOPE, addition, creation, turn_started

@@ -22,16 +22,14 @@ from parley.model.tasks import TaskState
 from parley.store.admin import export_format, importer
 from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import TransferError, export_to
-from parley.store.admin.import_check import checked, lines_in
-from parley.store.admin.importer import import_into
+from parley.store.admin.importer import checked, import_into, lines_in
 from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.events import CancelRequested, LoggedEvent, StoredCaller
+from parley.store.events import CancelRequested, LoggedEvent, Scope, StoredCaller
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.tables import Receipt
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore

@@ -12,18 +12,20 @@ import pytest
 
 from parley.database.postgres.connection import Address
 from parley.host.store_urls import open_admin
-from parley.store.audit import chain
-from parley.store.audit.chain import Anchor, Verification, verify
-from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.audit import (
+from parley.store.audit import trail
+from parley.store.audit.trail import (
     GENESIS,
     MAX_DETAILS,
     PRUNED,
+    Anchor,
     AuditEntry,
     AuditFilter,
     AuditPrune,
+    Verification,
+    verify,
 )
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.store.conftest import Clock
@@ -141,7 +143,7 @@ async def test_a_prune_leaves_a_checkpoint_from_which_the_chain_goes_on(
 async def test_a_prune_removes_so_many_lines_at_once(
     store: TaskStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain, "PRUNED_AT_ONCE", 4)
+    monkeypatch.setattr(trail, "PRUNED_AT_ONCE", 4)
     clock.now = 1
     await store.append_audit([entry() for _ in range(10)])
     clock.now = 20

@@ -11,18 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.store.audit.chain import (
+from parley.store.audit.trail import (
     Anchor,
+    AuditEntry,
+    AuditLine,
+    AuditPrune,
     canonical,
     checkpoint,
     fields_of,
     hash_of,
+    line_columns,
     line_in,
     lines_after,
-    row_of,
     verify,
 )
-from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 
 TEXTS = st.text(max_size=20)
 VALUES = st.recursive(
@@ -121,7 +123,7 @@ def test_lines_have_the_canonical_form_of_rfc_8785(entry: AuditEntry) -> None:
     assert canonical(fields) == rfc8785.dumps(fields)
     del fields["hash"]
     assert line.hash == hash_of(line) == hashlib.sha256(rfc8785.dumps(fields)).hexdigest()
-    assert json.loads(row_of(line)["details"]) == line.details
+    assert json.loads(line_columns(line)["details"]) == line.details
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:abc", "x:" + "0" * 64, "-1:" + "0" * 64])

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from parley.store.audit import failures as summary
 from parley.store.audit import recorder as recording
-from parley.store.audit.failures import OTHERS, FailureSummary
-from parley.store.audit.recorder import AuditRecorder
+from parley.store.audit import recorder as summary
+from parley.store.audit.recorder import OTHERS, AuditRecorder, FailureSummary
+from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.audit import AuditEntry, AuditFilter, AuditLine
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.task_store import TaskStore
 from tests.polling import let_time_pass, until
@@ -195,7 +194,7 @@ async def test_a_window_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_memory_has_so_many_lines_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.store.audit.memory.MAX_LINES", 100)
+    monkeypatch.setattr("parley.store.memory.logs.MAX_LINES", 100)
     store = MemoryTaskStore()
     await store.open(lambda records: None)
     for _ in range(1000):

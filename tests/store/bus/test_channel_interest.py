@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.store.bus import channel_interest
-from parley.store.bus.channel_interest import ChannelInterest
+from parley.store.bus import redis_bus
+from parley.store.bus.redis_bus import ChannelInterest
 from parley.store.bus.subscriptions import LocalHints
 from tests.polling import let_time_pass, until
 from tests.store.bus.hinting import Ear
@@ -53,7 +53,7 @@ async def test_what_is_worked_on_is_subscribed_to_last() -> None:
 async def test_work_that_ends_before_its_time_was_never_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel_interest, "WORKED_ON_DELAY", 3600.0)
+    monkeypatch.setattr(redis_bus, "WORKED_ON_DELAY", 3600.0)
     told = Told()
     with told.hints.listen("a", Ear()):
         with told.hints.subscribe("b"):
@@ -67,5 +67,5 @@ async def test_nothing_is_told_after_the_end() -> None:
     told = Told()
     with told.hints.subscribe("t"):
         told.interest.close()
-        await let_time_pass(2 * channel_interest.FOLLOWED_DELAY)
+        await let_time_pass(2 * redis_bus.FOLLOWED_DELAY)
         assert told.calls == []

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from parley.store.inbox import inbox_of
 from parley.store.inbox.inbox import Inbox, InboxAnswer, InboxFailed, MemoryInbox
-from parley.store.inbox.urls import inbox_of
 from tests.polling import let_time_pass, until
 from tests.services.redis import RedisServer, running
 

@@ -9,7 +9,7 @@ from parley.model.tasks import TaskState
 from parley.store.head import Head
 from parley.store.memory import MemoryLogs
 from parley.store.memory.log import MemoryLog
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushState
 
 

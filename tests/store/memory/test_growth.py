@@ -15,9 +15,8 @@ import pytest
 
 from parley.model.tasks import TaskState
 from parley.store.memory import MemoryTaskStore, index
-from parley.store.protocols.contexts import Receipt
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.timers import NEVER
+from parley.store.protocols.tables import NEVER, Receipt
+from parley.store.protocols.task_log import TaskQuery
 from tests.store.conftest import Clock
 from tests.store.making import AT, SCOPE, addition, creation, message, status
 
@@ -73,7 +72,7 @@ async def filled(tasks: int) -> tuple[MemoryTaskStore, Clock]:
 
 async def costs(tasks: int) -> dict[str, int]:
     store, clock = await filled(tasks)
-    assert len(store._index._moved) <= index.MOVED_AT_MOST, "little is left to be filed"
+    assert len(store._index._moved) <= index.MAX_MOVED, "little is left to be filed"
     await store.unclaimed()
     middle, state = (AT + tasks // 2, "t"), TaskState.COMPLETED
     pages = {

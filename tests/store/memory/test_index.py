@@ -15,13 +15,11 @@ from msgspec.structs import replace
 
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.store.events import CancelRequested
-from parley.store.memory import MemoryLogs, MemoryTaskStore, index, listed, order
-from parley.store.protocols.contexts import Receipt
+from parley.store.events import CancelRequested, Scope
+from parley.store.memory import MemoryLogs, MemoryTaskStore, index
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.protocols.task_log import Append
+from parley.store.protocols.tables import Receipt
+from parley.store.protocols.task_log import Append, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.store.conftest import Clock
 from tests.store.making import addition, creation, message, received, status
@@ -245,9 +243,9 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 def test_the_index_answers_as_a_scan_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed, "FEW", 3)  # so that all ways are gone, in few steps
-    monkeypatch.setattr(order, "BLOCK", 4)
-    monkeypatch.setattr(index, "MOVED_AT_MOST", 6)
+    monkeypatch.setattr(index, "FEW", 3)  # so that all ways are gone, in few steps
+    monkeypatch.setattr(index, "BLOCK", 4)
+    monkeypatch.setattr(index, "MAX_MOVED", 6)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         IndexMachine, settings=settings(max_examples=60, stateful_step_count=40)
     )

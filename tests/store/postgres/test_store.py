@@ -19,14 +19,13 @@ import pytest
 
 from parley.database.postgres.connection import Address, explain
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from parley.store.events import LoggedEvent, RecordKind, now_ms
-from parley.store.lease import Lease, LivenessGate
+from parley.store.events import LoggedEvent, RecordKind, Scope, now_ms
 from parley.store.postgres.schema import SCHEMA
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.postgres.writer import PostgresBatchWriter
+from parley.store.protocols.claims import Lease, LivenessGate
 from parley.store.protocols.errors import Conflict, PrunedElsewhere, StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.sql import migrations
 from tests.polling import let_time_pass, until
 from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
@@ -705,7 +704,7 @@ async def pruning_held_up(
     postgres: PostgresServer, url: str, store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[asyncio.Task[int]]:
     """A store that removes what ended, and waits for rows of it that another has locked."""
-    monkeypatch.setattr("parley.store.postgres.prune.LOCK_SECONDS", 60)
+    monkeypatch.setattr("parley.store.postgres.background.LOCK_SECONDS", 60)
     schema = Address.of(url).schema
     for n in range(20):
         await store.append(creation(f"old{n}", status(f"old{n}", TaskState.COMPLETED)))

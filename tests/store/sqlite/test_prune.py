@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from parley.model.tasks import TaskState
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.tables import Receipt
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.store.making import SCOPE, addition, chunk, creation, message, status
 from tests.store.sqlite.test_store import opened

@@ -18,11 +18,10 @@ import pytest
 
 from parley.database.sql import SqlFiles
 from parley.model.tasks import TaskState
-from parley.store.events import LoggedEvent
-from parley.store.protocols.contexts import Receipt
+from parley.store.events import LoggedEvent, Scope
 from parley.store.protocols.errors import Conflict, StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.tables import Receipt
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.sql import migrations, queries
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.polling import until
@@ -135,7 +134,7 @@ async def test_its_files_are_for_their_owner_only(tmp_path: Path) -> None:
 async def test_a_head_that_is_not_cached_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.store.sqlite.writer.HEADS_KEPT", 2)
+    monkeypatch.setattr("parley.store.sqlite.batch.HEADS_KEPT", 2)
     async with opened(tmp_path / "tasks.db") as store:
         names = [f"t{n}" for n in range(9)]
         await asyncio.gather(*[store.append(creation(name)) for name in names])
@@ -192,7 +191,7 @@ async def test_a_reader_that_takes_its_time_holds_up_no_append(
 ) -> None:
     """The write-ahead log grows meanwhile; it is cut when the reader has gone, by itself."""
     limit = 1 << 20
-    monkeypatch.setattr("parley.database.sqlite.writer.WAL_BYTES", limit)
+    monkeypatch.setattr("parley.database.sqlite.database.WAL_BYTES", limit)
     path, wal = tmp_path / "tasks.db", tmp_path / "tasks.db-wal"
     done: list[str] = []
     async with opened(path) as store, asyncio.timeout(60):

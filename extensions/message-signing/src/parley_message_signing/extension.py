@@ -21,7 +21,7 @@ from parley.model.requests import SendMessageRequest
 from parley.model.tasks import TaskArtifactUpdateEvent
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
-from parley.store.artifact_fold import CONTINUES
+from parley.store.fold import CONTINUES
 from parley_message_signing.signed import (
     START,
     URI,

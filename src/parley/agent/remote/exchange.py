@@ -47,7 +47,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.model.uuid7 import new_id
-from parley.store.artifact_fold import CONTINUES
+from parley.store.fold import CONTINUES
 from parley.wire import versions
 
 

@@ -57,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
 def _value(text: str) -> bytes:
     """Return a value as a store keeps it. Raises ``UsageFailure``."""
-    from parley.store.protocols.timers import event_value
+    from parley.store.protocols.tables import event_value
 
     try:
         value: Any = msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text)
@@ -73,7 +73,7 @@ def _value(text: str) -> bytes:
 def _complete(output: Output, admin: StoreAdmin, agent: str, key: str, value: bytes) -> None:
     from parley.cli.store.acts import act, record_act
     from parley.cli.store.checks import require_agent, require_current
-    from parley.store.protocols.timers import EventCompleted, check_key
+    from parley.store.protocols.tables import EventCompleted, check_key
 
     try:
         check_key(key)

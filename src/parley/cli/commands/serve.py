@@ -409,7 +409,7 @@ def _serve(
     agents, tenants = load(targets), load_tenants(tenant_targets)
 
     from parley.agent.lifespan import LifespanFailed
-    from parley.files.errors import FilesUnavailable
+    from parley.files.objects import FilesUnavailable
     from parley.host.app import asgi
     from parley.host.banner import banner
     from parley.host.egress import read_egress

@@ -10,7 +10,7 @@ import typer
 from parley.cli.output.failures import UsageFailure
 
 if TYPE_CHECKING:
-    from parley.push.proofs.mutual_tls import WebhookCertificate
+    from parley.push.proofs.proofs import WebhookCertificate
 
 _PANEL = "Who may call"
 _SENDING = "What is sent"
@@ -167,7 +167,7 @@ def read_webhook_certificate(files: Sequence[str]) -> WebhookCertificate | None:
         return None
     if not files[0]:
         raise UsageFailure("--webhook-key and --webhook-ca go with a certificate: --webhook-cert")
-    from parley.push.proofs.mutual_tls import WebhookCertificate
+    from parley.push.proofs.proofs import WebhookCertificate
 
     cert, key, ca = files
     return WebhookCertificate(cert, key or None, ca or None)

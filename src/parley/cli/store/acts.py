@@ -9,8 +9,8 @@ from typing import Any
 from parley import __version__
 from parley.cli.output.failures import CommandFailure
 from parley.store.admin.admin import StoreAdmin
-from parley.store.audit.actors import user_act
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.recorder import user_act
+from parley.store.audit.trail import AuditEntry
 from parley.store.protocols.errors import StoreError
 
 act = partial(user_act, client=f"parley-cli/{__version__}")

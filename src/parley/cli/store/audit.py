@@ -22,15 +22,20 @@ from parley.cli.store.acts import act
 from parley.cli.store.checks import require_current
 from parley.cli.store.transfer import new_file
 from parley.store.admin.admin import StoreAdmin
-from parley.store.audit.chain import Anchor, Verification, Verifier, canonical, fields_of, line_in
-from parley.store.audit.chain import verify as verify_lines
-from parley.store.protocols.audit import (
+from parley.store.audit.trail import (
     PRUNED_AT_ONCE,
+    Anchor,
     AuditEntry,
     AuditFilter,
     AuditLine,
     AuditPrune,
+    Verification,
+    Verifier,
+    canonical,
+    fields_of,
+    line_in,
 )
+from parley.store.audit.trail import verify as verify_lines
 
 if TYPE_CHECKING:
     from parley.host.audit.destinations import AuditDestination

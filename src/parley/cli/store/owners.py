@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.cli.output.failures import UsageFailure
 from parley.model.ids import RIGHT_NAME, may_be_name
-from parley.store.admin.owners import Owned, OwnerAssignment
+from parley.store.admin.admin import Owned, OwnerAssignment
 
 NOTHING = Owned(tasks=0, contexts=0, receipts=0)
 

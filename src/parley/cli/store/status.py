@@ -11,11 +11,18 @@ from parley.cli.output.streams import Output
 from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_agent, require_store
 from parley.cli.store.owners import NOTHING, format_owned
+from parley.database.sql import Migration
 from parley.model.tasks import TaskState
-from parley.store.admin.admin import Asleep, SchemaStatus, StoreAdmin, Survey, Work
-from parley.store.admin.owners import Owned, OwnerAssignment
-from parley.store.protocols.timers import NEVER
-from parley.store.sql import Migration
+from parley.store.admin.admin import (
+    Asleep,
+    Owned,
+    OwnerAssignment,
+    SchemaStatus,
+    StoreAdmin,
+    Survey,
+    Work,
+)
+from parley.store.protocols.tables import NEVER
 
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 

@@ -22,8 +22,7 @@ from parley.cli.store.acts import act, record_act
 from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import Counts, ExportSource, TransferError, export_to
-from parley.store.admin.import_check import checked, lines_in
-from parley.store.admin.importer import Imported, import_into
+from parley.store.admin.importer import Imported, checked, import_into, lines_in
 
 PROGRESS_INTERVAL = 5.0
 """Seconds between two progress notes of an import."""

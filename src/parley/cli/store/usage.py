@@ -16,8 +16,8 @@ from parley.engine.turn.usage import day_name
 from parley.model.service import caller_of
 from parley.security.rates.limit import DAY_MS
 from parley.store.admin.admin import StoreAdmin
-from parley.store.protocols.usage import UsageQuery, UsageRow
-from parley.store.usage import OTHERS
+from parley.store.protocols.tables import UsageQuery, UsageRow
+from parley.store.tables import OTHERS
 
 ANONYMOUS = "(not proved)"
 

@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 from uuid import uuid4
@@ -161,8 +162,8 @@ class BoundedConnection:
         connection = _TimedConnection.connect(self._address.conninfo, autocommit=True)
         connection.timeout = self.timeout
         connection.is_stopped = self._stopped.is_set
-        for kind in (Ints, Texts, Blobs, Flags):
-            connection.adapters.register_dumper(kind, _DUMPERS[kind])
+        for kind, dumper in _DUMPERS.items():
+            connection.adapters.register_dumper(kind, dumper)
         try:
             is_direct = _is_direct(connection)
             if is_direct and self._session:
@@ -245,7 +246,7 @@ def _is_direct(connection: Connection) -> bool:
 def _prepared_are_safe(connection: Connection) -> bool:
     """Return whether a pooler keeps the prepared statements of its clients apart.
 
-    One that does not lets a client run what another prepared under the same name. One that does
+    Other poolers let a client run a statement of another client under the same name. Such a pooler
     gives them other names.
     """
     raw = connection.pgconn
@@ -295,7 +296,7 @@ _LIBPQ_ERRORS = (
 
 
 def explain(error: BaseException, address: Address) -> StoreUnavailable:
-    """Return an error that says what is wrong with the database, and what to do about it."""
+    """Return an error that names the fault of the database, and the remedy."""
     text = " ".join(str(error).split()) or type(error).__name__
     state = getattr(error, "sqlstate", None) or ""
     reasons = {
@@ -315,6 +316,12 @@ def explain(error: BaseException, address: Address) -> StoreUnavailable:
         is_away = isinstance(error, psycopg.OperationalError)
         reason = "the database cannot be reached" if is_away else "PostgreSQL reports an error"
     return StoreUnavailable(f"{address.name}: {reason} ({text})")
+
+
+def advisory_lock_key(address: Address, purpose: str) -> int:
+    """Return the key of an advisory lock that all users of the schema share."""
+    name = f"parley {purpose} {address.schema}".encode()
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big", signed=True)
 
 
 class Ints(bytes):
@@ -352,14 +359,12 @@ _SIZE = struct.Struct(">i").pack
 
 def ints(values: Sequence[int | None]) -> Ints:
     """Return integers as one parameter. A list would take the driver ten times as long."""
-    count = len(values)
-    if None in values:
-        has_null = True
+    count, has_null = len(values), None in values
+    if has_null:
         body = b"".join(
             [b"\xff\xff\xff\xff" if v is None else struct.pack(">iq", 8, v) for v in values]
         )
     else:
-        has_null = False
         pairs: list[Any] = [8] * (2 * count)
         pairs[1::2] = values
         body = struct.pack(">" + "iq" * count, *pairs)

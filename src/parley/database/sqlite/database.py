@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from parley.database.database import Database, Opened
-from parley.database.sqlite.file import SqliteFile, SqliteSchema, Synchronous
-from parley.database.sqlite.reader import SqliteReadConnection
-from parley.database.sqlite.writer import SqliteGroupWriter, SqliteOperations
+from parley.database.database import BatchWriter, Database, J, Job, JobResult, Opened
+from parley.database.errors import StoreError, StoreUnavailable
+from parley.database.sqlite.file import (
+    CONNECTION_SQL,
+    WAL_BYTES,
+    SqliteFile,
+    SqliteSchema,
+    Synchronous,
+    code_of,
+    explain,
+)
+from parley.model.backoff import Backoff
+
+logger = logging.getLogger(__name__)
+
+READERS = 2
+"""The number of reader threads: two, so that a large read does not delay a small one."""
+
+CHECK_SECONDS = 1.0
+"""The time between two checks of the files while no group is written."""
+
+FRESH_SECONDS = 0.05
+"""How long the check after a group serves as the check before the next."""
+
+BACKOFF = Backoff(0.02, 1.0)
+"""How many seconds pass between tries to begin the write-ahead log anew."""
+
+T = TypeVar("T")
 
 
 class SqliteDatabase(Database[sqlite3.Connection]):
-    """What an application keeps in the file at ``path``. See ``SqliteFile`` for the options."""
+    """A database of an application, in the file at ``path``. See ``SqliteFile``."""
 
     def __init__(
         self,
@@ -21,15 +52,12 @@ class SqliteDatabase(Database[sqlite3.Connection]):
         schema: SqliteSchema,
         *,
         synchronous: Synchronous = "FULL",
-        busy_timeout: float = 5.0,
-        readers: int = 2,
     ) -> None:
-        self._path = Path(path).resolve()
-        super().__init__(str(self._path))
-        self._schema = schema
-        self._synchronous: Synchronous = synchronous
-        self._busy_timeout = busy_timeout
-        self._readers = readers
+        resolved = Path(path).resolve()
+        super().__init__(str(resolved))
+        self._open_file = partial(
+            SqliteFile, resolved, schema, synchronous=synchronous, readers=READERS
+        )
         self._file: SqliteFile | None = None
 
     @property
@@ -38,13 +66,7 @@ class SqliteDatabase(Database[sqlite3.Connection]):
         return self._file.watch.unavailable_reason if self._file is not None else ""
 
     def _open(self) -> Opened[sqlite3.Connection]:
-        file = SqliteFile(
-            self._path,
-            self._schema,
-            synchronous=self._synchronous,
-            busy_timeout=self._busy_timeout,
-            readers=self._readers,
-        )
+        file = self._open_file()
         self._file, self.migrated = file, file.migrated
         writer = SqliteGroupWriter(file, SqliteOperations(file.writer))
         return writer, [SqliteReadConnection(connection, file) for connection in file.readers]
@@ -53,3 +75,191 @@ class SqliteDatabase(Database[sqlite3.Connection]):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class SqliteReadConnection:
+    """Reads, unless the file was found to be unavailable (see ``FileWatch``).
+
+    Readers never wait for the writer or for each other: each statement sees the database as it was
+    when the statement began.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, file: SqliteFile) -> None:
+        self.name = str(file.path)
+        self._connection = connection
+        self._file = file
+
+    def read(self, function: Callable[[sqlite3.Connection], T], asked_at: float) -> T:
+        """Call ``function`` with the connection; return its result. Raises ``StoreUnavailable``."""
+        if (unavailable := self._file.unavailable()) is not None:
+            raise unavailable
+        try:
+            return function(self._connection)
+        except sqlite3.Error as error:
+            raise explain(error, self._file.path) from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class SqliteJobs(ABC, Generic[J]):
+    """The work of an application's jobs on its file, on the writer's thread."""
+
+    @abstractmethod
+    def write(self, jobs: Sequence[J], *, pessimistic: bool) -> list[JobResult[J]]:
+        """Write the jobs that may be written in one transaction.
+
+        When it raises, nothing was written, and each job is tried by itself, ``pessimistic``.
+        """
+
+    def failed(self, job: J) -> None:
+        """Note that a job failed, and not by a result of ``write``."""
+        return
+
+    def needs_no_file(self, job: J) -> bool:
+        """Do a job that writes nothing, as a file is missing; return whether it is such a job."""
+        return False
+
+
+class SqliteGroupWriter(BatchWriter[J]):
+    """A ``BatchWriter`` of a file, used by one thread.
+
+    The file is checked before and after each group, and its write-ahead log is kept short in
+    between.
+    """
+
+    def __init__(self, file: SqliteFile, jobs: SqliteJobs[J]) -> None:
+        self.connection = file.writer
+        self._jobs = jobs
+        self._file = file
+        self._path = file.path
+        self._checked_at = self._check_at = self._truncate_at = 0.0
+        self._failures = 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        try:
+            self.connection.close()
+        except sqlite3.Error:
+            logger.exception("%s was not closed properly; nothing is lost by that", self._path)
+
+    def maintain(self) -> float:
+        """Check the files every second, and keep the write-ahead log short.
+
+        Return the seconds until it is due again if no group comes before.
+        """
+        watch = self._file.watch
+        now = time.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + CHECK_SECONDS
+            watch.check()
+        if watch.size > WAL_BYTES and not watch.unavailable_reason:
+            return min(CHECK_SECONDS, self._truncate_wal(now))
+        self._failures = 0
+        return CHECK_SECONDS
+
+    def _truncate_wal(self, now: float) -> float:
+        """Truncate the write-ahead log, after overlapping readers kept it from starting anew.
+
+        A busy reader is not waited for: the next try follows with backoff. Return its delay.
+        """
+        if now < self._truncate_at:
+            return self._truncate_at - now
+        is_busy = True
+        try:
+            (timeout,) = self.connection.execute(CONNECTION_SQL["busy_timeout"]).fetchone()
+            self._set_busy_timeout(0)
+            try:
+                is_busy = bool(
+                    self.connection.execute(CONNECTION_SQL["truncate_wal"]).fetchone()[0]
+                )
+            finally:
+                self._set_busy_timeout(timeout)
+        except sqlite3.Error:
+            logger.warning("%s: the write-ahead log was not truncated", self._path, exc_info=True)
+        if not is_busy:
+            self._file.watch.size = 0
+            self._failures = 0
+            return CHECK_SECONDS
+        self._failures += 1
+        delay = BACKOFF.delay(self._failures)
+        self._truncate_at = now + delay
+        return delay
+
+    def _set_busy_timeout(self, ms: int) -> None:
+        self.connection.execute(CONNECTION_SQL["set_busy_timeout"].replace("{ms}", str(ms)))
+
+    def write(self, group: Sequence[J]) -> list[JobResult[J]]:
+        """Do jobs together, or one by one when that fails, so that only a faulty one fails.
+
+        All fail when the check before or after the group finds the file unavailable.
+        """
+        watch = self._file.watch
+        results: list[JobResult[J]] = [(job, None, (), None) for job in group]
+        age = time.monotonic() - self._checked_at
+        is_fresh = not watch.unavailable_reason and age < FRESH_SECONDS
+        if is_fresh or not watch.check(data_only=True):
+            results = self._write_group(group)
+            watch.check(data_only=True)
+        if (error := self._file.unavailable()) is not None:
+            return [self._refuse(job, error) for job, *_ in results]
+        self._checked_at = time.monotonic()
+        return results
+
+    def _write_group(self, group: Sequence[J]) -> list[JobResult[J]]:
+        try:
+            return self._jobs.write(group, pessimistic=False)
+        except sqlite3.Error as error:
+            if code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                # No job is at fault, and each further try would wait as long.
+                return [self._failed(job, error) for job in group]
+            logger.info("%s: a group of %d failed (%s)", self._path, len(group), error)
+        except StoreError:
+            pass  # a job is rejected: the others continue without it
+        except Exception:
+            logger.exception("%s: a group of %d failed", self._path, len(group))
+        results: list[JobResult[J]] = []
+        for job in group:
+            try:
+                results += self._jobs.write([job], pessimistic=True)
+            except Exception as error:
+                results.append(self._failed(job, error))
+        return results
+
+    def _refuse(self, job: J, error: StoreUnavailable) -> JobResult[J]:
+        if self._jobs.needs_no_file(job):
+            return job, None, (), None
+        return self._failed(job, error)
+
+    def _failed(self, job: J, error: Exception) -> JobResult[J]:
+        self._jobs.failed(job)
+        if isinstance(error, StoreError):
+            return job, None, (), error
+        if isinstance(error, sqlite3.Error):
+            return job, None, (), explain(error, self._path)
+        logger.error("%s: a job failed", self._path, exc_info=error)
+        return job, None, (), StoreUnavailable(f"{self._path}: the store failed; its log says how")
+
+
+class SqliteOperations(SqliteJobs[Job]):
+    """``SqliteJobs`` whose operations are called with the connection, inside the transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def write(self, jobs: Sequence[Job], *, pessimistic: bool) -> list[JobResult[Job]]:
+        """Run the jobs, and commit: all of them, or none."""
+        connection = self._connection
+        results: list[JobResult[Job]] = []
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for job in jobs:
+                result, records = job.operation(connection)
+                results.append((job, result, records, None))
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                connection.execute("ROLLBACK")
+            raise
+        return results

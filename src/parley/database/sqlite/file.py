@@ -18,15 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from parley.database.errors import StoreUnavailable
 from parley.database.sql import Migration, SqlFiles, filled
-from parley.database.sqlite.file_watch import REMEDY, FileWatch
-from parley.database.sqlite.lock_file import LockFile, LockHeld
-from parley.database.sqlite.private_file import UnsafeFile, open_private
+from parley.database.sqlite.private_file import LockFile, LockHeld, UnsafeFile, open_private
 
 logger = logging.getLogger(__name__)
 
@@ -47,23 +45,22 @@ LOCK_INTERVAL = 0.02
 CONNECTION_SQL = SqlFiles("parley.database").queries("sqlite", "connection.sql")
 OLDEST = (3, 35, 0)
 
+REMEDY = "put that very file back, or restart the server to go on with what is there now"
+
 Synchronous = Literal["FULL", "NORMAL"]
-"""Whether what was committed survives a power cut, or only the end of the process."""
+"""Whether commits survive a power cut, or only the end of the process."""
 
 
 class SqliteSchema(msgspec.Struct, frozen=True):
-    """What an application keeps in a SQLite file.
+    """The schema of an application's SQLite files.
 
-    ``application_id`` marks its files: others are refused. Its migrations are those of ``files``;
-    ``steps`` are what versions do besides their SQL, in the same transaction. ``configure`` is
-    called with each connection, those of readers too, before anything is read.
+    ``application_id`` marks its files: others are refused. Its migrations are in ``files``;
+    ``steps`` are the work of versions besides their SQL, in the same transaction.
     """
 
     application_id: int
     files: SqlFiles
     steps: Mapping[int, Callable[[sqlite3.Connection], object]] = {}
-    configure: Callable[[sqlite3.Connection], object] | None = None
-    cache_kib: int = CACHE_KIB
 
     def migrations(self) -> list[Migration]:
         """Return the migrations, in order."""
@@ -71,9 +68,12 @@ class SqliteSchema(msgspec.Struct, frozen=True):
 
     def sql(self, name: str, **words: object) -> str:
         """Return a statement about connections, for this schema."""
-        own = {"application_id": self.application_id, "cache_kib": self.cache_kib}
-        statement = {name: CONNECTION_SQL[name]}
-        return filled(statement, {"wal_bytes": WAL_BYTES, **own, **words})[name]
+        words |= {
+            "application_id": self.application_id,
+            "cache_kib": CACHE_KIB,
+            "wal_bytes": WAL_BYTES,
+        }
+        return filled({"": CONNECTION_SQL[name]}, words)[""]
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -82,7 +82,7 @@ def code_of(error: sqlite3.Error) -> int:
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
-    """Return an error that says what is wrong with the database, and what to do about it."""
+    """Return an error that names the fault of the database, and the remedy."""
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     reasons = {
         sqlite3.SQLITE_FULL: "the disk is full; make room on it",
@@ -125,12 +125,12 @@ class SqliteFile:
         self.path = path
         self.schema = schema
         self.readers: list[sqlite3.Connection] = []
-        self.migrated: list[str] = []
         self.lock = _acquire_lock(path)
         try:
             identity = _make_private(path)
-            self.writer = _open_writer(path, schema, synchronous, busy_timeout, self.migrated)
+            self.writer = _open_writer(path, schema, synchronous, busy_timeout)
             try:
+                self.migrated = _migrate(self.writer, path, schema)
                 if opened is not None:
                     opened(self.writer)
                 for _ in range(readers):
@@ -160,18 +160,6 @@ class SqliteFile:
         return StoreUnavailable(f"{self.path}: {reason}; {REMEDY}") if reason else None
 
 
-def _lock_of(path: Path) -> LockFile:
-    """Return the lock at a path. Raises ``LockHeld`` after ``LOCK_SECONDS``, ``OSError``."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return LockFile(path)
-        except LockHeld:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(LOCK_INTERVAL)
-
-
 def _acquire_lock(path: Path) -> LockFile:
     """Return the lock of the database's writer.
 
@@ -183,13 +171,18 @@ def _acquire_lock(path: Path) -> LockFile:
         )
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a directory; name a file in it")
+    deadline = time.monotonic() + LOCK_SECONDS
     try:
-        return _lock_of(path.with_name(path.name + ".lock"))
-    except LockHeld as held:
-        raise StoreUnavailable(
-            f"{path} is in use by process {held.pid}; stop that process, or give this server a "
-            "database of its own"
-        ) from None
+        while True:
+            try:
+                return LockFile(path.with_name(path.name + ".lock"))
+            except LockHeld as held:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{path} is in use by process {held.pid}; stop that process, or give this "
+                        "server a database of its own"
+                    ) from None
+            time.sleep(LOCK_INTERVAL)
     except UnsafeFile as error:
         raise StoreUnavailable(f"{path}: {error}") from None
     except OSError as error:
@@ -236,12 +229,9 @@ def _watch(path: Path, lock: LockFile, identity: tuple[int, int]) -> FileWatch:
 
 
 def _open_writer(
-    path: Path, schema: SqliteSchema, synchronous: str, busy_timeout: float, migrated: list[str]
+    path: Path, schema: SqliteSchema, synchronous: str, busy_timeout: float
 ) -> sqlite3.Connection:
-    """Return the writer's connection, with the schema up to date. The lock must be held.
-
-    Adds the migrations that it ran to ``migrated``. Raises ``StoreUnavailable``.
-    """
+    """Return the writer's connection. The lock must be held. Raises ``StoreUnavailable``."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise StoreUnavailable(
             f"SQLite {sqlite3.sqlite_version} is too old; {'.'.join(map(str, OLDEST))} or later "
@@ -251,7 +241,18 @@ def _open_writer(
         path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
     )
     try:
-        _prepare(connection, path, schema, synchronous, migrated)
+        if not _one(connection, "is_empty"):
+            if _one(connection, "application_id") != schema.application_id:
+                raise StoreUnavailable(
+                    f"{path} is a SQLite database of another program; name another file"
+                )
+            _check_integrity(connection, path)
+        if _one(connection, "use_wal") != "wal":
+            raise StoreUnavailable(
+                f"{path}: this file system does not allow a write-ahead log (a network share?); "
+                "name a file on a local disk"
+            )
+        connection.executescript(schema.sql("configure_writer", synchronous=synchronous))
     except BaseException:
         connection.close()
         raise
@@ -269,36 +270,10 @@ def _open_reader(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
     )
     try:
         connection.executescript(schema.sql("configure_reader"))
-        if schema.configure is not None:
-            schema.configure(connection)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _prepare(
-    connection: sqlite3.Connection,
-    path: Path,
-    schema: SqliteSchema,
-    synchronous: str,
-    migrated: list[str],
-) -> None:
-    if not _one(connection, "is_empty"):
-        if _one(connection, "application_id") != schema.application_id:
-            raise StoreUnavailable(
-                f"{path} is a SQLite database of another program; name another file"
-            )
-        _check_integrity(connection, path)
-    if _one(connection, "use_wal") != "wal":
-        raise StoreUnavailable(
-            f"{path}: this file system does not allow a write-ahead log (a network share?); "
-            "name a file on a local disk"
-        )
-    connection.executescript(schema.sql("configure_writer", synchronous=synchronous))
-    if schema.configure is not None:
-        schema.configure(connection)
-    migrated += _migrate(connection, path, schema)
 
 
 def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
@@ -322,7 +297,7 @@ def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, schema: SqliteSchema) -> list[str]:
-    """Bring the schema up to date, one transaction a migration; return those that ran."""
+    """Bring the schema up to date, one transaction a migration; return the migrations done."""
     migrated: list[str] = []
     connection.execute(CONNECTION_SQL["create_versions"])
     current = _one(connection, "version")
@@ -354,3 +329,75 @@ def _migrate(connection: sqlite3.Connection, path: Path, schema: SqliteSchema) -
 
 def _one(connection: sqlite3.Connection, name: str) -> Any:
     return connection.execute(CONNECTION_SQL[name]).fetchone()[0]
+
+
+class _File(NamedTuple):
+    path: str
+    role: str
+    identity: tuple[int, int]
+
+
+class FileWatch:
+    """Checks whether files were removed, moved or replaced since this was made.
+
+    ``data`` and ``others`` give each file's role; the first of ``data`` is the database, the last
+    its write-ahead log. ``unavailable_reason`` is the result of the last check, empty when all is
+    well; callers may see it, so it names no path. All is well again when the same files are back. A
+    check is one system call for each file, and is made by one thread. It opens nothing: closing a
+    file of a SQLite database would drop this process's locks on it.
+
+    Raises ``OSError`` when a file is missing.
+    """
+
+    def __init__(self, data: Mapping[Path, str], others: Mapping[Path, str]) -> None:
+        self.unavailable_reason = ""
+        self.size = 0
+        """The size of the write-ahead log in bytes, at the last check."""
+        self._data = [_file(path, role) for path, role in data.items()]
+        self._all = self._data + [_file(path, role) for path, role in others.items()]
+        self._is_linked = False
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The device and the inode of the database."""
+        return self._data[0].identity
+
+    def check(self, *, data_only: bool = False) -> str:
+        """Check all files, or the data files if all is well; return ``unavailable_reason``."""
+        found = ""
+        size = links = 0
+        files = self._data if data_only and not self.unavailable_reason else self._all
+        for number, (path, role, identity) in enumerate(files):
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                found = f"the {role} was removed or moved away while it is in use"
+                break
+            except OSError as error:
+                found = f"the {role} cannot be looked at any more ({error.strerror})"
+                break
+            if (status.st_dev, status.st_ino) != identity:
+                found = f"another file took the place of the {role} while it is in use"
+                break
+            if number < len(self._data):
+                size = status.st_size
+            links = links or status.st_nlink
+        else:
+            self.size = size
+        if links > 1 and not self._is_linked:
+            logger.warning(
+                "%s has a second name now: to open it by that while it is in use damages it",
+                self._data[0].path,
+            )
+        self._is_linked = links > 1
+        if found and not self.unavailable_reason:
+            logger.error("%s: %s; %s", self._data[0].path, found, REMEDY)
+        elif self.unavailable_reason and not found:
+            logger.warning("%s: the files are there again", self._data[0].path)
+        self.unavailable_reason = found
+        return found
+
+
+def _file(path: Path, role: str) -> _File:
+    status = os.lstat(path)
+    return _File(str(path), role, (status.st_dev, status.st_ino))

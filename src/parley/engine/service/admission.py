@@ -28,7 +28,7 @@ from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
 from parley.extensions.call_chain import Chain, with_deadline
 from parley.extensions.push_delivery import PushDelivery
-from parley.files.errors import FilesUnavailable
+from parley.files.objects import FilesUnavailable
 from parley.files.turn_files import TurnFiles
 from parley.model.errors import (
     OverloadedError,
@@ -40,14 +40,13 @@ from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext
 from parley.model.uuid7 import new_id
-from parley.push.validation import validated
+from parley.push.proofs.proofs import validated
 from parley.security.authorization import Authorization, access_of
 from parley.server.limits.once import AgentNames, StoredNames
 from parley.server.limits.rates import AgentLimits
-from parley.store.events import MessageReceived, RecordKind
-from parley.store.protocols.contexts import Receipt
+from parley.store.events import MessageReceived, RecordKind, Scope
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore

@@ -29,9 +29,8 @@ from parley.model.requests import (
     SendMessageRequest,
 )
 from parley.model.tasks import Task
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskLists, TaskQuery
-from parley.store.protocols.task_log import TaskLog, TaskRecord
+from parley.store.events import Scope
+from parley.store.protocols.task_log import TaskLists, TaskLog, TaskQuery, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES
 from parley.store.snapshot import StoredTask
 

@@ -19,9 +19,9 @@ from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import CallContext
-from parley.store.protocols.contexts import Receipt
+from parley.store.events import Scope
 from parley.store.protocols.errors import DuplicateReceipt
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.task_store import TaskStore
 
 

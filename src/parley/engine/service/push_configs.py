@@ -40,7 +40,8 @@ from parley.model.service import CallContext
 from parley.model.struct import Timestamp
 from parley.model.uuid7 import new_id
 from parley.push.proofs.proof import ProofFailed
-from parley.push.validation import validated
+from parley.push.proofs.proofs import validated
+from parley.store.events import Scope
 from parley.store.protocols.errors import (
     PushReplaced,
     StoreError,
@@ -48,7 +49,6 @@ from parley.store.protocols.errors import (
     TooManyPushes,
     UnknownTask,
 )
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState
 from parley.store.task_store import TaskStore
 

@@ -55,11 +55,10 @@ from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.limits.rates import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
-from parley.store.events import LoggedEvent, RecordKind
+from parley.store.events import LoggedEvent, RecordKind, Scope
 from parley.store.follow import Gap, TaskGone, follow
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError, TaskEnded, UnknownTask
-from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import TaskRecord
 from parley.store.snapshot import StoredTask
 from parley.store.task_store import TaskStore

@@ -28,18 +28,18 @@ from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
-from parley.store.artifact_fold import CONTINUES
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import (
     LoggedEvent,
     MessageReceived,
     RecordKind,
+    Scope,
     StepResult,
     StoredCaller,
     TurnStarted,
 )
-from parley.store.protocols.contexts import Contexts
-from parley.store.protocols.scope import Scope
+from parley.store.fold import CONTINUES
+from parley.store.protocols.tables import Contexts
 from parley.store.protocols.task_log import TaskLog
 from parley.store.task_store import TaskStore
 

@@ -29,7 +29,7 @@ from parley.store.events import (
     TaskEvent,
     TurnStarted,
 )
-from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import TaskRecord
 from parley.store.task_store import TaskStore
 

@@ -56,11 +56,10 @@ from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
 from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted
+from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, Scope, TurnStarted
 from parley.store.fold import Fold
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import Fenced, StoreError
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, LogPosition, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore

@@ -17,11 +17,10 @@ from parley.model.parts import Message, Part
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import PUBLIC_TYPES, PrivateEvent, StepResult, TaskEvent
+from parley.store.events import PUBLIC_TYPES, PrivateEvent, Scope, StepResult, TaskEvent
 from parley.store.fold import Fold
-from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore

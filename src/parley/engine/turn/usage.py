@@ -21,7 +21,7 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskSt
 from parley.security.rates.limit import DAY_MS, SizeLimit
 from parley.server.limits.rates import AgentLimits, TurnSizes
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
-from parley.store.protocols.usage import UsageQuery
+from parley.store.protocols.tables import UsageQuery
 
 
 class OutputTooLarge(A2AError):

@@ -22,10 +22,9 @@ from parley.engine.turn.task_writer import TaskWriter
 from parley.model.errors import A2AError, an
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.store.events import StepResult
+from parley.store.events import Scope, StepResult
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.timers import MAX_WAITS, NEVER, check_key
+from parley.store.protocols.tables import MAX_WAITS, NEVER, check_key
 from parley.store.task_store import TaskStore
 
 SHORT_MS = 1000

@@ -40,7 +40,7 @@ from parley.security.rates.limit import Rate
 from parley.server.cards.advertised_interfaces import socket_url
 from parley.server.limits.counters import short_key
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.usage import QuotaAsk, QuotaGrant
+from parley.store.protocols.tables import QuotaAsk, QuotaGrant
 
 log = logging.getLogger("parley.envelope")
 

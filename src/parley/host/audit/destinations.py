@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import SplitResult
 
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.trail import AuditEntry
 
 
 class DestinationFailed(Exception):

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from parley.host.audit.destinations import AuditDestination, DestinationFailed, EntriesRejected
 from parley.model.backoff import Backoff, uniform
-from parley.store.ending import end, see_through
-from parley.store.protocols.audit import AuditFilter
+from parley.model.concurrency import end, see_through
+from parley.store.audit.trail import AuditFilter
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
 

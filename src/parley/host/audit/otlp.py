@@ -13,8 +13,7 @@ import msgspec
 
 from parley.host.audit.destinations import DestinationFailed, EntriesRejected, shown
 from parley.model.distribution import VERSION
-from parley.store.audit.chain import fields_of
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.trail import AuditEntry, fields_of
 
 if TYPE_CHECKING:
     import aiohttp

@@ -16,15 +16,13 @@ from parley.engine.description import AgentDescription
 from parley.host.audit.addresses import destination_of
 from parley.host.audit.forwarder import AuditForwarder
 from parley.model.backoff import uniform
+from parley.model.concurrency import end, see_through
 from parley.model.distribution import VERSION
 from parley.model.encoding import encode
 from parley.security.failures import Failures
 from parley.security.signing.keys import Reload, SigningKeys
-from parley.store.audit.actors import user_act
-from parley.store.audit.chain import canonical
-from parley.store.audit.recorder import AuditRecorder
-from parley.store.ending import end, see_through
-from parley.store.protocols.audit import PRUNED_AT_ONCE, AuditEntry, AuditFilter, AuditPrune
+from parley.store.audit.recorder import AuditRecorder, user_act
+from parley.store.audit.trail import PRUNED_AT_ONCE, AuditEntry, AuditFilter, AuditPrune, canonical
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
 

@@ -18,8 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
 from parley.host.audit.destinations import DestinationFailed, shown
-from parley.store.audit.chain import fields_of
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.trail import AuditEntry, fields_of
 
 PORTS = {"syslog": 514, "syslog+udp": 514, "syslog+tcp": 601, "syslog+tls": 6514}
 

@@ -6,29 +6,53 @@ A delivery is read within limits, verified, looked up in the inbox, and queued. 
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import hmac
+import inspect
 import json
 import logging
+import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import msgspec
 
 from parley.model.errors import an
 from parley.model.tasks import Task
-from parley.push.receiving.body import BodyReads
-from parley.push.receiving.challenge import CHALLENGE_BYTES, CHALLENGE_HEADER, answer_challenge
-from parley.push.receiving.handling import FAILED_SECONDS, FULL_SECONDS, NotificationHandling
-from parley.push.receiving.lanes import Arrival
-from parley.push.receiving.limits import ReceiverLimits
-from parley.push.receiving.notification import PushNotification, lane_of, read_event, task_id_of
+from parley.push.receiving.handling import (
+    FAILED_SECONDS,
+    FULL_SECONDS,
+    AgentOpener,
+    Arrival,
+    Handler,
+    NotificationHandling,
+    TaskSource,
+)
 from parley.push.receiving.request import (
+    DEFAULT_LIMITS,
     DeliveredRequest,
     NotificationRefused,
+    PushNotification,
+    ReceiverLimits,
     Verified,
     checked_id,
+    lane_of,
+    read_event,
+    task_id_of,
 )
-from parley.push.receiving.verification import WebhookVerification, challenge_token, check_age
-from parley.store.inbox.inbox import InboxFailed
+from parley.push.receiving.verification import (
+    VerifyAll,
+    WebhookVerification,
+    challenge_token,
+    check_age,
+    checked_verification,
+)
+from parley.store.inbox import inbox_of
+from parley.store.inbox.inbox import Inbox, InboxFailed
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -37,6 +61,112 @@ if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import Message as AsgiMessage
     from starlette.types import Receive, Scope, Send
+
+# -- body -------------------------------------------------------------------------------------
+
+
+class BodyReads:
+    """The bodies that arrive or are verified. With what is ``queued`` they have ``max_bytes``.
+
+    Nobody is known before the body is there. So when there is no room, the largest incomplete body
+    is refused: slow senders of large bodies do not keep out everybody else.
+    """
+
+    def __init__(self, max_bytes: int, queued: Callable[[], int]) -> None:
+        self._max_bytes = max_bytes
+        self._queued = queued
+        self._incomplete: dict[asyncio.Timeout, int] = {}
+        self.bytes = 0
+
+    async def read(self, request: Request, max_bytes: int, seconds: float) -> bytes:
+        """Return a body, which counts until ``done``. Raises ``NotificationRefused``."""
+        from starlette.requests import ClientDisconnect
+
+        declared = request.headers.get("content-length", "")
+        if declared.isascii() and declared.isdecimal() and len(declared) < 19:
+            _check_size(int(declared), max_bytes)
+        chunks, reading = list[bytes](), asyncio.timeout(seconds)
+        self._incomplete[reading] = 0
+        is_complete = False
+        try:
+            async with reading:
+                async for chunk in request.stream():
+                    self._count(reading, len(chunk), max_bytes)
+                    chunks.append(chunk)
+            is_complete = reading in self._incomplete
+        except TimeoutError:
+            if reading in self._incomplete:
+                raise NotificationRefused(408, "the body did not arrive in time") from None
+        except ClientDisconnect:
+            raise NotificationRefused(400, "the sender hung up") from None
+        finally:
+            size = self._incomplete.pop(reading, 0)
+            if not is_complete:
+                self.bytes -= size
+        if not is_complete:
+            raise _full()
+        return b"".join(chunks)
+
+    def done(self, body: bytes) -> None:
+        """Note that a body is queued or refused."""
+        self.bytes -= len(body)
+
+    def _count(self, reading: asyncio.Timeout, more: int, max_bytes: int) -> None:
+        """Count bytes that arrived. Raises ``NotificationRefused``."""
+        if reading not in self._incomplete:
+            raise _full()
+        _check_size(self._incomplete[reading] + more, max_bytes)
+        self._incomplete[reading] += more
+        self.bytes += more
+        while self.bytes + self._queued() > self._max_bytes:
+            largest = max(self._incomplete, key=self._incomplete.__getitem__)
+            if largest is reading:
+                raise _full()
+            self.bytes -= self._incomplete.pop(largest)
+            if not largest.expired():
+                largest.reschedule(asyncio.get_running_loop().time())
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise NotificationRefused(413, f"a body of more than {max_bytes} bytes")
+
+
+def _full() -> NotificationRefused:
+    return NotificationRefused(503, "the queue is full of bytes", retry_after=FULL_SECONDS)
+
+
+# -- challenge --------------------------------------------------------------------------------
+
+CHALLENGE_HEADER = "a2a-webhook-challenge"
+CHALLENGE_BYTES = 4096
+_PREFIX = b"parley-webhook-challenge:v1:"
+_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{22,256}")
+
+
+class _Challenge(msgspec.Struct):
+    challenge: str
+
+
+def answer_challenge(version: str, body: bytes, token: str) -> bytes:
+    """Return the answer to a challenge, by the token of the configuration.
+
+    Raises ``NotificationRefused``.
+    """
+    if version != "v1":
+        raise NotificationRefused(400, f"a challenge of the version {version[:40]!r}")
+    try:
+        challenge = msgspec.json.decode(body, type=_Challenge).challenge
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotificationRefused(400, "a malformed challenge") from None
+    if not _CHALLENGE.fullmatch(challenge):
+        raise NotificationRefused(400, "a malformed challenge")
+    digest = hmac.digest(token.encode(), _PREFIX + challenge.encode(), hashlib.sha256)
+    response = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return msgspec.json.encode({"response": response})
+
+
+# -- receiver ---------------------------------------------------------------------------------
 
 log = logging.getLogger("parley.push.receiver")
 
@@ -269,3 +399,86 @@ _WORDS = {
 
 def _inbox_failed(error: InboxFailed) -> NotificationRefused:
     return NotificationRefused(503, str(error), retry_after=FAILED_SECONDS)
+
+
+# -- making -----------------------------------------------------------------------------------
+
+
+def receiver(
+    handler: Handler,
+    *,
+    verify: WebhookVerification | Sequence[WebhookVerification] | Literal[False],
+    agent: AgentOpener | TaskSource | None = None,
+    inbox: str | Inbox = "memory:",
+    acknowledge: Literal["before", "after"] = "before",
+    on_refused: Callable[[NotificationRefused], None] | None = None,
+    limits: ReceiverLimits = DEFAULT_LIMITS,
+) -> Receiver:
+    """Return a receiver of push notifications that calls ``handler`` for each.
+
+    ``handler`` is an ``async def`` or, in a thread, a plain function of a ``PushNotification``.
+    ``verify`` is how senders prove who they are; a list must be proved altogether. ``verify=False``
+    takes notifications from everyone: for tests, or behind something that verifies.
+
+    ``agent`` is what ``await notification.task()`` asks: a connected agent, or a function that
+    connects, such as ``lambda: parley.connect(url, bearer=...)``, called when first needed.
+
+    ``inbox`` remembers what was handled: ``memory:``, ``sqlite:///inbox.db``, ``redis://...`` or
+    ``postgresql://...``; replicas of a receiver share one.
+
+    ``acknowledge="before"`` answers 202 when a notification is queued: a process that is killed
+    loses its queue. ``"after"`` answers when the handler has returned, and 500 if it raised, so the
+    sender comes again: each notification is handled at least once.
+
+    Raises ``TypeError`` and ``ValueError``.
+    """
+    _check_handler(handler)
+    if acknowledge not in ("before", "after"):
+        raise ValueError(f'acknowledge is "before" or "after", not {acknowledge!r}')
+    verification: WebhookVerification | None
+    if verify is False:
+        verification = None
+    elif isinstance(verify, list | tuple):
+        verification = VerifyAll(*verify)
+    else:
+        verification = checked_verification(verify)
+    handling = NotificationHandling(
+        handler,
+        inbox=inbox_of(inbox) if isinstance(inbox, str) else inbox,
+        open_agent=_opener(agent),
+        acknowledges_first=acknowledge == "before",
+        limits=limits,
+    )
+    return Receiver(handling, verification=verification, on_refused=on_refused, limits=limits)
+
+
+def _check_handler(handler: Any) -> None:
+    if not callable(handler):
+        raise TypeError(f"a receiver calls a function of a notification, not {handler!r}")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError("a handler returns when it is done; it yields nothing")
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        raise TypeError("a handler takes one argument, the notification") from None
+    except ValueError:  # a builtin without a signature
+        pass
+
+
+def _opener(agent: Any) -> AgentOpener | None:
+    if agent is None:
+        return None
+    if callable(getattr(agent, "get", None)):
+
+        @asynccontextmanager
+        async def opened() -> AsyncGenerator[TaskSource]:
+            yield agent
+
+        return opened
+    if not callable(agent):
+        raise TypeError(
+            "agent= is a function that connects, agent=lambda: parley.connect(url, ...), or a "
+            f"connected agent, not {agent!r}"
+        )
+    opener: AgentOpener = agent
+    return opener

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.registry.index.session import Session
-from parley.store.audit.chain import line_of, lines_after, row_of
-from parley.store.protocols.audit import AuditEntry, AuditLine
+from parley.store.audit.trail import AuditEntry, AuditLine, line_columns, line_of, lines_after
 
 
 def append(session: Session, entries: Sequence[AuditEntry], now: int) -> list[AuditLine]:
@@ -18,7 +17,7 @@ def append(session: Session, entries: Sequence[AuditEntry], now: int) -> list[Au
     head = (int(rows[0][0]), str(rows[0][1])) if rows else None
     lines = lines_after(head, [each for each in entries if each.id not in known], now)
     for line in lines:
-        session.change("add_act", row_of(line))
+        session.change("add_act", line_columns(line))
     return lines
 
 

@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from parley.database.postgres.connection import Address, BoundedConnection
-from parley.database.postgres.database import PostgresDatabase
-from parley.database.postgres.migrations import PostgresSchema
+from parley.database.postgres.database import PostgresDatabase, PostgresSchema
 from parley.database.sql import filled
 from parley.registry.index.session import (
     NOTHING,

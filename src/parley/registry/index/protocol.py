@@ -23,7 +23,7 @@ from parley.registry.records import (
     Source,
     SourceState,
 )
-from parley.store.protocols.audit import AuditEntry, AuditLine
+from parley.store.audit.trail import AuditEntry, AuditLine
 
 PUBLIC: tuple[str, ...] = ()
 """The tokens of a viewer that proved nothing: sees entries without an audience."""

@@ -27,7 +27,7 @@ from parley.registry.records import (
     Source,
     SourceState,
 )
-from parley.store.protocols.audit import AuditEntry, AuditLine
+from parley.store.audit.trail import AuditEntry, AuditLine
 
 MAX_LIMIT = 10_000
 """The most that one call returns."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from parley.model.service import Caller
 from parley.registry.index.protocol import ActIndex
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.trail import AuditEntry
 
 SYSTEM = Caller(id="registry", issuer="system")
 """Who acts when the registry does so by itself."""

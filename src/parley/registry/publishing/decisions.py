@@ -18,7 +18,7 @@ from parley.registry.ingest.site_sources import remove_source
 from parley.registry.publishing.audit import RegistryAudit
 from parley.registry.publishing.refusals import InTheWay, NotThere, Refused
 from parley.registry.records import Authority, EntryStanding, IndexedEntry, Source, SourceKind
-from parley.store.protocols.audit import AuditLine
+from parley.store.audit.trail import AuditLine
 
 DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
 """The standings that an operator gives an entry."""

@@ -30,7 +30,7 @@ from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.settings import Settings
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted, event_value
+from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted, event_value
 from parley.wire.json import protojson
 from parley.wire.json.syntax import without_bom
 

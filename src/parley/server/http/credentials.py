@@ -32,7 +32,7 @@ from parley.server.http.responses import (
     reply_without_body,
 )
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.timers import EventCompleted
+from parley.store.protocols.tables import EventCompleted
 
 MAX_BYTES = 256 * 1024
 """The size of a posted credential."""

@@ -13,7 +13,9 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parley.files.errors import (
+from parley.files.file_store import DOWNLOAD, UPLOAD, UploadWriter
+from parley.files.layout import FileRecord
+from parley.files.objects import (
     DigestMismatch,
     FileError,
     FilesUnavailable,
@@ -22,8 +24,6 @@ from parley.files.errors import (
     TooManyBytes,
     TooManyUploads,
 )
-from parley.files.file_store import DOWNLOAD, UPLOAD, UploadWriter
-from parley.files.records import FileRecord
 from parley.files.turn_files import OCTETS, SIGNATURE, address
 from parley.model.errors import A2AError, InvalidParamsError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller

@@ -18,7 +18,7 @@ import msgspec
 from parley.security.rates.limit import Rate
 from parley.security.rates.window import LOCAL_SLOTS, SHARED_SLOTS, Grid, Window
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.usage import QuotaAsk, UsageStore
+from parley.store.protocols.tables import QuotaAsk, UsageStore
 
 log = logging.getLogger("parley.server")
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from parley.model.errors import OverloadedError
 from parley.server.limits.counters import PRUNE_MS, short_key
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.usage import QuotaAsk, QuotaGrant
+from parley.store.protocols.tables import QuotaAsk, QuotaGrant
 
 SLACK_MS = 60_000
 """How much longer a name is kept than needed: the clocks of replicas may differ."""

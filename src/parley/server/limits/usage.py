@@ -11,8 +11,8 @@ import msgspec
 
 from parley.security.rates.limit import DAY_MS
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.usage import USAGE_KEPT_DAYS, UsageQuery, UsageRow, UsageStore
-from parley.store.usage import COUNTED, OTHERS, UsageKey, added, usage_key, usage_row
+from parley.store.protocols.tables import USAGE_KEPT_DAYS, UsageQuery, UsageRow, UsageStore
+from parley.store.tables import COUNTED, OTHERS, UsageKey, added, usage_key, usage_row
 
 log = logging.getLogger("parley.server")
 

@@ -3,58 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
 
 from parley.database.postgres.connection import Address, explain
+from parley.database.sql import Migration, filled
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
-    Prunable,
+    Execute,
+    Owned,
+    OwnerAssignment,
     SchemaStatus,
+    StoreAdmin,
     Survey,
-    context_rows,
-    event_row,
-    head_row,
-    lines_of,
-    push_row,
-    receipt_row,
-    record_row,
+    Values,
+    assign,
+    owner_statements,
     survey_of,
-    wait_rows,
 )
-from parley.store.admin.export_format import (
-    ContextMessage,
-    ContextValue,
-    ExportedContext,
-    ExportedEvent,
-    ExportedPush,
-    ExportedReceipt,
-    ExportedRecord,
-    ExportedTask,
-    ExportLine,
-)
-from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
-from parley.store.api_keys import record_of
+from parley.store.admin.export_format import ExportSource, ImportTarget
 from parley.store.audit.reading import DECISION, TOOL_CALL, AuditReading
-from parley.store.postgres import api_keys, audit
-from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
+from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.postgres.schema import SCHEMA, sql_for
-from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
+from parley.store.postgres.tables import PostgresTables, check_added
+from parley.store.postgres.writer import WRITERS, Keys
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.secrets import SECRET_BYTES
-from parley.store.protocols.timers import EventCompleted, checked_event
-from parley.store.protocols.usage import UsageQuery, UsageRow
+from parley.store.protocols.tables import SECRET_BYTES, EventCompleted, checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
-from parley.store.pushes import suspended_of
-from parley.store.snapshot import StoredForm
-from parley.store.sql import Migration, filled, queries
-from parley.store.usage import query_values, usage_row
+from parley.store.sql import queries
+from parley.store.tables import suspended_of
+
+T = TypeVar("T")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -72,7 +56,7 @@ _FACTS = " OR ".join(
 )
 
 
-class PostgresAdmin:
+class PostgresAdmin(StoreAdmin):
     """The administration of the PostgreSQL store at ``url``, whether replicas use it or not.
 
     Raises ``ValueError`` for another URL.
@@ -80,22 +64,13 @@ class PostgresAdmin:
 
     def __init__(self, url: str) -> None:
         self._address = Address.of(url)
-        schema = f"{self._address.schema}."
-        words = {"{waiting}": "waiting > 0", "{c}": 'COLLATE "C"', "{?}": "%s", "{schema}": schema}
-        words |= {"{facts}": _FACTS}
-        self._read_sql = dict(_READ)
-        for word, meaning in words.items():
-            for name, sql in self._read_sql.items():
-                self._read_sql[name] = sql.replace(word, meaning)
-        self._write_sql = sql_for(self._address, _WRITE)
-        self._owners = {
-            "{find}": "strpos",
-            "{chr}": "chr",
-            "{version}": ", version = version + 1",
-            "{slot}": "slot, ",
-            "{schema}": schema,
-            "{value}": "%(name)s",
-        }
+        words = {"schema": f"{self._address.schema}."}
+        read = {"waiting": "waiting > 0", "c": 'COLLATE "C"', "?": "%s", "facts": _FACTS}
+        self._sql = sql_for(self._address, _WRITE)
+        self._read_sql = filled(_READ, read | words)
+        self._read_sql |= {name: self._sql[name] for name in ("api_keys", "usage")}
+        dialect = {"find": "strpos", "chr": "chr", "version": ", version = version + 1"}
+        self._owner_sql = owner_statements("%({})s", slot="slot, ", **dialect, **words)
 
     @property
     def name(self) -> str:
@@ -111,11 +86,6 @@ class PostgresAdmin:
         """Create the schema, or bring it up to date; return the migrations done."""
         return SCHEMA.migrate(self._address)
 
-    def unassigned(self, owners: OwnerAssignment) -> Owned:
-        """Return how much belongs to owners without an issuer."""
-        with self._snapshot() as connection:
-            return unassigned(self._execute(connection), owners)
-
     def assign(self, owners: OwnerAssignment) -> Owned:
         """Assign that to an issuer; return how much it was.
 
@@ -126,21 +96,21 @@ class PostgresAdmin:
                 connection
             )  # before it waits for a lock, and writers wait for it
             try:
-                connection.execute(self._write_sql["limit_lock_wait"])
-                connection.execute(self._write_sql["lock_owners"])
+                connection.execute(self._sql["limit_lock_wait"])
+                connection.execute(self._sql["lock_owners"])
             except psycopg.errors.LockNotAvailable:
                 raise StoreUnavailable(
                     f"{self.name} is being written to; stop what does, and do it again"
                 ) from None
             self._refuse_when_used(connection)
             for name in ("expire_replicas", "free_tasks", "free_pushes"):
-                connection.execute(self._write_sql[name])
+                connection.execute(self._sql[name])
             assigned = assign(self._execute(connection), owners)
             connection.commit()
             return assigned
 
     def _refuse_when_used(self, connection: Connection) -> None:
-        found = connection.execute(self._write_sql["replicas"]).fetchall()
+        found = connection.execute(self._sql["replicas"]).fetchall()
         alive = [id for id, _, is_alive, _ in found if is_alive]
         if alive:
             raise StoreUnavailable(
@@ -149,86 +119,58 @@ class PostgresAdmin:
             )
 
     def _execute(self, connection: Connection) -> Execute:
-        def run(sql: str, values: dict[str, Any]) -> Sequence[Any]:
-            cursor = connection.execute(sql, values)
+        def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
+            cursor = connection.execute(self._owner_sql[name], values)
             return cursor.fetchall() if cursor.description is not None else ()
 
-        return Execute(self._owners, run)
+        return run
+
+    @contextmanager
+    def _owners(self) -> Iterator[Execute]:
+        with self._snapshot() as connection:
+            yield self._execute(connection)
 
     def survey(self) -> Survey:
         """Return the store's status."""
         with self._snapshot() as connection:
-
-            def rows(name: str) -> Iterable[Sequence[Any]]:
-                return connection.execute(self._read_sql[name])
-
-            found = connection.execute(self._write_sql["replicas"]).fetchall()
+            found = connection.execute(self._sql["replicas"]).fetchall()
             return survey_of(
-                rows,
-                now=_one(connection, self._write_sql["now"]),
-                size=_one(connection, self._write_sql["size"], (self._address.schema,)),
+                lambda name: connection.execute(self._read_sql[name]),
+                now=_one(connection, self._sql["now"]),
+                size=_one(connection, self._sql["size"], (self._address.schema,)),
                 replicas=[
                     Replica(id=id, seen_at=seen_at, alive=alive, holds=holds)
                     for id, seen_at, alive, holds in found
                 ],
             )
 
-    def agents(self) -> Sequence[str]:
-        """Return the keys of the agents that have anything in the store."""
-        with self._snapshot() as connection:
-            return [agent for (agent,) in connection.execute(self._read_sql["agents"])]
-
-    def prunable(self, agent: str, before: int) -> Prunable:
-        """Return how much of an agent is older than a time (ms) and may be removed."""
-        with self._snapshot() as connection:
-            values = (agent, before)
-            [(tasks, events)] = connection.execute(self._read_sql["old_tasks"], values)
-            return Prunable(tasks, events, _one(connection, self._read_sql["old_receipts"], values))
-
     def now(self) -> int:
         """Return the time by the database's clock, in ms."""
         with self._snapshot() as connection:
-            now: int = _one(connection, self._write_sql["now"])
+            now: int = _one(connection, self._sql["now"])
             return now
-
-    def suspended(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Return the suspended webhooks."""
-        with self._snapshot() as connection:
-            return [each for page in self._suspended(connection, which) for each in page]
-
-    def waiting(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Return the active webhooks that wait for their receivers."""
-        with self._snapshot() as connection:
-            pages = self._suspended(connection, which, "waiting")
-            return [each for page in pages for each in page]
 
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         """Resume suspended webhooks, a page at a time; return which."""
         resumed: list[SuspendedWebhook] = []
         with self._connected() as connection:
-            for page in self._suspended(connection, which):
+            for page in suspended_of(
+                partial(_find, connection, self._read_sql["suspended"]), which
+            ):
                 rows = ([each.key for each in page], [each.id for each in page])
-                connection.execute(self._write_sql["resume"], rows)
+                connection.execute(self._sql["resume"], rows)
                 connection.commit()
                 resumed += page
         return resumed
-
-    def _suspended(
-        self, connection: Connection, which: WebhookFilter, query: str = "suspended"
-    ) -> Iterator[list[SuspendedWebhook]]:
-        def find(values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-            return connection.execute(self._read_sql[query], values).fetchall()
-
-        return suspended_of(find, which)
 
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
         """Complete an event; return whether it was not complete before."""
         value = checked_event(key, value)
         with self._connected() as connection:
-            connection.execute(self._write_sql["lock_events"], (agent, [key]))
+            connection.execute(self._sql["lock_events"], (agent, [key]))
             values = {"agent": agent, "name": key, "value": value}
-            values["at"] = _one(connection, self._write_sql["now"])
-            cursor = connection.execute(self._write_sql["complete_event_outside"], values)
+            values["at"] = _one(connection, self._sql["now"])
+            cursor = connection.execute(self._sql["complete_event_outside"], values)
             [(found,)] = cursor.fetchall()
             connection.commit()
         if found is not None and bytes(found) != value:
@@ -237,57 +179,38 @@ class PostgresAdmin:
 
     def secret(self, name: str) -> bytes:
         """Return the secret of a name; the first call makes it."""
-        with self._connected() as connection:
-            connection.execute(self._write_sql["add_secret"], (name, os.urandom(SECRET_BYTES)))
-            connection.commit()
-            return bytes(_one(connection, self._write_sql["secret"], (name,)))
+        return self._change(lambda tables, now: tables.secret(name, os.urandom(SECRET_BYTES)))
 
     def add_api_key(self, record: ApiKeyRecord) -> None:
         """Store an API key."""
         checked(record)
-        with self._connected() as connection:
-            now = _one(connection, self._write_sql["now"])
-            found = api_keys.add(connection.execute, self._write_sql, record, now)
-            connection.commit()
-        api_keys.check_added(found, record)
-
-    def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
-        """Return all API keys, or those of an owner, the oldest first."""
-        with self._connected() as connection:
-            cursor = connection.execute(self._write_sql["api_keys"], {"owner": owner})
-            return [record_of(row) for row in cursor.fetchall()]
+        check_added(self._change(lambda tables, now: tables.add_api_key(record, now)), record)
 
     def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
         """Have an API key end earlier, and return it."""
-        with self._connected() as connection:
-            sql = self._write_sql
-            found = api_keys.end(connection.execute, sql, id, expires_at, revoked_at)
-            connection.commit()
-            return found
-
-    def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """Return what was used, the latest days first."""
-        with self._connected() as connection:
-            cursor = connection.execute(self._write_sql["usage"], query_values(query))
-            return [usage_row(row) for row in cursor.fetchall()]
+        return self._change(lambda tables, now: tables.end_api_key(id, expires_at, revoked_at))
 
     def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
         """Append entries to the audit."""
-        with self._connected() as connection:
-            now = _one(connection, self._write_sql["now"])
-            lines = audit.append(connection.execute, self._write_sql, entries, now)
-            connection.commit()
-            return lines
+        return self._change(lambda tables, now: tables.append_audit(entries, now))
 
     def prune_audit(self, prune: AuditPrune) -> int:
         """Remove old lines of the audit, and append a checkpoint; return how many went."""
+        return self._change(lambda tables, now: tables.prune_audit(prune, now))
+
+    def _change(self, work: Callable[[PostgresTables, int], T]) -> T:
+        """Change the small tables, at the time (ms) by the database's clock."""
         with self._connected() as connection:
-            now = _one(connection, self._write_sql["now"])
-            count = audit.prune(connection.execute, self._write_sql, prune, now)
+            now = _one(connection, self._sql["now"])
+            result = work(PostgresTables(connection.execute, self._sql), now)
             connection.commit()
-            return count
+            return result
+
+    def _rows(self, name: str, values: Values = ()) -> Sequence[Sequence[Any]]:
+        with self._snapshot() as connection:
+            return _find(connection, self._read_sql[name], values)
 
     @contextmanager
     def audit(self) -> Iterator[AuditReading]:
@@ -303,10 +226,19 @@ class PostgresAdmin:
             yield AuditReading(rows)
 
     @contextmanager
-    def reading(self) -> Iterator[PostgresExportSource]:
+    def reading(self) -> Iterator[ExportSource]:
         """Read the store as of the moment when this begins."""
         with self._snapshot() as connection:
-            yield PostgresExportSource(connection, self._read_sql)
+
+            def rows(name: str) -> Iterator[Sequence[Any]]:
+                words = {"name": name, "query": self._read_sql[name], "count": ROWS_AT_ONCE}
+                sql = filled(_CURSOR, words)
+                connection.execute(sql["declare"])
+                while found := connection.execute(sql["fetch"], binary=True).fetchall():
+                    yield from found
+                connection.execute(sql["close"])
+
+            yield ExportSource(rows)
 
     @contextmanager
     def writing(self) -> Iterator[PostgresImportTarget]:
@@ -314,7 +246,7 @@ class PostgresAdmin:
         self.migrate()
         with self._connected() as connection:
             try:
-                yield PostgresImportTarget(connection, self._write_sql)
+                yield PostgresImportTarget(connection, self._sql)
             except psycopg.errors.UniqueViolation:
                 raise StoreUnavailable(
                     f"{self.name}: a replica added the same at the same moment; do it again, and "
@@ -339,150 +271,62 @@ class PostgresAdmin:
             yield connection
 
 
-class PostgresExportSource:
-    """A PostgreSQL store to export."""
-
-    def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
-        self._connection = connection
-        self._sql = sql
-
-    def lines(self) -> Iterator[ExportLine]:
-        """Yield all lines of the export."""
-        return lines_of(self._rows)
-
-    def _rows(self, name: str) -> Iterator[Sequence[Any]]:
-        execute, query = self._connection.execute, self._sql[name]
-        sql = filled(_CURSOR, {"name": name, "query": query, "count": ROWS_AT_ONCE})
-        execute(sql["declare"])
-        while rows := execute(sql["fetch"], binary=True).fetchall():
-            yield from rows
-        execute(sql["close"])
-
-
-class PostgresImportTarget:
+class PostgresImportTarget(ImportTarget):
     """A PostgreSQL store to import into."""
 
+    task_columns = (1,)  # the version of a head
+
     def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
+        super().__init__()
         self._connection = connection
         self._sql = sql
-        self._keys: dict[str, int] = {}
-        self._agents: dict[str, str] = {}
-        self._counts: Counter[tuple[str, ...]] = Counter()
-        # Built as a replica's writer does: time, writer's number, counter.
-        number = _one(connection, sql["writer_number"]) % WRITERS
-        first = (_one(connection, sql["now"]) - KEY_EPOCH) * KEYS_A_MS
-        self._new_keys = (
-            (ms * WRITERS + number) * KEYS_A_MS + n
-            for ms, n in (divmod(i, KEYS_A_MS) for i in count(first))
-        )
+        now = _one(connection, sql["now"])
+        self._new_keys = Keys(lambda: now)
+        self._new_keys.number = _one(connection, sql["writer_number"]) % WRITERS
 
-    def contexts_there(self, contexts: Sequence[ExportedContext]) -> set[tuple[str, str, str, str]]:
-        """Return the keys of those that the store has."""
-        return self._named("contexts_there", [context.name for context in contexts])
+    def there(self, table: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
+        """Return the keys, out of some, that the rows of a table have."""
+        columns = [list(column) for column in zip(*names, strict=True)]
+        return set(_find(self._connection, self._sql[f"{table}_there"], columns))
 
-    def receipts_there(self, receipts: Sequence[ExportedReceipt]) -> set[tuple[str, str, str, str]]:
-        """Return the keys of those that the store has."""
-        return self._named("receipts_there", [receipt.name for receipt in receipts])
+    def add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add new rows to a table."""
+        if rows:
+            sql = self._sql[f"add_{table}"]
+            with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
+                for row in rows:
+                    copy.write_row(row)
 
-    def events_there(self, events: Sequence[ExportedEvent]) -> set[tuple[str, str]]:
-        """Return the keys of those that the store has."""
-        columns = [list(column) for column in zip(*[e.name for e in events], strict=True)]
-        return {(agent, name) for agent, name in self._find("events_there", columns)}
+    def _context_keys(self, count: int) -> Iterable[int]:
+        return sorted([key for (key,) in self._execute("context_keys", (count,)).fetchall()])
 
-    def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
-        """Return the ids of those that the store has."""
-        ids = [task.task_id for task in tasks]
-        return {task_id for (task_id,) in self._find("tasks_there", (ids,))}
+    def _task_key(self) -> int:
+        return self._new_keys.new()
 
-    def add_contexts(
-        self,
-        contexts: Sequence[ExportedContext],
-        messages: Sequence[Sequence[ContextMessage]],
-        values: Sequence[Sequence[ContextValue]],
-    ) -> None:
-        """Add contexts, with the messages and the values of each."""
-        keys = sorted([key for (key,) in self._find("context_keys", (len(contexts),))])
-        rows, message_rows, value_rows = context_rows(keys, contexts, messages, values)
-        self._copy("add_contexts", rows)
-        self._copy("add_messages", message_rows)
-        self._copy("add_values", value_rows)
+    def _add_waits(self, waits: Sequence[tuple[int, str, str]]) -> None:
+        # No replica completes these events between this look and the commit.
+        for agent in sorted({agent for _, agent, _ in waits}):
+            names = sorted({name for _, its_agent, name in waits if its_agent == agent})
+            self._execute("lock_events", (agent, names))
+        self.add("waits", waits)
+        self._execute("wake_for_events", (sorted({key for key, _, _ in waits}),))
 
-    def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
-        """Add receipts."""
-        self._copy("add_receipts", [receipt_row(receipt) for receipt in receipts])
+    def _set_stored(self, rows: Sequence[tuple[int, bool, int, int]]) -> None:
+        messages, has_status_message, seq, keys = ([*column] for column in zip(*rows, strict=True))
+        self._execute("set_stored", (keys, messages, has_status_message, seq))
 
-    def add_events(self, events: Sequence[ExportedEvent]) -> None:
-        """Add events."""
-        self._copy("add_events", [event_row(event) for event in events])
-
-    def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
-        """Add tasks, in this order."""
-        for task in tasks:
-            self._keys[task.task_id] = next(self._new_keys)
-            self._agents[task.task_id] = task.agent
-            self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
-        rows = [(*head_row(self._keys[task.task_id], task), 1) for task in tasks]
-        self._copy("add_tasks", rows)
-        if waits := wait_rows(self._keys, tasks):
-            # Nobody completes one of these events between this look and the commit.
-            for agent in sorted({row[1] for row in waits}):
-                names = sorted({row[2] for row in waits if row[1] == agent})
-                self._connection.execute(self._sql["lock_events"], (agent, names))
-            self._copy("add_waits", waits)
-            keys = sorted({row[0] for row in waits})
-            self._connection.execute(self._sql["wake_for_events"], (keys,))
-
-    def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
-        """Add records to logs."""
-        self._copy("add_records", [record_row(self._keys[id], record) for id, record in records])
-
-    def add_pushes(self, pushes: Sequence[tuple[str, str, ExportedPush]]) -> None:
-        """Add webhooks."""
-        rows = [
-            (*push_row(self._keys[id], self._agents[id], push_id, push), "")
-            for id, push_id, push in pushes
-        ]
-        self._copy("add_pushes", rows)
-
-    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
-        """Store the stored form of tasks."""
-        keyed = [(self._keys[task_id], seq, form) for task_id, seq, form in forms]
-        messages = [row for key, _, form in keyed for row in form.message_rows(key)]
-        artifacts = [row for key, seq, form in keyed for row in form.artifact_rows(key, seq)]
-        self._copy("add_task_messages", messages)
-        self._copy("add_task_artifacts", artifacts)
-        columns = [
-            [key for key, _, _ in keyed],
-            [len(form.messages) for _, _, form in keyed],
-            [form.has_status_message for _, _, form in keyed],
-            [seq for _, seq, _ in keyed],
-        ]
-        self._connection.execute(self._sql["set_stored"], columns)
-
-    def commit(self) -> None:
-        """Make the additions durable."""
+    def _commit(self, counts: Sequence[tuple[Any, ...]]) -> None:
         # Last, and in order: replicas wait for the locks of these rows.
-        for name, n in sorted(self._counts.items()):
-            self._connection.execute(self._sql["count_tasks"], (*name, n))
-        self._counts.clear()
-        self._keys.clear()
-        self._agents.clear()
+        for row in counts:
+            self._execute("count_tasks", row)
         self._connection.commit()
 
-    def _named(self, name: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, str, str, str]]:
-        columns = [list(column) for column in zip(*names, strict=True)]
-        found = self._find(name, columns)
-        return {(agent, tenant, owner, last) for agent, tenant, owner, last in found}
+    def _execute(self, name: str, values: Sequence[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        return self._connection.execute(self._sql[name], values)
 
-    def _find(self, name: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self._connection.execute(self._sql[name], values).fetchall()
 
-    def _copy(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if not rows:
-            return
-        with self._connection.cursor() as cursor, cursor.copy(self._sql[name]) as copy:
-            for row in rows:
-                copy.write_row(row)
+def _find(connection: Connection, sql: str, values: Values) -> list[tuple[Any, ...]]:
+    return connection.execute(sql, values).fetchall()
 
 
 def _one(connection: Connection, sql: str, values: Sequence[Any] = ()) -> Any:

@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from parley.database.sql import Migration, filled
 from parley.database.sqlite.file import CONNECTION_SQL, explain
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
-    Prunable,
+    Execute,
+    Owned,
+    OwnerAssignment,
     SchemaStatus,
+    StoreAdmin,
     Survey,
-    context_rows,
-    event_row,
-    head_row,
-    lines_of,
-    push_row,
-    receipt_row,
-    record_row,
+    Values,
+    assign,
+    owner_statements,
     survey_of,
-    wait_rows,
 )
-from parley.store.admin.export_format import (
-    ContextMessage,
-    ContextValue,
-    ExportedContext,
-    ExportedEvent,
-    ExportedPush,
-    ExportedReceipt,
-    ExportedRecord,
-    ExportedTask,
-    ExportLine,
-)
-from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
-from parley.store.api_keys import record_of
+from parley.store.admin.export_format import ExportSource, ImportTarget
 from parley.store.audit.reading import DECISION, TOOL_CALL, AuditReading
+from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.events import now_ms
-from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.secrets import SECRET_BYTES
-from parley.store.protocols.timers import checked_event
-from parley.store.protocols.usage import UsageQuery, UsageRow
+from parley.store.protocols.tables import SECRET_BYTES, checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
-from parley.store.snapshot import StoredForm
-from parley.store.sql import Migration, filled, migrations, queries
-from parley.store.sqlite import api_keys, audit
-from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SQL, TaskFile
+from parley.store.sql import queries
+from parley.store.sqlite.batch import SqliteBatch, change
+from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SCHEMA, SQL, TaskFile
 from parley.store.sqlite.operator import (
     AuditAnswer,
     AuditQuestion,
@@ -64,12 +47,10 @@ from parley.store.sqlite.operator import (
     ask_to_resume,
     suspended_in,
 )
-from parley.store.sqlite.timers import complete_in
-from parley.store.usage import query_values, usage_row
 
 T = TypeVar("T")
 
-_READ = ADMIN_SQL
+_READ = ADMIN_SQL | {name: SQL[name] for name in ("api_keys", "usage")}
 _WRITE = queries("sqlite", "admin.sql")
 _AUDIT = filled(
     queries("shared", "audit.sql"),
@@ -82,22 +63,16 @@ _AUDIT = filled(
         ),
     },
 )
-_OWNERS = {
-    "{find}": "instr",
-    "{chr}": "char",
-    "{version}": "",
-    "{slot}": "",
-    "{schema}": "",
-    "{value}": ":name",
-}
+_OWNERS = owner_statements(":{}", find="instr", chr="char", version="", slot="", schema="")
 
 BUSY_SECONDS = 5.0
 
 
-class SqliteAdmin:
+class SqliteAdmin(StoreAdmin):
     """The administration of the SQLite file at ``path``.
 
-    Methods that only read work while another process has the file open; those that write do not.
+    Methods that read work while another process has the file open. For changes, they ask that
+    process, if it listens.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,10 +85,11 @@ class SqliteAdmin:
 
     def schema(self) -> SchemaStatus:
         """Return the version of the schema. Changes nothing."""
-        known = migrations("sqlite")
+        known = SCHEMA.migrations()
         if not self._path.exists() or self._path.stat().st_size == 0:
             return SchemaStatus(0, known)
-        version = self._read(_version)
+        with self._reading() as connection:
+            version = _version(connection)
         if version > known[-1].version:
             raise StoreUnavailable(
                 f"{self._path} has schema version {version}, written by a later version of Parley; "
@@ -129,161 +105,93 @@ class SqliteAdmin:
                 pass
         return missing
 
-    def unassigned(self, owners: OwnerAssignment) -> Owned:
-        """Return how much belongs to owners without an issuer."""
-        return self._read(lambda connection: unassigned(_execute(connection), owners))
-
     def assign(self, owners: OwnerAssignment) -> Owned:
         """Assign that to an issuer; return how much it was."""
         with self._open() as file:
             try:
                 file.writer.execute("BEGIN IMMEDIATE")
-                assigned = assign(_execute(file.writer), owners)
+                assigned = assign(_about_owners(file.writer), owners)
                 file.writer.execute("COMMIT")
             except sqlite3.Error as error:
                 raise explain(error, self._path) from error
             return assigned
 
+    @contextmanager
+    def _owners(self) -> Iterator[Execute]:
+        with self._reading() as connection:
+            yield _about_owners(connection)
+
     def survey(self) -> Survey:
         """Return the store's status."""
-        size = sum([os.path.getsize(file) for file in self._files() if file.exists()])
-
-        def look(connection: sqlite3.Connection) -> Survey:
+        files = [self._path, self._path.with_name(self._path.name + "-wal")]
+        size = sum([os.path.getsize(file) for file in files if file.exists()])
+        with self._reading() as connection:
             return survey_of(
                 lambda name: connection.execute(_READ[name]), now=now_ms(), size=size, replicas=None
             )
-
-        return self._read(look)
-
-    def agents(self) -> Sequence[str]:
-        """Return the keys of the agents that have anything in the store."""
-        return [agent for (agent,) in self._read(lambda c: c.execute(_READ["agents"]).fetchall())]
-
-    def prunable(self, agent: str, before: int) -> Prunable:
-        """Return how much of an agent is older than a time (ms) and may be removed."""
-
-        def look(connection: sqlite3.Connection) -> Prunable:
-            tasks, events = connection.execute(_READ["old_tasks"], (agent, before)).fetchone()
-            (receipts,) = connection.execute(_READ["old_receipts"], (agent, before)).fetchone()
-            return Prunable(tasks, events, receipts)
-
-        return self._read(look)
 
     def now(self) -> int:
         """Return the time, in ms."""
         return now_ms()
 
-    def suspended(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Return the suspended webhooks."""
-        return self._read(lambda connection: suspended_in(connection, which))
-
-    def waiting(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Return the active webhooks that wait for their receivers."""
-        return self._read(lambda connection: suspended_in(connection, which, "waiting"))
-
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Resume suspended webhooks; return which.
+        """Resume suspended webhooks; return which."""
 
-        Asks the process that has the file open; without one, changes the file.
-        """
-        resumed = ask_to_resume(self._path, which)
-        if resumed is not None:
-            return resumed
-        with self._open() as file:
-            try:
-                found = suspended_in(file.writer, which)
-                file.writer.execute("BEGIN IMMEDIATE")
-                rows = [(each.key, each.id) for each in found]
-                file.writer.executemany(SQL["resume_push"], rows)
-                file.writer.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise explain(error, self._path) from error
-        return found
+        def resume(batch: SqliteBatch) -> Sequence[SuspendedWebhook]:
+            found = suspended_in(batch.connection, which)
+            batch.resume_pushes(found)
+            return found
+
+        return self._asked_or(lambda: ask_to_resume(self._path, which), resume)
 
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; return whether it was not complete before.
-
-        Asks the process that has the file open; without one, changes the file.
-        """
+        """Complete an event; return whether it was not complete before."""
         value = checked_event(key, value)
-        completed = ask_to_complete(self._path, agent, key, value)
-        if completed is not None:
-            return completed
-        try:
-            with self._open() as file:
-                try:
-                    return complete_in(file.writer, agent, key, value, now_ms())
-                except sqlite3.Error as error:
-                    raise explain(error, self._path) from error
-        except StoreUnavailable:  # a server that has only just opened it can be asked by now
-            completed = ask_to_complete(self._path, agent, key, value)
-            if completed is None:
-                raise
-            return completed
+        return self._asked_or(
+            lambda: ask_to_complete(self._path, agent, key, value),
+            lambda batch: batch.complete_event(agent, key, value),
+        )
 
     def secret(self, name: str) -> bytes:
         """Return the secret of a name; the first call makes it."""
         fresh = os.urandom(SECRET_BYTES)
-        question = KeysQuestion("secret", name)
-        return self._about_keys(
-            question, lambda connection: KeysAnswer(api_keys.secret_in(connection, name, fresh))
+        return self._asked_or(
+            lambda: ask_about_keys(self._path, KeysQuestion("secret", name)),
+            lambda batch: KeysAnswer(batch.secret(name, fresh)),
         ).secret
 
     def add_api_key(self, record: ApiKeyRecord) -> None:
         """Store an API key."""
         checked(record)
 
-        def add(connection: sqlite3.Connection) -> KeysAnswer:
-            api_keys.add_in(connection, record, now_ms())
+        def add(batch: SqliteBatch) -> KeysAnswer:
+            batch.add_api_key(record)
             return KeysAnswer()
 
-        self._about_keys(KeysQuestion("add", record=record), add)
-
-    def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
-        """Return all API keys, or those of an owner, the oldest first."""
-        rows = self._read(
-            lambda connection: connection.execute(SQL["api_keys"], {"owner": owner}).fetchall()
-        )
-        return [record_of(row) for row in rows]
+        self._asked_or(lambda: ask_about_keys(self._path, KeysQuestion("add", record=record)), add)
 
     def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
         """Have an API key end earlier, and return it."""
         question = KeysQuestion("end", id, expires_at=expires_at, revoked_at=revoked_at)
-        return self._about_keys(
-            question,
-            lambda connection: KeysAnswer(
-                record=api_keys.end_in(connection, id, expires_at, revoked_at)
-            ),
+        return self._asked_or(
+            lambda: ask_about_keys(self._path, question),
+            lambda batch: KeysAnswer(record=batch.end_api_key(id, expires_at, revoked_at)),
         ).record
-
-    def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """Return what was used, the latest days first."""
-        values = query_values(query)
-        rows = self._read(lambda connection: connection.execute(SQL["usage"], values).fetchall())
-        return [usage_row(row) for row in rows]
-
-    def _about_keys(
-        self, question: KeysQuestion, otherwise: Callable[[sqlite3.Connection], KeysAnswer]
-    ) -> KeysAnswer:
-        """Ask the process that has the file open; without one, change the file."""
-        return self._asked_or(lambda: ask_about_keys(self._path, question), otherwise)
 
     def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
         """Append entries to the audit."""
-        question = AuditQuestion(entries)
         return self._asked_or(
-            lambda: ask_about_audit(self._path, question),
-            lambda connection: AuditAnswer(audit.append_in(connection, entries, now_ms())),
+            lambda: ask_about_audit(self._path, AuditQuestion(entries)),
+            lambda batch: AuditAnswer(batch.append_audit(entries)),
         ).lines
 
     def prune_audit(self, prune: AuditPrune) -> int:
         """Remove old lines of the audit, and append a checkpoint; return how many went."""
-        question = AuditQuestion((), prune)
         return self._asked_or(
-            lambda: ask_about_audit(self._path, question),
-            lambda connection: AuditAnswer(removed=audit.prune_in(connection, prune, now_ms())),
+            lambda: ask_about_audit(self._path, AuditQuestion((), prune)),
+            lambda batch: AuditAnswer(removed=batch.prune_audit(prune)),
         ).removed
 
     @contextmanager
@@ -292,9 +200,7 @@ class SqliteAdmin:
         with self._reading() as connection:
             yield AuditReading(lambda name, values: connection.execute(_AUDIT[name], values))
 
-    def _asked_or(
-        self, ask: Callable[[], T | None], otherwise: Callable[[sqlite3.Connection], T]
-    ) -> T:
+    def _asked_or(self, ask: Callable[[], T | None], otherwise: Callable[[SqliteBatch], T]) -> T:
         """Ask the process that has the file open; without one, change the file."""
         answer = ask()
         if answer is not None:
@@ -302,7 +208,7 @@ class SqliteAdmin:
         try:
             with self._open() as file:
                 try:
-                    return otherwise(file.writer)
+                    return change(file, otherwise, now_ms())
                 except sqlite3.Error as error:
                     raise explain(error, self._path) from error
         except StoreUnavailable:  # a server that has only just opened it can be asked by now
@@ -312,10 +218,10 @@ class SqliteAdmin:
             return answer
 
     @contextmanager
-    def reading(self) -> Iterator[SqliteExportSource]:
+    def reading(self) -> Iterator[ExportSource]:
         """Read the store as of the moment when this begins."""
         with self._reading() as connection:
-            yield SqliteExportSource(connection)
+            yield ExportSource(lambda name: connection.execute(_READ[name]))
 
     @contextmanager
     def writing(self) -> Iterator[SqliteImportTarget]:
@@ -325,9 +231,6 @@ class SqliteAdmin:
                 yield SqliteImportTarget(file)
             except sqlite3.Error as error:
                 raise explain(error, self._path) from error
-
-    def _files(self) -> list[Path]:
-        return [self._path, self._path.with_name(self._path.name + "-wal")]
 
     @contextmanager
     def _open(self) -> Iterator[TaskFile]:
@@ -344,9 +247,9 @@ class SqliteAdmin:
             finally:
                 file.lock.release()
 
-    def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+    def _rows(self, name: str, values: Values = ()) -> Sequence[Sequence[Any]]:
         with self._reading() as connection:
-            return function(connection)
+            return connection.execute(_READ[name], values).fetchall()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -372,122 +275,53 @@ class SqliteAdmin:
             raise explain(error, self._path) from error
 
 
-class SqliteExportSource:
-    """A SQLite store to export."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def lines(self) -> Iterator[ExportLine]:
-        """Yield all lines of the export."""
-        return lines_of(lambda name: self._connection.execute(_READ[name]))
-
-
-class SqliteImportTarget:
+class SqliteImportTarget(ImportTarget):
     """A SQLite store to import into."""
 
     def __init__(self, file: TaskFile) -> None:
+        super().__init__()
         self._connection = file.writer
         self._last_key = file.last_key
         (self._last_context,) = self._connection.execute(_WRITE["last_context"]).fetchone()
-        self._keys: dict[str, int] = {}
-        self._agents: dict[str, str] = {}
-        self._counts: Counter[tuple[str, ...]] = Counter()
 
-    def contexts_there(self, contexts: Sequence[ExportedContext]) -> set[tuple[str, str, str, str]]:
-        """Return the keys of those that the store has."""
-        return set(self._find("contexts_there", [context.name for context in contexts]))
+    def there(self, table: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
+        """Return the keys, out of some, that the rows of a table have."""
+        wanted = msgspec.json.encode(names).decode()
+        return set(self._connection.execute(_WRITE[f"{table}_there"], (wanted,)))
 
-    def receipts_there(self, receipts: Sequence[ExportedReceipt]) -> set[tuple[str, str, str, str]]:
-        """Return the keys of those that the store has."""
-        return set(self._find("receipts_there", [receipt.name for receipt in receipts]))
+    def add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add new rows to a table."""
+        self._execute(f"add_{table}", rows)
 
-    def events_there(self, events: Sequence[ExportedEvent]) -> set[tuple[str, str]]:
-        """Return the keys of those that the store has."""
-        found = self._find("events_there", [event.name for event in events])
-        return {(agent, name) for agent, name in found}
-
-    def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
-        """Return the ids of those that the store has."""
-        return {task_id for (task_id,) in self._find("tasks_there", [t.task_id for t in tasks])}
-
-    def add_contexts(
-        self,
-        contexts: Sequence[ExportedContext],
-        messages: Sequence[Sequence[ContextMessage]],
-        values: Sequence[Sequence[ContextValue]],
-    ) -> None:
-        """Add contexts, with the messages and the values of each."""
+    def _context_keys(self, count: int) -> Iterable[int]:
         first = self._last_context + 1
-        self._last_context += len(contexts)
-        keys = range(first, self._last_context + 1)
-        rows, message_rows, value_rows = context_rows(keys, contexts, messages, values)
-        self._add("add_context", rows)
-        self._add("add_message", message_rows)
-        self._add("add_value", value_rows)
+        self._last_context += count
+        return range(first, self._last_context + 1)
 
-    def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
-        """Add receipts."""
-        self._add("add_receipt", [receipt_row(receipt) for receipt in receipts])
+    def _task_key(self) -> int:
+        self._last_key += 1
+        return self._last_key
 
-    def add_events(self, events: Sequence[ExportedEvent]) -> None:
-        """Add events."""
-        self._add("add_event", [event_row(event) for event in events])
+    def _add_waits(self, waits: Sequence[tuple[int, str, str]]) -> None:
+        self.add("waits", waits)
+        self._execute("wake_for_events", [(key,) for key in {key for key, _, _ in waits}])
 
-    def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
-        """Add tasks, in this order."""
-        for task in tasks:
-            self._last_key += 1
-            self._keys[task.task_id] = self._last_key
-            self._agents[task.task_id] = task.agent
-            self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
-        self._add("add_task", [head_row(self._keys[task.task_id], task) for task in tasks])
-        if waits := wait_rows(self._keys, tasks):
-            self._add("add_wait", waits)
-            self._add("wake_for_events", [(key,) for key in {row[0] for row in waits}])
+    def _set_stored(self, rows: Sequence[tuple[int, bool, int, int]]) -> None:
+        self._execute("set_stored", rows)
 
-    def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
-        """Add records to logs."""
-        self._add("add_record", [record_row(self._keys[id], record) for id, record in records])
-
-    def add_pushes(self, pushes: Sequence[tuple[str, str, ExportedPush]]) -> None:
-        """Add webhooks."""
-        rows = [
-            push_row(self._keys[id], self._agents[id], push_id, push)
-            for id, push_id, push in pushes
-        ]
-        self._add("add_push", rows)
-
-    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
-        """Store the stored form of tasks."""
-        for task_id, seq, form in forms:
-            key = self._keys[task_id]
-            self._add("add_task_message", form.message_rows(key))
-            self._add("add_task_artifact", form.artifact_rows(key, seq))
-            row = (len(form.messages), form.has_status_message, seq, key)
-            self._add("set_stored", [row])
-
-    def commit(self) -> None:
-        """Make the additions durable."""
-        self._add("count_tasks", [(*name, n) for name, n in sorted(self._counts.items())])
-        self._counts.clear()
-        self._keys.clear()
-        self._agents.clear()
+    def _commit(self, counts: Sequence[tuple[Any, ...]]) -> None:
+        self._execute("count_tasks", counts)
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
 
-    def _find(self, name: str, names: Sequence[Any]) -> list[tuple[Any, ...]]:
-        wanted = msgspec.json.encode(names).decode()
-        return self._connection.execute(_WRITE[name], (wanted,)).fetchall()
-
-    def _add(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _execute(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows and not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
         self._connection.executemany(_WRITE[name], rows)
 
 
-def _execute(connection: sqlite3.Connection) -> Execute:
-    return Execute(_OWNERS, lambda sql, values: connection.execute(sql, values).fetchall())
+def _about_owners(connection: sqlite3.Connection) -> Execute:
+    return lambda name, values: connection.execute(_OWNERS[name], values).fetchall()
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -1,24 +1,32 @@
-"""Records acts without delaying requests: a bounded queue that is flushed in groups."""
+"""Records acts without delaying requests: a bounded queue that is flushed in groups.
+
+Failed authentications are few entries, however many there are: failures from one address within
+``WINDOW`` seconds are one entry with counts. So many addresses have entries of their own in a
+window and in an hour; the others share one entry in each window.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
+import os
+import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from parley.model.backoff import Backoff
-from parley.store.audit.failures import FailureSummary
-from parley.store.protocols.audit import AuditEntry
+from parley.store.audit.trail import AuditEntry, AuditTrail
 from parley.store.protocols.errors import StoreError
-from parley.store.task_store import TaskStore
 
 log = logging.getLogger("parley.audit")
 
 FLUSH_SECONDS = 1.0
-"""How long entries wait for others. What a process that is killed may lose is what waits."""
+"""How long entries wait for others. A process that is killed loses the waiting entries."""
 
 MAX_QUEUED = 2_000
 """How many entries wait at most. Further ones are dropped, and the number is recorded."""
@@ -35,12 +43,12 @@ _BACKOFF = Backoff(1.0, 30.0, jitter=(0.5, 1.0))
 class AuditRecorder:
     """Records entries in the audit of a store.
 
-    ``record`` never waits, and never fails; what is recorded is durable about ``FLUSH_SECONDS``
+    ``record`` never waits, and never fails; its entries are durable about ``FLUSH_SECONDS``
     later, and after ``stop``. ``append`` is durable when it returns. ``dropped`` is how many
     entries found the queue full. ``flushed`` is called after lines were appended.
     """
 
-    def __init__(self, store: TaskStore, flushed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: AuditTrail, flushed: Callable[[], None] = lambda: None) -> None:
         self.dropped = 0
         self.failures = FailureSummary(self.record, store.now)
         self._store = store
@@ -61,7 +69,7 @@ class AuditRecorder:
         self._filled.set()
 
     async def append(self, entries: Sequence[AuditEntry]) -> None:
-        """Record entries now, after those that wait. Raises ``StoreError``."""
+        """Record entries now, after the waiting entries. Raises ``StoreError``."""
         await self.flush()
         await self._store.append_audit(entries)
         self._flushed()
@@ -74,7 +82,7 @@ class AuditRecorder:
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Record what is left, the failures of the last minute among it."""
+        """Record the rest, with the failures of the last minute."""
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
@@ -87,7 +95,7 @@ class AuditRecorder:
             log.error("%d entries of the audit are lost: %s", len(self._queue), error or "no time")
 
     async def flush(self) -> None:
-        """Append what waits. Raises ``StoreError``: then it still waits."""
+        """Append the waiting entries. Raises ``StoreError``: then they still wait."""
         async with self._flushing:
             if self._unreported:
                 details = {"count": self._unreported, "reason": "the queue was full"}
@@ -122,3 +130,123 @@ class AuditRecorder:
                 self._filled.set()
             else:
                 attempts = 0
+
+
+WINDOW = 60.0
+
+ADDRESSES_PER_WINDOW = 32
+
+ADDRESSES_PER_HOUR = 240
+
+MAX_REASONS = 5
+
+KIND = "auth.failed"
+
+OTHERS = "others"
+"""Stands for the addresses that share an entry."""
+
+
+class _Count(msgspec.Struct):
+    first: int
+    last: int
+    refused: int = 0
+    throttled: int = 0
+    reasons: set[str] = msgspec.field(default_factory=set)
+    schemes: set[str] = msgspec.field(default_factory=set)
+
+
+class FailureSummary:
+    """Counts failures by address, and records the counts of each window at its end.
+
+    ``now`` returns ms by the store's clock.
+    """
+
+    def __init__(self, record: Callable[[AuditEntry], None], now: Callable[[], int]) -> None:
+        self._record = record
+        self._now = now
+        self._counts: dict[str, _Count] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._hour = 0
+        self._own = 0
+
+    def note(self, address: str, scheme: str, reason: str) -> None:
+        """Count a failure; without a ``reason``, it was refused because of earlier failures."""
+        now = self._now()
+        count = self._counts.get(address)
+        if count is None:
+            name = address if self._has_room(now) else OTHERS
+            count = self._counts.setdefault(name, _Count(now, now))
+        count.last = now
+        if not reason:
+            count.throttled += 1
+        else:
+            count.refused += 1
+            if len(count.reasons) < MAX_REASONS:
+                count.reasons.add(reason)
+            if scheme and len(count.schemes) < MAX_REASONS:
+                count.schemes.add(scheme)
+        if self._timer is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return  # recorded with the next one, or at the end
+            self._timer = loop.call_later(WINDOW, self.summarize)
+
+    def summarize(self) -> None:
+        """Record the counts, and begin another window."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        counts, self._counts = self._counts, {}
+        for address, count in counts.items():
+            details = {
+                "refused": count.refused,
+                "throttled": count.throttled,
+                "reasons": sorted(count.reasons),
+                "schemes": sorted(count.schemes),
+                "from": count.first,
+                "to": count.last,
+            }
+            entry = AuditEntry(
+                kind=KIND, at=count.last, address=address, outcome="refused", details=details
+            )
+            self._record(entry)
+
+    def _has_room(self, now: int) -> bool:
+        hour = now // 3_600_000
+        if hour != self._hour:
+            self._hour, self._own = hour, 0
+        if len(self._counts) >= ADDRESSES_PER_WINDOW or self._own >= ADDRESSES_PER_HOUR:
+            return False
+        self._own += 1
+        return True
+
+
+def user_act(
+    kind: str,
+    *,
+    client: str,
+    subject: str = "",
+    agent: str = "",
+    tenant: str = "",
+    details: Mapping[str, Any] = {},
+) -> AuditEntry:
+    """Return an act of the user whom this process belongs to. ``details`` have no secrets."""
+    return AuditEntry(
+        kind=kind,
+        issuer="os",
+        actor=f"{_user_name()}@{socket.gethostname()}",
+        client=client,
+        agent=agent,
+        tenant=tenant,
+        subject=subject,
+        outcome="done",
+        details=details,
+    )
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"

@@ -1,4 +1,4 @@
-"""The poller: gets hints from the bus, and asks the store for what the bus has lost."""
+"""The poller: gets hints from the bus, and asks the store for lost hints."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from parley.model.concurrency import end
 from parley.store.bus.subscriptions import Bus, LocalHints
-from parley.store.ending import end
 from parley.store.events import LoggedEvent
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
@@ -148,7 +148,7 @@ class BusPoller:
             pass
 
     async def _ask(self, task_ids: Sequence[str]) -> None:
-        """Ask the store for the positions of tasks, and pass on those that changed."""
+        """Ask the store for the positions of tasks, and pass on the changes."""
         if not task_ids:
             return
         known = self._known

@@ -20,9 +20,9 @@ import psycopg
 
 from parley.database.postgres.connection import Address, is_read_only
 from parley.model.backoff import Backoff
+from parley.model.concurrency import end
 from parley.store.bus.frames import FrameBuffer, FrameReader
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.ending import end
 from parley.store.events import LoggedEvent
 from parley.store.sql import queries
 
@@ -79,7 +79,7 @@ class PostgresBus:
         return self._is_up
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        """Begin to connect, and wait a few seconds for it; the reconnect loops go on trying."""
+        """Begin to connect, and wait a few seconds for it; the reconnect loops keep trying."""
         self._hints = hints
         self._buffer = FrameBuffer(replica)
         self._reader = FrameReader(hints)
@@ -109,7 +109,7 @@ class PostgresBus:
         """Do nothing: every replica gets all notifications."""
 
     async def close(self) -> None:
-        """Send what is left, for a second at most, and disconnect. Idempotent."""
+        """Send the rest, for a second at most, and disconnect. Idempotent."""
         if not self._tasks:
             return
         self._is_closing = True
@@ -179,7 +179,8 @@ class PostgresBus:
                         # The other replicas may use the server that took its place.
                         raise psycopg.OperationalError("the server takes no writes")
                 if not self._is_closing:
-                    # Sent at once after a quiet tick; in a busy one with what comes meanwhile.
+                    # Sent at once after a quiet tick, and together with later records in a busy
+                    # tick.
                     await asyncio.sleep(max(0.0, now + self._tick - loop.time()))
                 elif not self._buffer:
                     return
@@ -200,8 +201,8 @@ class PostgresBus:
         listen = _SQL["listen"].replace("{channel}", self._channel)
         await _in_time(sub_connection, sub_connection.execute(listen))
         lost: asyncio.Future[None] = loop.create_future()
-        # A descriptor of our own: that of a lost connection is closed at once, and its number may
-        # belong to another one before the loop stops watching it.
+        # A descriptor of our own: a lost connection closes its descriptor at once, and the number
+        # may belong to another connection before the loop stops watching it.
         sock = socket.fromfd(sub_connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
         def readable() -> None:
@@ -239,7 +240,7 @@ class PostgresBus:
                 lost.exception()
 
     def _read_notifications(self, sub_connection: Connection) -> None:
-        """Pass on what has arrived. Raises ``psycopg.Error`` when the connection is lost."""
+        """Pass on notifications. Raises ``psycopg.Error`` when the connection is lost."""
         pgconn = sub_connection.pgconn
         pgconn.consume_input()
         while (notification := pgconn.notifies()) is not None:
@@ -278,7 +279,7 @@ async def _in_time(connection: Connection, work: Coroutine[Any, Any, Any]) -> No
 
 
 def _abort(connection: Connection) -> None:
-    """Shut a connection down, so that whoever waits for its server gets an error."""
+    """Shut a connection down, so that all waits for its server raise an error."""
     with (
         suppress(OSError, psycopg.Error),
         socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as sock,

@@ -1,7 +1,7 @@
 """The bus over Redis or Valkey: a channel a task, and one for work. Nothing is kept there.
 
 A replica subscribes to the channels of the tasks that it watches, a little later than it begins to
-(see ``channel_interest``). On a cluster channels are sharded (Redis 7): a task's channel lives on
+(see ``ChannelInterest``). On a cluster channels are sharded (Redis 7): a task's channel lives on
 the node that has its slot.
 """
 
@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, MovedError, RedisError
 
 from parley.model import backoff
-from parley.store.bus.channel_interest import ChannelInterest
+from parley.model.backoff import Backoff
+from parley.model.concurrency import check_cancelled, end
+from parley.store.bus import redis_url
 from parley.store.bus.frames import FrameBuffer, FrameReader
-from parley.store.bus.redis_connection import RedisConnection
 from parley.store.bus.redis_url import CONNECT_SECONDS, Node, RedisAddress
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.ending import end
 from parley.store.events import LoggedEvent
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +38,25 @@ TICK_SECONDS = 0.001
 REFRESH_SECONDS = 60.0
 FLUSH_SECONDS = 1.0
 
+HEARTBEAT_SECONDS = 3.0
+PENDING_BYTES = 4 << 20
+"""How many bytes of messages wait for a slow server before others are dropped."""
+
+MAX_COMMANDS = 1000
+"""How many commands are sent at a time."""
+
+RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
+
+FOLLOWED_DELAY = 0.02
+WORKED_ON_DELAY = 0.25
+"""How many seconds after the first interest a task is subscribed to."""
+
 
 class RedisBus:
     """A ``Bus`` over Redis 6 or later, or Valkey; a cluster needs Redis 7.
 
-    ``url`` is one of ``redis_url.FORMS``; ``?prefix=`` begins the names of channels. Whoever may
-    publish on them can show readers false events, until they read the store: keep others out by an
+    ``url`` has a form of ``redis_url.FORMS``; ``?prefix=`` begins the names of channels. A program
+    that may publish there can show readers false events, until they read the store: use an
     ACL (``&parley:*``) or a Redis of its own.
     """
 
@@ -69,7 +87,7 @@ class RedisBus:
         return bool(self._connections) and all([each.is_up for each in self._connections.values()])
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        """Begin to connect, and wait a few seconds for it; the reconnect loops go on trying."""
+        """Begin to connect, and wait a few seconds for it; the reconnect loops keep trying."""
         self._hints = hints
         self._buffer = FrameBuffer(replica)
         self._reader = FrameReader(hints)
@@ -99,7 +117,7 @@ class RedisBus:
             self._interest.note(task_id, is_watched)
 
     async def close(self) -> None:
-        """Send what is left, for a second at most, and disconnect. Idempotent."""
+        """Send the rest, for a second at most, and disconnect. Idempotent."""
         if self._interest is not None:
             self._interest.close()
             self._interest = None
@@ -156,7 +174,7 @@ class RedisBus:
             connection.subscribe(channel, is_wanted)
 
     def _on_subscribed(self, channel: bytes) -> None:
-        """Have the store asked for what was published before the subscription."""
+        """Have the store asked for events from before the subscription."""
         if self._hints is not None and channel != self._work:
             self._hints.notify_lost(
                 channel.removeprefix(self._task_prefix).decode(errors="replace")
@@ -268,3 +286,264 @@ class RedisBus:
         if self._hints is not None:
             self._hints.notify_lost()
         return unused
+
+
+class RedisConnection:
+    """The two connections to one server, made anew when one is lost.
+
+    ``channels`` returns those to subscribe to at a server, ``is_wanted`` whether one is to be
+    subscribed to at all. ``on_frame`` gets their messages. ``on_state`` is called when
+    the server is up (``None``) and when it is down (the reason); ``on_subscribed`` with a channel
+    that was subscribed to while the server was up; ``on_moved`` when the server does not have the
+    slot of a channel (any more).
+    """
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        node: Node,
+        *,
+        channels: Callable[[Node], Iterable[bytes]],
+        is_wanted: Callable[[bytes], bool],
+        on_frame: Callable[[bytes], None],
+        on_state: Callable[[Exception | None], None],
+        on_subscribed: Callable[[bytes], None],
+        on_moved: Callable[[], None],
+    ) -> None:
+        self.is_up = False
+        self._address = address
+        self._node = node
+        self._channels = channels
+        self._is_wanted = is_wanted
+        self._on_frame = on_frame
+        self._on_state = on_state
+        self._on_subscribed = on_subscribed
+        self._on_moved = on_moved
+        self._is_sharded = address.kind == "cluster"
+        self._is_connected = False
+        self._changes: dict[bytes, bool] = {}
+        self._messages: list[tuple[bytes, bytes]] = []
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._reconnect_loop(), name="parley-bus-redis")
+
+    def subscribe(self, channel: bytes, is_wanted: bool) -> None:
+        """Subscribe to a channel, or unsubscribe."""
+        if self._is_connected:
+            self._changes[channel] = is_wanted
+            self._wake.set()
+
+    def publish(self, channel: bytes, frame: bytes) -> None:
+        """Publish a message. It is dropped when the server is down, or too slow."""
+        if self.is_up and self._bytes < PENDING_BYTES:
+            self._messages.append((channel, frame))
+            self._bytes += len(channel) + len(frame)
+            self._idle.clear()
+            self._wake.set()
+
+    async def flush(self) -> None:
+        """Wait until all messages are sent."""
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await end([self._task])
+
+    async def _reconnect_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            began = loop.time()
+            try:
+                await self._session()
+            except* (RedisError, OSError) as errors:
+                self._on_state(_first(errors))
+            except* Exception:
+                logger.exception("the bus at %s failed", self._address.name)
+            has_lasted = loop.time() - began > RECONNECT.longest
+            failures = 1 if has_lasted else failures + 1
+            await asyncio.sleep(RECONNECT.delay(failures))
+
+    async def _session(self) -> None:
+        """Connect, and work until a connection is lost."""
+        async with self._address.client(self._node) as client, client.pubsub() as sub_connection:
+            await self._address.check_role(client)
+            await sub_connection.connect()
+            self._is_connected = True
+            self._changes = dict.fromkeys(self._channels(self._node), True)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._receive(sub_connection))
+                    both.create_task(self._send_until_lost(sub_connection, client))
+            finally:
+                self._is_connected = self.is_up = False
+                self._changes = {}
+                self._messages, self._bytes = [], 0
+                self._idle.set()
+
+    async def _send_until_lost(self, sub_connection: PubSub, pub_connection: Redis) -> None:
+        try:
+            await self._send(sub_connection, pub_connection)
+        except (AttributeError, RuntimeError):
+            # The task that receives has just found the connection lost, and closed it.
+            if sub_connection.connection is None or sub_connection.connection.is_connected:
+                raise
+            raise ConnectionError("Connection closed by server.") from None
+
+    async def _send(self, sub_connection: PubSub, pub_connection: Redis) -> None:
+        loop = asyncio.get_running_loop()
+        heartbeat_at = 0.0
+        timer: asyncio.TimerHandle | None = None
+        try:
+            while True:
+                while self._changes:
+                    await self._subscribe_next(sub_connection)
+                while self._messages:
+                    await self._publish_next(pub_connection)
+                if loop.time() >= heartbeat_at:
+                    # After the subscriptions: so the first answer says that these are done.
+                    await sub_connection.ping()
+                    await pub_connection.ping()
+                    heartbeat_at = loop.time() + HEARTBEAT_SECONDS
+                    timer = loop.call_at(heartbeat_at, self._wake.set)
+                if not self._messages:
+                    self._idle.set()
+                check_cancelled()
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _subscribe_next(self, sub_connection: PubSub) -> None:
+        """Subscribe to the next channels and unsubscribe from others, many channels a command."""
+        begun: list[bytes] = []
+        ended: list[bytes] = []
+        for channel in list(self._changes)[:MAX_COMMANDS]:
+            (begun if self._changes.pop(channel) else ended).append(channel)
+        if self._is_sharded:  # the channels of one command would have to be of one slot
+            for channel in begun:
+                await sub_connection.ssubscribe(channel)
+            for channel in ended:
+                await sub_connection.sunsubscribe(channel)
+        else:
+            if begun:
+                await sub_connection.subscribe(*begun)
+            if ended:
+                await sub_connection.unsubscribe(*ended)
+
+    async def _publish_next(self, pub_connection: Redis) -> None:
+        """Publish the next messages, and look at the answers."""
+        messages, self._messages = self._messages[:MAX_COMMANDS], self._messages[MAX_COMMANDS:]
+        pipeline = pub_connection.pipeline(transaction=False)
+        publish = pipeline.spublish if self._is_sharded else pipeline.publish
+        for channel, frame in messages:
+            publish(channel, frame)
+        for answer in await pipeline.execute(raise_on_error=False):
+            if isinstance(answer, MovedError):
+                self._on_moved()
+            elif isinstance(answer, Exception):
+                raise answer
+        self._bytes -= sum([len(channel) + len(frame) for channel, frame in messages])
+
+    async def _receive(self, sub_connection: PubSub) -> None:
+        """Pass on messages, until the connection is lost."""
+        while True:
+            try:
+                message = await sub_connection.get_message(timeout=redis_url.SILENCE_SECONDS)
+            except MovedError:
+                self._on_moved()
+                continue
+            if message is None:
+                raise ConnectionError("the server does not answer")
+            kind, channel = message["type"], message["channel"]
+            if kind in ("message", "smessage"):
+                self._on_frame(message["data"])
+            elif kind in ("subscribe", "ssubscribe"):
+                if self.is_up:
+                    self._on_subscribed(channel)
+            elif kind == "pong" and not self.is_up:
+                self.is_up = True
+                self._on_state(None)
+            elif kind == "sunsubscribe" and self._is_wanted(channel):
+                self._on_moved()  # not our wish: the slot has gone to another node
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
+    """Return one of the errors of a group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
+
+
+class ChannelInterest:
+    """The watched tasks that the bus does not subscribe to yet.
+
+    Most tasks are over at once, and their replica commits all of it: to subscribe to each would
+    cost more than the task. So a task is subscribed to after a short delay, and after a longer one
+    if this replica works on it. Hints of the meantime are lost; the store is asked once the bus is
+    subscribed.
+
+    ``subscribe`` is called with ``True`` when a task is due, and with ``False`` when a task that
+    was subscribed to is watched no longer.
+    """
+
+    def __init__(self, hints: LocalHints, subscribe: Callable[[str, bool], None]) -> None:
+        self._hints = hints
+        self._subscribe = subscribe
+        self._loop = asyncio.get_running_loop()
+        # Since when they are watched, the longest first.
+        self._new: dict[str, float] = {}
+        self._worked_on: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, task_id: str, is_watched: bool) -> None:
+        """Note that a task is watched, or no longer is."""
+        if is_watched:
+            self._new[task_id] = self._loop.time()
+            if self._timer is None:
+                self._timer = self._loop.call_later(FOLLOWED_DELAY, self._subscribe_due)
+        elif not self._forget(task_id):
+            self._subscribe(task_id, False)
+
+    def is_subscribed(self, task_id: str) -> bool:
+        """Return whether a watched task is subscribed to."""
+        return task_id not in self._new and task_id not in self._worked_on
+
+    def close(self) -> None:
+        """Subscribe to nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _forget(self, task_id: str) -> bool:
+        new = self._new.pop(task_id, None)
+        return new is not None or self._worked_on.pop(task_id, None) is not None
+
+    def _subscribe_due(self) -> None:
+        now = self._loop.time()
+        for task_id in _before(self._new, now - FOLLOWED_DELAY):
+            since = self._new.pop(task_id)
+            if self._hints.has_listener(task_id):
+                self._worked_on[task_id] = since
+            else:
+                self._subscribe(task_id, True)
+        for task_id in _before(self._worked_on, now - WORKED_ON_DELAY):
+            del self._worked_on[task_id]
+            self._subscribe(task_id, True)
+        waits = self._new or self._worked_on
+        later = self._loop.call_later
+        self._timer = later(FOLLOWED_DELAY, self._subscribe_due) if waits else None
+
+
+def _before(tasks: dict[str, float], until: float) -> list[str]:
+    """Return the tasks with a time up to ``until``. The times must be ascending."""
+    found = []
+    for task_id, since in tasks.items():
+        if since > until:
+            break
+        found.append(task_id)
+    return found

@@ -18,8 +18,8 @@ from parley.store.protocols.task_log import LogPosition
 logger = logging.getLogger(__name__)
 
 BUFFER_RECORDS = 512
-"""Twice what a writer appends at a time. In the same pass of the event loop a timer may append a
-chunk, and a reader that reads in each pass must not fall behind by that.
+"""Twice the records that a writer appends at a time. In the same pass of the event loop a timer may
+append a chunk, and a reader that reads in each pass must not fall behind by that.
 """
 
 BUFFER_BYTES = 256 * 1024
@@ -30,7 +30,7 @@ WorkListener = Callable[[str], None]
 class Listener(Protocol):
     """Gets the private records of a task that it works on: a task runner.
 
-    Both methods must be quick and must not raise. Either may be called again for what is known.
+    Both methods must be quick and must not raise. Either may be called again for known records.
     """
 
     def on_record(self, record: LoggedEvent) -> None:
@@ -57,7 +57,7 @@ class Bus(Protocol):
     """Carries hints between the replicas of a store. May lose, repeat and reorder them.
 
     It passes the hints of other replicas to the ``LocalHints`` that it was opened with, on the
-    event loop, and never those of its own. The methods that are not ``async`` neither wait nor
+    event loop, and never its own hints. The methods that are not ``async`` neither wait nor
     raise: they drop what cannot be sent.
     """
 
@@ -189,7 +189,7 @@ class Subscription:
 
 
 class LocalHints:
-    """The subscriptions of this process: passes on what is committed to a task.
+    """The subscriptions of this process: passes on the commits to a task.
 
     An embedded store is opened with ``publish``. All of it happens on the event loop. ``BusPoller``
     sets two callbacks: ``on_interest`` is called when a task gets its first subscriber and when it

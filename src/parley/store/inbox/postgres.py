@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 
 from parley.database.postgres.connection import Address, explain
-from parley.store.inbox.inbox import InboxAnswer, InboxFailed
-from parley.store.inbox.threaded_inbox import ThreadedInbox
-from parley.store.sql import filled, queries
+from parley.database.sql import filled
+from parley.store.inbox.inbox import InboxAnswer, InboxFailed, ThreadedInbox
+from parley.store.sql import queries
 
 _TABLES = ("lock_schema", "create_schema", "create_handled", "create_expiry", "create_lanes")
 

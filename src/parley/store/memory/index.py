@@ -1,25 +1,256 @@
-"""Where the tasks of a memory store are found: by status, queue, lease, or what they wait for."""
+"""The orders in which a memory store finds tasks: by status, queue, lease, events, webhooks."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
+from heapq import merge
+from operator import itemgetter
 from typing import Any
 
+from parley.model.tasks import TaskState
+from parley.store.events import Scope
 from parley.store.head import Head
-from parley.store.memory.listed import ScopeTasks
 from parley.store.memory.log import NONE, MemoryLog
-from parley.store.memory.order import SortedBlocks
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 
-MOVED_AT_MOST = 256
-"""So many tasks may wait to be filed. It bounds what a query does for the appends before it."""
+BLOCK = 1000
+"""How many values a block has at most."""
+
+FEW = 64
+"""So many tasks need no order: a query looks at all of them."""
+
+MAX_MOVED = 256
+"""How many tasks may wait to be filed. It bounds the work of a query for the appends before it."""
+
+_first = itemgetter(0)
+
+
+class SortedBlocks:
+    """A sorted collection of tuples, none of them twice, in blocks.
+
+    A block is a sorted list, and blocks are in order too, so that no list is long. A *bound* is a
+    tuple that may be shorter: ``(7,)`` is below ``(7, "a")``. Most values come near the end,
+    because times grow; then adding one is an append to the last block.
+    """
+
+    __slots__ = ("_blocks", "_size")
+
+    def __init__(self) -> None:
+        self._blocks: list[list[Any]] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, value: Any) -> None:
+        """Add a value that is not there."""
+        blocks = self._blocks
+        self._size += 1
+        if not blocks:
+            blocks.append([value])
+            return
+        at = self._block_of(value)
+        block = blocks[at]
+        if block[-1] < value:
+            block.append(value)
+        else:
+            insort(block, value)
+        if len(block) > BLOCK:
+            # A block that grows at its end stays full; a block that grows inside is halved.
+            keep = BLOCK if block[-1] is value else BLOCK // 2
+            blocks.insert(at + 1, block[keep:])
+            del block[keep:]
+
+    def remove(self, value: Any) -> None:
+        """Remove a value. Raises ``KeyError`` when it is not there."""
+        at = self._block_of(value)
+        block = self._blocks[at] if self._blocks else []
+        n = bisect_left(block, value)
+        if n == len(block) or block[n] != value:
+            raise KeyError(value)
+        del block[n]
+        self._size -= 1
+        if not block:
+            del self._blocks[at]
+
+    def below(self, bound: Any) -> int:
+        """Return how many values are below a bound. Costs a step for each block below it."""
+        at = bisect_left(self._blocks, bound, key=_first) - 1
+        if at < 0:
+            return 0
+        return sum(map(len, self._blocks[:at])) + bisect_left(self._blocks[at], bound)
+
+    def rising(self, bound: Any = ()) -> Iterator[Any]:
+        """Yield the values from a bound on, the lowest first."""
+        at = self._block_of(bound)
+        for n in range(at, len(self._blocks)):
+            block = self._blocks[n]
+            for m in range(bisect_left(block, bound) if n == at else 0, len(block)):
+                yield block[m]
+
+    def falling(self, bound: Any | None = None) -> Iterator[Any]:
+        """Yield the values below a bound, or all, the highest first."""
+        at = len(self._blocks) - 1 if bound is None else self._block_of(bound)
+        for n in range(min(at, len(self._blocks) - 1), -1, -1):
+            block = self._blocks[n]
+            end = len(block) if bound is None or n < at else bisect_left(block, bound)
+            for m in range(end - 1, -1, -1):
+                yield block[m]
+
+    def _block_of(self, value: Any) -> int:
+        """Return the number of the block in which a value is, or would be."""
+        blocks = self._blocks
+        if blocks and blocks[-1][0] <= value:
+            return len(blocks) - 1
+        return max(0, bisect_right(blocks, value, key=_first) - 1)
+
+
+class Listed:
+    """Tasks that are listed together, as their logs are filed (``MemoryLog.filed``).
+
+    Up to ``FEW`` are kept as they come, because most contexts have one task and it moves often.
+    More are kept in ``SortedBlocks``, one for each state, by status time and id, so a page costs
+    its own size, and a total is counted in the orders without looking at a task.
+    """
+
+    __slots__ = ("_few", "_orders")
+
+    def __init__(self) -> None:
+        self._few: list[MemoryLog] = []
+        self._orders: dict[TaskState, SortedBlocks] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._few) if self._orders is None else any(self._orders.values())
+
+    def add(self, log: MemoryLog) -> None:
+        """Add a task."""
+        if self._orders is not None:
+            self._insert(self._orders, log.filed)
+            return
+        self._few.append(log)
+        if len(self._few) > FEW:
+            self._orders = {}
+            for each in self._few:
+                self._insert(self._orders, each.filed)
+            self._few = []
+
+    def remove(self, log: MemoryLog) -> None:
+        """Remove a task."""
+        if self._orders is None:
+            self._few.remove(log)
+        else:
+            self._orders[log.filed.state].remove((log.filed.status_at, log.filed.task_id))
+
+    def move(self, before: Head, after: Head) -> None:
+        """Put a task where its new status belongs."""
+        if self._orders is not None:
+            self._orders[before.state].remove((before.status_at, before.task_id))
+            self._insert(self._orders, after)
+
+    def find(
+        self, query: TaskQuery, logs: Mapping[str, MemoryLog]
+    ) -> tuple[int, Iterator[MemoryLog]]:
+        """Return how many tasks match, and those after ``query.before``, in the order of lists."""
+        if self._orders is None:
+            found = [log for log in self._few if _matches(log.filed, query)]
+            found.sort(key=_place, reverse=True)
+            before = query.before
+            return len(found), (log for log in found if before is None or _place(log) < before)
+        if query.state is TaskState.UNSPECIFIED:
+            orders = list(self._orders.values())
+        else:
+            orders = [self._orders[query.state]] if query.state in self._orders else []
+        low, high = _bounds(query)
+        total = sum([max(0, order.below(high) - order.below(low)) for order in orders])
+        start = high if query.before is None else min(high, query.before)
+        places = merge(*[order.falling(start) for order in orders], reverse=True)
+        return total, _until(low, places, logs)
+
+    def _insert(self, orders: dict[TaskState, SortedBlocks], head: Head) -> None:
+        order = orders.get(head.state)
+        if order is None:
+            order = orders[head.state] = SortedBlocks()
+        order.add((head.status_at, head.task_id))
+
+
+class ScopeTasks:
+    """The tasks of a scope, all of them and by context."""
+
+    __slots__ = ("_all", "_contexts")
+
+    def __init__(self) -> None:
+        self._all = Listed()
+        self._contexts: dict[str, Listed] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._contexts)
+
+    def has_context(self, context_id: str) -> bool:
+        """Return whether a context has tasks."""
+        return context_id in self._contexts
+
+    def add(self, log: MemoryLog) -> None:
+        """Add a task."""
+        self._all.add(log)
+        context = self._contexts.get(log.filed.context_id)
+        if context is None:
+            context = self._contexts[log.filed.context_id] = Listed()
+        context.add(log)
+
+    def remove(self, log: MemoryLog) -> None:
+        """Remove a task."""
+        self._all.remove(log)
+        context = self._contexts[log.filed.context_id]
+        context.remove(log)
+        if not context:
+            del self._contexts[log.filed.context_id]
+
+    def move(self, before: Head, after: Head) -> None:
+        """Put a task where its new status belongs."""
+        self._all.move(before, after)
+        self._contexts[after.context_id].move(before, after)
+
+    def find(
+        self, query: TaskQuery, logs: Mapping[str, MemoryLog]
+    ) -> tuple[int, Iterator[MemoryLog]]:
+        """Return how many tasks match, and those after ``query.before``, in the order of lists."""
+        listed = self._contexts.get(query.context_id) if query.context_id else self._all
+        return (0, iter(())) if listed is None else listed.find(query, logs)
+
+
+def _until(
+    low: tuple[float, str], places: Iterator[tuple[int, str]], logs: Mapping[str, MemoryLog]
+) -> Iterator[MemoryLog]:
+    for place in places:
+        if place < low:
+            return
+        yield logs[place[1]]
+
+
+def _bounds(query: TaskQuery) -> tuple[tuple[float, str], tuple[float, str]]:
+    """Return the bounds of all places that match: the lowest, and the end."""
+    low = float("-inf") if query.status_after is None else query.status_after
+    high = float("inf") if query.not_after is None else query.not_after + 1
+    return (low, ""), (high, "")
+
+
+def _place(log: MemoryLog) -> tuple[int, str]:
+    return log.filed.status_at, log.filed.task_id
+
+
+def _matches(head: Head, query: TaskQuery) -> bool:
+    return (
+        query.state in (TaskState.UNSPECIFIED, head.state)
+        and (query.status_after is None or head.status_at >= query.status_after)
+        and (query.not_after is None or head.status_at <= query.not_after)
+    )
 
 
 class TaskStanding(Enum):
-    """What a task waits for. The value says by what those that wait are ordered."""
+    """The event that a task needs next. The value names the order of the tasks that wait for it."""
 
     UNCLAIMED = "queue key"
     ASLEEP = "time to wake up"
@@ -33,8 +264,8 @@ class TaskStanding(Enum):
 class TaskIndex:
     """The orders in which a store finds its tasks.
 
-    An append only notes that a task moved. Whoever asks first files the tasks that did, by what
-    their heads say then; so one that came, worked and ended in between is filed once. The answers
+    An append only notes that a task moved. The next query files the tasks that did, by their heads
+    as they are then; so a task that came, worked and ended in between is filed once. The answers
     are those of a scan of all heads, because nothing is answered before all is filed.
 
     A *place* is a tuple that ends with the task's number and id.
@@ -56,7 +287,7 @@ class TaskIndex:
     def moved(self, log: MemoryLog) -> None:
         """Note that a task is new, or has another head."""
         self._moved[log] = None
-        if len(self._moved) > MOVED_AT_MOST:
+        if len(self._moved) > MAX_MOVED:
             self._file()
 
     def find(self, query: TaskQuery) -> tuple[int, Iterator[MemoryLog]]:

@@ -1,4 +1,4 @@
-"""One task in memory: its head, its rows, and its stored form."""
+"""One task in memory: its head, its rows, and its stored form; the tasks that were read last."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from parley.model.bounded import Bounded
 from parley.store.events import LoggedEvent, RecordKind, logged
 from parley.store.head import Head, Payload
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
@@ -16,6 +17,10 @@ from parley.store.snapshot import StoredTask
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 """The webhooks of most tasks, and their attempts."""
+
+
+_MAX_TASKS = 64
+_MAX_SIZE = 32 * 1024
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -102,3 +107,46 @@ class MemoryLog(msgspec.Struct, eq=False):
     def read(self, row: Row) -> LoggedEvent:
         """Return the record that a row holds."""
         return logged(self.head.task_id, row.seq, row.sub, row.turn, row.kind, row.at, row.payload)
+
+
+class WholeTasks:
+    """A few tasks with all of their history and artifacts: a caller that polls reads them again.
+
+    A task is read anew once its head is another: each append, claim and wake gives it a new one.
+    So what is returned is what would be read. At most 64 tasks are kept, each of at most 32 KiB, to
+    which its joined JSON may come (``StoredTask.json``).
+    """
+
+    def __init__(self) -> None:
+        self._kept: Bounded[str, tuple[Head, StoredTask]] = Bounded(_MAX_TASKS)
+
+    def __len__(self) -> int:
+        """Return how many tasks are kept."""
+        return len(self._kept)
+
+    def read(self, log: MemoryLog) -> StoredTask:
+        """Return a task, whole."""
+        head = log.head
+        kept = self._kept.get(head.task_id)
+        if kept is not None and kept[0] is head:
+            return kept[1]
+        stored = log.stored(None, artifacts=True)
+        if _size(stored) <= _MAX_SIZE:
+            self._kept[head.task_id] = (head, stored)
+        else:
+            self.forget(head.task_id)
+        return stored
+
+    def forget(self, task_id: str) -> None:
+        """Keep a task no longer."""
+        self._kept.pop(task_id, None)
+
+
+def _size(stored: StoredTask) -> int:
+    """Return the approximate size of a task in bytes."""
+    size = len(stored.history) + len(stored.status_message) + len(stored.metadata)
+    for _, head, parts in stored.artifacts:
+        size += len(head) + len(parts)
+    for update in stored.tail:
+        size += len(update)
+    return size

@@ -1,27 +1,118 @@
-"""What memory stores keep, and how it grows old."""
+"""The data of memory stores, and how it grows old."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import islice, takewhile
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count, islice, takewhile
+from typing import Generic, TypeVar
 
 import msgspec
 
 from parley.security.api_keys import ApiKeyRecord
-from parley.store.audit.memory import MemoryAudit
-from parley.store.events import now_ms
-from parley.store.memory.aging import Aging
+from parley.store.audit.trail import (
+    AuditEntry,
+    AuditFilter,
+    AuditLine,
+    AuditPrune,
+    checkpoint,
+    lines_after,
+    prune_values,
+)
+from parley.store.events import Scope, now_ms
 from parley.store.memory.index import TaskIndex, TaskStanding
-from parley.store.memory.log import MemoryLog
-from parley.store.memory.usage import MemoryCounts
-from parley.store.memory.whole import WholeTasks
-from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
-from parley.store.protocols.scope import Scope
+from parley.store.memory.log import MemoryLog, WholeTasks
+from parley.store.protocols.tables import HISTORY_KEPT, Receipt, UsageRow
+from parley.store.tables import UsageKey
+
+MAX_LINES = 10_000
+"""How many lines memory has: older ones go, with a checkpoint, because no disk has them."""
+
+K = TypeVar("K")
+
+
+class Aging(Generic[K]):
+    """Keys of each agent by a time in ms. A key is looked at once, when its time has come."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, list[tuple[int, int, K]]] = {}
+        self._numbers = count()
+
+    def add(self, agent: str, at: int, key: K) -> None:
+        """Add a key, which must not be there already."""
+        heappush(self._keys.setdefault(agent, []), (at, next(self._numbers), key))
+
+    def take(self, agent: str, before: int) -> Iterator[K]:
+        """Remove and yield the keys with a time before ``before``, the oldest first."""
+        keys = self._keys.get(agent, [])
+        while keys and keys[0][0] < before:
+            yield heappop(keys)[2]
+
+
+class MemoryAudit:
+    """A chain of lines, and the cursors of destinations. ``clock`` returns ms."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.lines: list[AuditLine] = []
+        self._clock = clock
+        self._cursors: dict[str, tuple[int, str, int]] = {}
+
+    def append(self, entries: Sequence[AuditEntry]) -> list[AuditLine]:
+        """Append entries; return their lines."""
+        ids = {entry.id for entry in entries}
+        known = {line.id for line in self.lines if line.id in ids}
+        lines = lines_after(self._head, [e for e in entries if e.id not in known], self._clock())
+        self.lines += lines
+        if len(self.lines) > MAX_LINES:
+            by = AuditEntry(kind="", issuer="parley", actor="server")
+            half = self.lines[-MAX_LINES // 2]
+            self._remove(AuditPrune(before=half.at, by=by), MAX_LINES // 2)
+        return lines
+
+    def read(self, which: AuditFilter, after: int, limit: int, newest: bool) -> list[AuditLine]:
+        """Return lines after one, in order."""
+        found = [line for line in self.lines if line.seq > after and which.selects(line)]
+        return found[max(0, len(found) - limit) :] if newest else found[:limit]
+
+    def prune(self, prune: AuditPrune) -> int:
+        """Remove old lines; return how many."""
+        count, most = 0, prune_values(prune)["most"]
+        for line in self.lines:
+            is_sent = prune.keep_after is None or line.seq <= prune.keep_after
+            if line.at >= prune.before or not is_sent or count == most:
+                break
+            count += 1
+        return self._remove(prune, count) if count else 0
+
+    def claim(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim a cursor; return where it stands."""
+        seq, held_by, held_until = self._cursors.get(destination, (0, "", 0))
+        if held_by != holder and held_until > self._clock():
+            return None
+        self._cursors[destination] = (seq, holder, until)
+        return seq
+
+    def save(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed; return whether it was."""
+        if destination not in self._cursors or self._cursors[destination][1] != holder:
+            return False
+        self._cursors[destination] = (seq, holder, until)
+        return True
+
+    @property
+    def _head(self) -> tuple[int, str] | None:
+        return (self.lines[-1].seq, self.lines[-1].hash) if self.lines else None
+
+    def _remove(self, prune: AuditPrune, count: int) -> int:
+        entry = checkpoint(prune, self.lines[count - 1], count)
+        self.lines += lines_after(self._head, [entry], self._clock())
+        del self.lines[:count]
+        return count
 
 
 class MemoryContext(msgspec.Struct):
-    """The history and values of a context, and whether it is in the order of those that age."""
+    """The history and values of a context, and whether it ages."""
 
     touched_at: int
     history: deque[bytes] = msgspec.field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
@@ -30,7 +121,7 @@ class MemoryContext(msgspec.Struct):
 
 
 class CompletedEvent(msgspec.Struct):
-    """The value of an event, when it was completed, and whether it is among those that age."""
+    """The value of an event, when it was completed, and whether it ages."""
 
     value: bytes
     at: int
@@ -43,7 +134,7 @@ class MemoryLogs:
 
     Receipts, events and contexts age from the time they are added. A context with tasks, or an
     event that a task waits for, ages no more once its time has come, and again after the last of
-    these tasks went. So a look at what is old costs no more than what it finds.
+    these tasks went. So a look at old entries costs no more than the entries that it finds.
     """
 
     def __init__(self, clock: Callable[[], int] = now_ms) -> None:
@@ -56,7 +147,8 @@ class MemoryLogs:
         self.events: dict[tuple[str, str], CompletedEvent] = {}
         self.secrets: dict[str, bytes] = {}
         self.api_keys: dict[str, ApiKeyRecord] = {}
-        self.counts = MemoryCounts()
+        self.usage: dict[UsageKey, UsageRow] = {}
+        self.quotas: dict[str, tuple[dict[int, int], int]] = {}
         self.audit = MemoryAudit(clock)
         self.heartbeats: dict[str, int] = {}
         self._old_receipts: Aging[tuple[Scope, str]] = Aging()
@@ -84,7 +176,7 @@ class MemoryLogs:
         self._age_event(agent, key)
 
     def prune(self, agent: str, before: int, limit: int) -> int:
-        """Remove what is older than a time (ms); see ``TaskStore.prune``."""
+        """Remove the entries older than a time (ms); see ``TaskStore.prune``."""
         ended = self.index.places_of(agent, TaskStanding.ENDED)
         old = islice(takewhile(lambda place: place[0] < before, ended.rising()), limit)
         gone = [task_id for _, _, task_id in old]

@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, takewhile
 from uuid import uuid4
 
-from parley.store.api_keys import ApiKeyListeners
-from parley.store.audit.memory import MemoryAudit, MemoryAuditTrail
-from parley.store.events import LoggedEvent, RecordKind, now_ms
+from parley.store.events import LoggedEvent, RecordKind, Scope, now_ms
 from parley.store.fold import IllegalEvent
 from parley.store.head import (
     Head,
@@ -29,28 +27,35 @@ from parley.store.head import (
     with_lease_expired,
     with_wake,
 )
-from parley.store.lease import Lease, LivenessGate
-from parley.store.memory.api_keys import MemoryApiKeys
-from parley.store.memory.contexts import MemoryContexts
 from parley.store.memory.index import TaskStanding
 from parley.store.memory.log import NONE, MemoryLog, Row
 from parley.store.memory.logs import MemoryLogs
-from parley.store.memory.usage import MemoryUsage
-from parley.store.memory.webhooks import MemoryWebhooks
-from parley.store.protocols.claims import MAX_COUNTED, Claimed, Replica
+from parley.store.memory.tables import MemoryTables
+from parley.store.protocols.claims import MAX_COUNTED, Claimed, Lease, LivenessGate, Replica
 from parley.store.protocols.errors import StoreError, StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.secrets import SECRET_BYTES
-from parley.store.protocols.task_lists import TaskPage, TaskQuery
-from parley.store.protocols.task_log import PAGE_BYTES, Append, Committed, LogPosition, TaskRecord
-from parley.store.protocols.timers import DueTask, EventCompleted, TimersChanged, checked_event
-from parley.store.pushes import merge
+from parley.store.protocols.tables import (
+    SECRET_BYTES,
+    DueTask,
+    EventCompleted,
+    TimersChanged,
+    checked_event,
+)
+from parley.store.protocols.task_log import (
+    PAGE_BYTES,
+    Append,
+    Committed,
+    LogPosition,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+)
 from parley.store.snapshot import StoredTask
+from parley.store.tables import ApiKeyListeners, merge_pushes
 
 logger = logging.getLogger(__name__)
 
 
-class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage, MemoryAuditTrail):
+class MemoryTaskStore(MemoryTables):
     """Keeps task logs in this process's memory, as bytes. ``clock`` returns milliseconds.
 
     An append is done, and its readers are notified, when the call returns. With ``logs`` it is one
@@ -76,7 +81,6 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         self._unpublished: deque[Sequence[LoggedEvent]] = deque()
         self._logs = self._shared.logs
         self._index = self._shared.index
-        self._counts = self._shared.counts
         self._timers_changed: TimersChanged = lambda _: None
         self._api_key_listeners = ApiKeyListeners()
 
@@ -158,7 +162,9 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
         payload = payload_of(append)
-        future: asyncio.Future[int] = self._opened().create_future()
+        if self._loop is None:
+            raise StoreUnavailable("the store is closed")
+        future: asyncio.Future[int] = self._loop.create_future()
         try:
             records = self._append(append, payload)
         except (StoreError, IllegalEvent) as error:
@@ -177,7 +183,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         pushes = None
         if append.pushes:
             known, after = (log.pushes, head.seq) if log else (NONE, 0)
-            pushes = merge(append.pushes, known, head, after=after, replica=self._replica)
+            pushes = merge_pushes(append.pushes, known, head, after=after, replica=self._replica)
         if append.receipts or payload.exchange:
             self._keep(head.scope, head.context_id, append.receipts, payload.exchange, at)
         if append.waits_for and head.wakes_at is not None:
@@ -198,7 +204,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         return records
 
     def _publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Pass on a commit, after the commits before it, though one of their readers made it."""
+        """Pass on a commit, after the commits before it, though a reader of theirs made it."""
         self._unpublished.append(records)
         if self._is_notifying or self._committed is None:
             return
@@ -219,7 +225,7 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         history: int | None = None,
         artifacts: bool = True,
     ) -> TaskRecord | None:
-        """Return the task, at no more cost than the size of what is asked for."""
+        """Return the task, at the cost of the requested parts."""
         self._opened()
         log = self._logs.get(task_id)
         if log is None or scope not in (None, log.head.scope):
@@ -394,12 +400,8 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         self._opened()
         return self._shared.secrets.setdefault(name, os.urandom(SECRET_BYTES))
 
-    def _audit(self) -> MemoryAudit:
-        self._opened()
-        return self._shared.audit
-
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the ends of tasks' logs, without those that the store does not have."""
+        """Return the ends of tasks' logs, without tasks that the store lacks."""
         self._opened()
         return [position_of(self._logs[id].head) for id in task_ids if id in self._logs]
 
@@ -425,11 +427,11 @@ class MemoryTaskStore(MemoryContexts, MemoryWebhooks, MemoryApiKeys, MemoryUsage
         return [task_id for _, _, task_id in islice(waiting, limit)]
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs."""
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows."""
         self._opened()
         return self._shared.prune(agent, ended_before, limit)
 
-    def _opened(self) -> asyncio.AbstractEventLoop:
+    def _opened(self) -> MemoryLogs:
         if self._loop is None:
             raise StoreUnavailable("the store is closed")
-        return self._loop
+        return self._shared

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from parley.database.postgres.connection import BoundedConnection, blobs, flags, ints, texts
+from parley.database.sql import filled
 from parley.model.encoding import encode
+from parley.store.events import Scope
 from parley.store.head import Head
-from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
-from parley.store.protocols.scope import Scope
+from parley.store.protocols.tables import HISTORY_KEPT, Receipt
 from parley.store.protocols.webhooks import ATTEMPTS_KEPT, DeliveryAttempt, PushRecord
-from parley.store.sql import filled, pieces, queries
-from parley.store.sql_engine.batch import (
+from parley.store.sql import pieces, queries
+from parley.store.sql.batch import (
     Batch,
     StoreJob,
     head_from_row,
@@ -111,8 +112,8 @@ class MovedPush(NamedTuple):
 class PostgresBatch(Batch):
     """The rows that a group of jobs adds and changes.
 
-    ``versions`` has the row versions of cached heads by task key, and gets those of loaded heads. A
-    ``pessimistic`` batch locks the heads in its transaction.
+    ``versions`` has the row versions of cached heads by task key, and gets the versions of loaded
+    heads. A ``pessimistic`` batch locks the heads in its transaction.
     """
 
     def __init__(
@@ -163,9 +164,9 @@ class PostgresBatch(Batch):
         ]
 
     def is_complete(self, agent: str, keys: Sequence[str]) -> bool:
-        """Return whether one of some events is complete.
+        """Return whether any event is complete.
 
-        Nobody completes one of them before the batch, which is pessimistic, is written.
+        No other writer completes an event before the batch, which is pessimistic, is written.
         """
         if not keys:
             return False
@@ -183,7 +184,7 @@ class PostgresBatch(Batch):
         return pushes_from_rows(self._connection.rows(self._sql["pushes"], (task_id,)))
 
     def put_push(self, head: Head, push: PushRecord) -> None:
-        """Store a push notification configuration, replacing the one of its id."""
+        """Store a push notification configuration, in place of another with its id."""
         self._put[head.key, head.scope.agent, push.id] = push
         # The head stays the same, but its version moves: others must see that something changed.
         self.heads.setdefault(head.task_id, head)

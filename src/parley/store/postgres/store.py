@@ -11,43 +11,45 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import psycopg
+from msgspec.structs import asdict
 
-from parley.database.gil_yield import GilYielder
-from parley.database.group_commit import GroupWriter
-from parley.database.postgres.connection import Address, BoundedConnection, Texts, explain, texts
-from parley.database.postgres.reader import PostgresReadConnection
-from parley.database.reader_pool import ReaderPool
-from parley.security.api_keys import ApiKeyRecord, checked
-from parley.store.events import LoggedEvent, steady_clock
-from parley.store.lease import Lease
-from parley.store.postgres import api_keys, audit, timers, usage
-from parley.store.postgres.batch import PostgresBatch
-from parley.store.postgres.heartbeat import Heartbeat
-from parley.store.postgres.prune import (
-    PRUNED_AT_ONCE,
-    Pruner,
-    prune,
-    prune_contexts,
-    prune_events,
-    prune_receipts,
+from parley.database.database import GilYielder, GroupWriter, ReaderPool
+from parley.database.postgres.connection import (
+    Address,
+    BoundedConnection,
+    Texts,
+    explain,
+    ints,
+    texts,
 )
+from parley.database.postgres.database import PostgresReadConnection
+from parley.security.api_keys import ApiKeyRecord, checked
+from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
+from parley.store.events import Scope, steady_clock
+from parley.store.postgres.background import PRUNED_CONTEXTS, PRUNED_RECORDS, Heartbeat, Pruner
 from parley.store.postgres.schema import SCHEMA, sql_for
+from parley.store.postgres.tables import (
+    PostgresTables,
+    check_added,
+    complete_event,
+    recover_completion,
+)
 from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWriter
-from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
-from parley.store.protocols.claims import Claimed, Replica
+from parley.store.protocols.claims import Claimed, Lease, Replica
 from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.secrets import SECRET_BYTES
-from parley.store.protocols.task_lists import TaskPage, TaskQuery
-from parley.store.protocols.task_log import Committed, LogPosition
-from parley.store.protocols.timers import EventCompleted, checked_event
-from parley.store.protocols.usage import QuotaAsk, QuotaGrant, UsageRow
+from parley.store.protocols.tables import (
+    SECRET_BYTES,
+    EventCompleted,
+    QuotaAsk,
+    QuotaGrant,
+    UsageRow,
+    checked_event,
+)
+from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from parley.store.sql import queries
-from parley.store.sql_engine.batch import head_from_row, scope_columns
-from parley.store.sql_engine.failed_writers import FailedWriters
-from parley.store.sql_engine.sql_store import (
-    LAST,
+from parley.store.sql.batch import FailedWriters, head_from_row
+from parley.store.sql.store import (
     STATES,
     SqlTaskStore,
     list_values,
@@ -67,6 +69,15 @@ TIMEOUT_SECONDS = 15.0
 CLOSE_SECONDS = 1.0
 """How long ``close`` waits for pruning to stop."""
 
+_PRUNE_MORE = {
+    "prune_receipts": PRUNED_RECORDS,
+    "prune_events": PRUNED_RECORDS,
+    "prune_contexts": PRUNED_CONTEXTS,
+}
+"""The statements that remove more than tasks, and how many rows one transaction removes."""
+
+Rows = Sequence[Sequence[Any]]
+
 _SQL = queries(
     "postgres",
     "pieces.sql",
@@ -83,12 +94,12 @@ _SQL = queries(
 class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
     """Stores task logs in a PostgreSQL database that other replicas use at the same time.
 
-    ``url`` is a libpq URL; its ``?schema=`` names the schema of the tables (``parley``). Durability
-    is that of the server's ``synchronous_commit``. A replica that is silent for ``lease`` loses its
-    tasks to others. Reads and writes wait ``timeout`` seconds for a database that is away.
-    ``open`` brings the schema up to date if ``migrates``, else rejects an older one. ``clock``
-    returns milliseconds since 1970, and is corrected by the database's clock; the default one is
-    not moved when the machine's clock is set.
+    ``url`` is a libpq URL; its ``?schema=`` names the schema of the tables (``parley``). The
+    server's ``synchronous_commit`` decides the durability. A replica that is silent for ``lease``
+    loses its tasks to others. Reads and writes wait ``timeout`` seconds for a database that is
+    away. ``open`` brings the schema up to date if ``migrates``, else rejects an older one.
+    ``clock`` returns milliseconds since 1970, and is corrected by the database's clock; the default
+    one is not moved when the machine's clock is set.
 
     Raises ``ValueError`` for any other URL.
     """
@@ -187,7 +198,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         return writer
 
     async def close(self) -> None:
-        """Finish what was submitted, release the leases, and disconnect. Idempotent."""
+        """Finish the submitted jobs, release the leases, and disconnect. Idempotent."""
         if self._loop is None or self._writing is None or self._reading is None:
             return
         self._loop = None
@@ -206,13 +217,12 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
 
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim unclaimed tasks with work left, in the order of the queue."""
-        claims: Sequence[Claimed] = await self._run_in_background(
+        return await self._run_in_background(
             partial(_claim_batch, agent=agent, limit=limit), _recover_claims
         )
-        return claims
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the positions of tasks' logs, without those that do not exist."""
+        """Return the positions of tasks' logs, without unknown tasks."""
         return positions_from_rows(await self._rows("positions", (texts(task_ids),)))
 
     async def replicas(self) -> Sequence[Replica]:
@@ -224,14 +234,8 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
         """Set a value of a context; ``None`` removes it."""
-        agent, tenant, owner = scope_columns(scope)
-        values: dict[str, Any] = {"agent": agent, "tenant": tenant, "owner": owner}
-        values |= {"context_id": context_id}
-        values |= {"name": key, "value": value, "at": self.now()}
         name = "remove_value" if value is None else "put_value"
-        await self._run_in_background(
-            lambda writer: writer.connection.execute(self._sql[name], values) and None
-        )
+        await self._execute(name, self._value(scope, context_id, key) | {"value": value})
 
     async def compare_and_set(
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
@@ -239,153 +243,167 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         """Set a value of a context if it still is the ``expected`` one."""
         if expected is None and value is None:
             return await self.get_value(scope, context_id, key) is None
-        agent, tenant, owner = scope_columns(scope)
-        values: dict[str, Any] = {"agent": agent, "tenant": tenant, "owner": owner}
-        values |= {"context_id": context_id, "name": key, "at": self.now()}
-        values |= {"expected": expected, "value": value}
-        is_set: bool = await self._run_in_background(
-            partial(_compare_and_set, values=values), lambda writer, noted: bool(noted)
+        values = self._value(scope, context_id, key) | {"expected": expected, "value": value}
+        return await self._run_in_background(
+            lambda writer: bool(writer.fenced_rows("compare_and_set", values)[0][0]),
+            lambda writer, noted: bool(noted),
         )
-        return is_set
+
+    def _value(self, scope: Scope, context_id: str, key: str) -> dict[str, Any]:
+        values = {"context_id": context_id, "name": key, "at": self.now()}
+        return asdict(scope) | values
 
     async def wake(self, tasks: Mapping[str, int], now: int) -> int:
         """Make sleeping tasks that are due claimable, each with its queue key."""
-        count: int = await self._run_in_background(partial(timers.wake, tasks=tasks, now=now))
-        return count
+        values = {"task_ids": texts(list(tasks)), "places": ints(list(tasks.values())), "now": now}
+        [(count,)] = await self._execute("wake", values)
+        woken: int = count
+        return woken
 
     async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
         """Complete an event; the tasks that wait for it are due at once."""
         value = checked_event(key, value)
         values = {"agent": agent, "name": key, "value": value, "at": self.now()}
         is_first, found = await self._run_in_background(
-            partial(timers.complete_event, values=values),
-            partial(timers.recover_completion, values=values),
+            partial(complete_event, values=values), partial(recover_completion, values=values)
         )
         if found is not None and bytes(found) != value:
             raise EventCompleted(agent, key)
         self._timers_changed(0)
-        completed: bool = is_first
-        return completed
+        return is_first
 
     async def secret(self, name: str) -> bytes:
         """Return the secret of a name; the first call makes it."""
         if rows := await self._rows("secret", (name,)):
             return bytes(rows[0][0])
         fresh = os.urandom(SECRET_BYTES)
-        found: bytes = await self._run_in_background(partial(timers.secret, name=name, fresh=fresh))
-        return found
+        return await self._change(lambda tables: tables.secret(name, fresh))
 
     async def add_api_key(self, record: ApiKeyRecord) -> None:
         """Store an API key."""
-        run = partial(api_keys.add_by, record=checked(record), now=self.now())
-        api_keys.check_added(await self._run_in_background(run), record)
+        checked(record)
+        now = self.now()
+        check_added(await self._change(lambda tables: tables.add_api_key(record, now)), record)
         self._api_key_listeners.changed(record.id)
 
     async def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
         """Have an API key end earlier, and return it."""
-        run = partial(api_keys.end_by, id=id, expires_at=expires_at, revoked_at=revoked_at)
-        found: ApiKeyRecord | None = await self._run_in_background(run)
+        found = await self._change(lambda tables: tables.end_api_key(id, expires_at, revoked_at))
         self._api_key_listeners.changed(id)
         return found
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        now = self.now()
+        return await self._change(lambda tables: tables.append_audit(entries, now))
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint."""
+        now = self.now()
+        return await self._change(lambda tables: tables.prune_audit(prune, now))
+
+    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim the cursor of a destination until a time (ms)."""
+        values = {"destination": destination, "holder": holder, "until": until, "now": self.now()}
+        rows = await self._execute("claim_audit_cursor", values)
+        return rows[0][0] if rows else None
+
+    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed."""
+        values = {"destination": destination, "holder": holder, "seq": seq, "until": until}
+        return bool(await self._execute("save_audit_cursor", values))
+
+    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
+        """Take from amounts of limits."""
+        return await self._change(lambda tables: tables.take_quotas(asks))
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to the usage."""
+        await self._change(lambda tables: tables.add_usage(rows))
+
+    async def prune_usage(self, before_day: int, now: int) -> None:
+        """Remove old usage, and slots that no longer count."""
+        await self._execute("prune_usage", {"before_day": before_day})
+        await self._execute("prune_quota_slots", {"now": now})
 
     async def save_delivery(
         self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
     ) -> bool:
         """Store a webhook's delivery state and an attempt, if this replica still holds it."""
-        job = partial(_save_delivery, task_id=task_id, push=push, attempt=attempt)
-        is_moved: bool = await self._submit(job)
+        is_moved: bool = await self._submit(
+            lambda batch: (batch.save_delivery(task_id, push, attempt), ())
+        )
         return is_moved
-
-    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries to the audit."""
-        run = partial(audit.append_by, entries=entries, now=self.now())
-        lines: Sequence[AuditLine] = await self._run_in_background(run)
-        return lines
-
-    async def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint."""
-        run = partial(audit.prune_by, given=prune, now=self.now())
-        count: int = await self._run_in_background(run)
-        return count
-
-    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination until a time (ms)."""
-        values = {"destination": destination, "holder": holder, "until": until}
-        values |= {"now": self.now()}
-        run = partial(audit.cursor_by, name="claim_audit_cursor", values=values)
-        seq: int | None = await self._run_in_background(run)
-        return seq
-
-    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed."""
-        values = {"destination": destination, "holder": holder, "seq": seq, "until": until}
-        run = partial(audit.cursor_by, name="save_audit_cursor", values=values)
-        return await self._run_in_background(run) is not None
-
-    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts of limits."""
-        run = partial(usage.take, asks=asks)
-        grants: Sequence[QuotaGrant] = await self._run_in_background(run)
-        return grants
-
-    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to what was used."""
-        await self._run_in_background(partial(usage.add, rows=rows))
-
-    async def prune_usage(self, before_day: int, now: int) -> None:
-        """Remove old usage, and slots that no longer count."""
-        await self._run_in_background(partial(usage.prune, before_day=before_day, now=now))
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
-        sql, values = self._sql["remove_push"], (task_id, push_id)
-        await self._run_in_background(
-            lambda writer: writer.connection.execute(sql, values) and None
-        )
+        await self._execute("remove_push", (task_id, push_id))
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Claim active push notification configurations that are unclaimed."""
-        found: Sequence[tuple[str, bool]] = await self._run_in_background(
+        return await self._run_in_background(
             partial(_claim_pushes, agent=agent, limit=limit), _recover_pushes
         )
-        return found
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs.
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows.
 
         It goes piece by piece, on a connection of its own: no writer waits for it.
         """
-        if self._loop is None or self._pruning is None:
+        pruning = self._pruning
+        if self._loop is None or pruning is None:
             raise self._closed()
         values = {"agent": agent, "before": ended_before}
+
+        async def remove(name: str, most: int) -> int:
+            return await pruning.run(lambda pruner: pruner.remove(name, {**values, "limit": most}))
+
         removed = 0
         try:
             while removed < limit:
-                most = min(limit - removed, PRUNED_AT_ONCE)
-                count = await self._pruning.run(partial(prune, values=values, limit=most))
+                most = min(limit - removed, PRUNED_RECORDS)
+                count = await remove("prune", most)
                 removed += count
                 if not count:
                     break
-            for prune_more in (prune_receipts, prune_events, prune_contexts):
-                while await self._pruning.run(partial(prune_more, values=values)):
+            for name, most in _PRUNE_MORE.items():
+                while await remove(name, most):
                     pass
+            await pruning.run(Pruner.close)
         except PrunedElsewhere:
             if not removed:
                 raise
         return removed
 
+    async def _change(self, work: Callable[[PostgresTables], T]) -> T:
+        """Change the small tables in a transaction of the writer's; return the result."""
+
+        def run(writer: PostgresBatchWriter) -> T:
+            with writer.transaction() as connection:
+                return work(PostgresTables(connection.execute, writer.sql))
+
+        return await self._run_in_background(run)
+
+    async def _execute(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> Rows:
+        """Execute one statement by the writer; return its rows."""
+
+        def run(writer: PostgresBatchWriter) -> Rows:
+            cursor = writer.connection.execute(writer.sql[name], values)
+            return cursor.fetchall() if cursor.description else ()
+
+        return await self._run_in_background(run)
+
     async def _run_in_background(
         self,
-        run: Callable[[PostgresBatchWriter], Any],
-        recover: Callable[[PostgresBatchWriter, Sequence[int]], Any] | None = None,
-    ) -> Any:
-        return await self._submit(BackgroundOperation(run, recover))
+        run: Callable[[PostgresBatchWriter], T],
+        recover: Callable[[PostgresBatchWriter, Sequence[int]], T] | None = None,
+    ) -> T:
+        result: T = await self._submit(BackgroundOperation(run, recover))
+        return result
 
-    async def _rows(
-        self, name: str, values: Sequence[Any] | Mapping[str, Any]
-    ) -> Sequence[Sequence[Any]]:
+    async def _rows(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> Rows:
         return await self._read(lambda connection: connection.rows(self._sql[name], values))
 
     def _texts(self, texts_: Sequence[str]) -> Texts:
@@ -417,12 +435,6 @@ def _list(connection: BoundedConnection, sql: dict[str, str], query: TaskQuery) 
     return TaskPage(tuple(tasks), total=count, more=matching > len(tasks))
 
 
-def _save_delivery(
-    batch: PostgresBatch, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None
-) -> tuple[Any, Sequence[LoggedEvent]]:
-    return batch.save_delivery(task_id, push, attempt), ()
-
-
 def _claim_batch(writer: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:
     return _claims(writer, writer.fenced_rows("claim_batch", {"agent": agent, "limit": limit}))
 
@@ -441,10 +453,6 @@ def _claims(writer: PostgresBatchWriter, rows: Sequence[Sequence[Any]]) -> list[
             writer.cache_head(head, version)
             claims.append(Claimed(head.task_id, head.epoch, head.queue_key))
     return claims
-
-
-def _compare_and_set(writer: PostgresBatchWriter, values: dict[str, Any]) -> bool:
-    return bool(writer.fenced_rows("compare_and_set", values)[0][0])
 
 
 def _claim_pushes(writer: PostgresBatchWriter, agent: str, limit: int) -> list[tuple[str, bool]]:

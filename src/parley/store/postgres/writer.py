@@ -5,7 +5,7 @@ by itself, so that a process that is stopped in between holds no lock. Jobs of t
 changed are written again pessimistically, in a transaction that locks the heads.
 
 Groups are numbered in the writer's row (see batch.sql). After a lost connection the row says
-whether the group in doubt was committed; a new generation in the row fences what is still on its
+whether the group in doubt was committed; a new generation in the row fences statements on their
 way. Only when the database stays away for longer than the timeout is the outcome unknown: the
 writers get an error that says so, and readers get the records once it is known.
 
@@ -21,22 +21,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import psycopg
 
+from parley.database.database import BatchWriter
 from parley.database.postgres.connection import Address, BoundedConnection, explain, is_transient
 from parley.model.backoff import Backoff
 from parley.store.events import LoggedEvent
 from parley.store.head import Head
 from parley.store.postgres.batch import MovedPush, PostgresBatch, statement
-from parley.store.postgres.keys import WRITERS, Keys
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.sql_engine.batch import HEADS_KEPT, StoreJob, StoreJobResult, WriterId
+from parley.store.sql.batch import HEADS_KEPT, StoreJob, StoreJobResult, WriterId
 
 logger = logging.getLogger(__name__)
+
+KEY_EPOCH = 1_735_689_600_000
+"""The time from which keys count: 2025, in ms."""
+
+WRITERS = 1 << 13
+KEYS_A_MS = 1 << 10
 
 BACKOFF = Backoff(0.05, 0.5, jitter=(0.5, 1.0))
 SLOTS = 16
@@ -44,6 +51,31 @@ SLOTS = 16
 
 Written = tuple[list[StoreJobResult], list[StoreJob]]
 """Results, and the jobs to do again: another replica had changed their tasks."""
+
+
+class Keys:
+    """Makes keys of tasks, in the order of age: time, the writer's number, a counter.
+
+    ``now`` returns milliseconds.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.number = 0
+        self._now = now
+        self._last = (0, 0)
+
+    def new(self) -> int:
+        """Return an unused key, above all that this writer made before."""
+        ms, n = self._last
+        now = self._now() - KEY_EPOCH
+        if now > ms:
+            ms, n = now, 0
+        elif n + 1 < KEYS_A_MS:
+            n += 1
+        else:
+            ms, n = ms + 1, 0
+        self._last = ms, n
+        return (ms * WRITERS + self.number) * KEYS_A_MS + n
 
 
 class BackgroundOperation:
@@ -80,7 +112,7 @@ class _InDoubt(msgspec.Struct, frozen=True):
     on_commit: Callable[[Sequence[int], Sequence[int]], Written]
 
 
-class PostgresBatchWriter:
+class PostgresBatchWriter(BatchWriter[StoreJob]):
     """Writes groups, on one thread. ``now`` returns milliseconds.
 
     A job waits ``timeout`` seconds for a database that is away.
@@ -128,10 +160,6 @@ class PostgresBatchWriter:
         except psycopg.Error:
             logger.info("%s: others will find that this replica is gone", self._address.name)
         self.connection.disconnect()
-
-    def maintain(self) -> float | None:
-        """Do nothing."""
-        return None
 
     def write(self, group: Sequence[StoreJob]) -> list[StoreJobResult]:
         """Do jobs: optimistically first, then pessimistically what that left.
@@ -245,7 +273,7 @@ class PostgresBatchWriter:
         return job, None, (), error
 
     def _start_generation(self) -> Written | None:
-        """Give the writer's row a new generation, which fences what was sent before.
+        """Give the writer's row a new generation, which fences earlier statements.
 
         Return what follows from the group in doubt, if it committed. Raises ``psycopg.Error``.
         """
@@ -329,7 +357,7 @@ class PostgresBatchWriter:
     def _stage(
         self, jobs: Sequence[StoreJob], *, pessimistic: bool
     ) -> tuple[PostgresBatch, list[StoreJobResult]]:
-        """Put jobs into a batch. One that a cached head rejects is tried with the stored head."""
+        """Put jobs into a batch. A job that a cached head rejects is tried with the stored head."""
         known: dict[str, Head] = {} if pessimistic else self._heads
         while True:
             batch = PostgresBatch(
@@ -383,6 +411,18 @@ class PostgresBatchWriter:
             cached = self._heads.values()
             self._versions = {head.key: self._versions[head.key] for head in cached}
         return results, jobs
+
+    @contextmanager
+    def transaction(self) -> Iterator[BoundedConnection]:
+        """A transaction of a background operation, which waits a few seconds for locks."""
+        self.connection.execute("BEGIN")
+        try:
+            self.connection.execute(self.sql["limit_locks"], ("5s",))
+            yield self.connection
+            self.connection.execute("COMMIT")
+        except BaseException:
+            self.connection.roll_back()
+            raise
 
     def fenced_rows(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a statement with a ``writer`` piece. Raises ``StaleGeneration``."""

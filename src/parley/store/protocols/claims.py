@@ -1,4 +1,4 @@
-"""Claims: which replica runs which task. A claim is a lease on a task with a fencing token."""
+"""Claims: leases of replicas on tasks, with a fencing token, and how long a lease lasts."""
 
 from __future__ import annotations
 
@@ -90,3 +90,59 @@ class Claims(Replicas, Protocol):
     async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left whose lease this replica holds."""
         ...
+
+
+LEASE_SECONDS = 15.0
+SHORTEST_LEASE = 0.5
+LONGEST_BEAT = 5.0
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """How long a replica keeps its tasks without a heartbeat, in seconds.
+
+    Within ``seconds`` of a replica's last heartbeat another has claimed its tasks: it counts as
+    dead after ``time_to_live``, and each replica checks at every beat. Raises ``ValueError``.
+    """
+
+    seconds: float = LEASE_SECONDS
+
+    def __post_init__(self) -> None:
+        if not SHORTEST_LEASE <= self.seconds <= 3600:
+            raise ValueError(
+                f"a lease is {SHORTEST_LEASE} to 3600 seconds, not {self.seconds!r}: as long as a "
+                "replica may be silent before others take its tasks"
+            )
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two heartbeats."""
+        return min(self.seconds / 10, LONGEST_BEAT)
+
+    @property
+    def time_to_live(self) -> float:
+        """Seconds after its last heartbeat at which a replica counts as dead."""
+        return self.seconds * 0.8
+
+
+class LivenessGate:
+    """Whether a replica has reached the store long enough to expire others.
+
+    After a pause of the store itself all replicas look dead, so a replica that has just reached it
+    again waits first. Times are in seconds, of any clock that does not jump.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._since: float | None = None
+        self._last = 0.0
+
+    def felt(self, now: float) -> bool:
+        """Record a heartbeat that the store took; return whether others may be expired now."""
+        if self._since is None or now - self._last > self._lease.time_to_live / 2:
+            self._since = now
+        self._last = now
+        return now - self._since >= self._lease.time_to_live
+
+    def lost(self) -> None:
+        """Record that the store could not be reached."""
+        self._since = None

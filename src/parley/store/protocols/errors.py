@@ -4,8 +4,8 @@ StoreError
 ├── UnknownTask, TaskEnded          there is no such log, or it is closed
 ├── Conflict, Fenced, LeaseHeld     another writer came first
 ├── DuplicateReceipt, TooManyPushes, TooManyWaiting
-├── TooManyApiKeys, DuplicateApiKey (api_keys.py)
-├── EventCompleted (timers.py)      another value was there first
+├── TooManyApiKeys, DuplicateApiKey (tables.py)
+├── EventCompleted (tables.py)      another value was there first
 ├── PrunedElsewhere
 └── StoreUnavailable                the store cannot work now
 """

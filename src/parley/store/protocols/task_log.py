@@ -1,4 +1,4 @@
-"""The log of a task: appending records, and reading them and the task that they make."""
+"""The log of a task: its records, and the task that they make. Lists of tasks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import msgspec
 
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
-from parley.store.artifact_fold import ArtifactPiece
-from parley.store.events import LoggedEvent, PrivateEvent, RecordKind, TaskEvent
-from parley.store.protocols.contexts import Receipt
-from parley.store.protocols.scope import Scope
+from parley.store.events import LoggedEvent, PrivateEvent, RecordKind, Scope, TaskEvent
+from parley.store.fold import ArtifactPiece
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.snapshot import StoredTask
 
@@ -31,26 +30,22 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Records for one task's log, added all or none.
 
     ``payloads`` are the JSON of ``events``, if the writer has it already. ``expected_seq`` is the
-    head that the writer knows. 0 creates the task and needs ``scope`` and
-    ``context_id``. ``None`` is for private records from outside a turn: any head will do, and
-    ``epoch`` is ignored. ``epoch`` is the fencing token of the writer's claim.
-    ``base_url`` is the agent's address as the sender of the task's first message sees it. Only the
-    append that creates the task has one, and it never changes.
-    ``artifacts`` is what the stored form of the task's artifacts lacks after the append, given
-    when it is worth storing (``Fold.take_unsaved``); the store reads the rest from the log.
-    ``turn_open`` says whether a turn is under way after the append; ``None`` leaves it as it is.
-    ``taken`` is how many waiting messages the append's turn takes. ``max_waiting`` is how many
-    may wait after the append.
-    ``release`` gives up the lease: a later claim finishes what is left, in the order of
-    ``queue_key`` (see ``Claims.claim_batch``). Without it the appending replica holds the lease
-    while a turn is open.
-    ``wakes_at`` makes the task sleep until that time (ms; ``timers.NEVER``: for ever), with its
-    turn open: it needs ``release``. ``waits_for`` are the keys of the events that wake it earlier.
-    A task whose cancellation was requested stays awake, and one of whose events is complete is due
-    at once.
-    ``exchange`` is added to the context's history, ``receipts`` are stored. ``pushes`` are stored
-    too; their webhooks begin with the first event when the append creates the task, else after the
-    last.
+    head that the writer knows. 0 creates the task and needs ``scope`` and ``context_id``. ``None``
+    is for private records from outside a turn: any head will do, and ``epoch`` is ignored.
+    ``epoch`` is the fencing token of the writer's claim. ``base_url`` is the agent's address as the
+    sender of the task's first message sees it. Only the append that creates the task has one, and
+    it never changes. ``artifacts`` are the pieces that the stored form of the task's artifacts
+    lacks after the append, given when they are worth storing (``Fold.take_unsaved``); the store
+    reads the rest from the log. ``turn_open`` says whether a turn is under way after the append;
+    ``None`` leaves it as it is. ``taken`` is how many waiting messages the append's turn takes.
+    ``max_waiting`` is how many may wait after the append. ``release`` gives up the lease: a later
+    claim finishes the work, in the order of ``queue_key`` (see ``Claims.claim_batch``). Without it
+    the appending replica holds the lease while a turn is open. ``wakes_at`` makes the task sleep
+    until that time (ms; ``timers.NEVER``: for ever), with its turn open: it needs ``release``.
+    ``waits_for`` are the keys of the events that wake it earlier. A task whose cancellation was
+    requested stays awake, and a task with a complete event is due at once. ``exchange`` is added to
+    the context's history, ``receipts`` are stored. ``pushes`` are stored too; their webhooks begin
+    with the first event when the append creates the task, else after the last.
     """
 
     task_id: str
@@ -133,7 +128,7 @@ class TaskLog(Protocol):
 
     - Atomic: an append adds all its records and changes, or none.
     - Ordered: appends take effect in the order of the calls. A writer may have several under way;
-      when one fails, those that follow it on the same task and epoch raise ``Conflict``, until the
+      when one fails, later ones on the same task and epoch raise ``Conflict``, until the
       failure was raised.
     - Durable: a record is readable, and passed to ``Committed``, only once it is durable.
     - Fenced: an append with an epoch older than the last claim raises ``Fenced``.
@@ -160,7 +155,7 @@ class TaskLog(Protocol):
         history: int | None = None,
         artifacts: bool = True,
     ) -> TaskRecord | None:
-        """Return the task, at no more cost than the size of what is asked for.
+        """Return the task, at the cost of the requested parts.
 
         With a ``scope``, a task of another scope is not found, and nothing of it is read.
         ``history`` is how many of the last messages to read, ``None`` for all. The status always
@@ -198,10 +193,66 @@ class TaskLog(Protocol):
     ) -> Sequence[LoggedEvent]:
         """Return the ``MessageReceived`` records that no turn has taken, the oldest first.
 
-        The cost is that of what it returns and skips, however many messages came before.
+        It costs the records that it returns and skips, however many messages came before.
         """
         ...
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the ends of tasks' logs, without those that the store does not have."""
+        """Return the ends of tasks' logs, without tasks that the store lacks."""
+        ...
+
+
+LIST_BYTES = 1024 * 1024
+"""``list`` adds no further task to a page whose tasks take as many bytes of JSON."""
+
+
+class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks to list, the last updated first: by status timestamp, then id, both falling.
+
+    ``before`` names the last task of the page before: (status time in ms, task id).
+    ``not_after`` bounds a paged walk to what existed when it began, in ms.
+    ``status_after`` is inclusive, in ms. ``history`` is how many of its last messages come with a
+    task, ``None`` for all; ``artifacts`` says whether its artifacts do. What is not asked for is
+    not read. A page ends before ``limit`` when its tasks take ``max_bytes``.
+    """
+
+    scope: Scope
+    context_id: str = ""
+    state: TaskState = TaskState.UNSPECIFIED
+    status_after: int | None = None
+    before: tuple[int, str] | None = None
+    not_after: int | None = None
+    limit: int = 50
+    history: int | None = None
+    artifacts: bool = False
+    max_bytes: int = LIST_BYTES
+
+
+class TaskPage(msgspec.Struct, frozen=True, dict=True):
+    """Tasks in order, how many match in all (before paging), and whether there are more."""
+
+    stored: tuple[StoredTask, ...]
+    total: int
+    more: bool
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks, read from their stored form when they are first asked for."""
+        return tuple([stored.task() for stored in self.stored])
+
+
+class TaskLists(Protocol):
+    """Queries over the tasks of a scope or an agent.
+
+    A page is read as of one moment, and agrees with the logs. Memory is bounded by the page.
+    """
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        """Return one page of tasks."""
+        ...
+
+    async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return the ids of up to ``limit`` tasks that have waited for their callers since before
+        ``since`` (ms), the longest first.
+        """
         ...

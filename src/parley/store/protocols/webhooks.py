@@ -35,8 +35,8 @@ class DeliveryAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     ``number`` counts the attempts of a webhook from 1. ``at`` is when it began and ``next_at`` when
     the next one is due, both in ms since 1970; ``duration`` is in ms. ``status`` is the HTTP status
-    of the answer, 0 without one. ``error`` is empty for a success. ``delivery_id`` is that of the
-    notification, empty when none was sent.
+    of the answer, 0 without one. ``error`` is empty for a success. ``delivery_id`` is the
+    notification's id, empty when none was sent.
     """
 
     number: int
@@ -54,9 +54,9 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``config`` has neither task nor tenant, which the store knows. ``version`` is the protocol
     version in which it was created. ``cursor`` is the number of the last event that was delivered.
     ``revision`` changes when the configuration is created anew.
-    A suspended webhook gets nothing until then; ``note`` says why, or what an active one waits for.
+    A suspended webhook gets nothing until then; ``note`` says why, or why an active webhook waits.
     ``attempts`` counts the attempts to deliver. ``confirmed``: its receiver answered a challenge
-    for this URL and token. Without ``options`` a replacement keeps those that are there.
+    for this URL and token. Without ``options`` a replacement keeps the existing options.
     ``lease_owner`` is the replica that delivers; the store sets it and ignores a value that is
     passed in. ``replaces`` is the revision that it has to replace, if it has to; it is not stored.
     """
@@ -101,7 +101,7 @@ class WebhookFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SuspendedWebhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspended webhook, or an active one that waits for its receiver, and why.
+    """A suspended webhook, or an active webhook that waits for its receiver, and why.
 
     It holds no secrets: of its URL the server only.
     ``behind`` is how many events of its task are undelivered. ``key`` is the task's in the store.
@@ -122,7 +122,7 @@ class Webhooks(Replicas, Protocol):
     """Push notification configurations with a durable cursor each.
 
     - At least once: the cursor moves only when ``save_delivery`` says so, so a replica that takes
-      over repeats at most what the one before delivered without saving.
+      over repeats at most the unsaved deliveries of the replica before.
     - Exclusive: a webhook has at most one lease owner. A save by another replica, or of an older
       revision, changes nothing.
     - Atomic: each call changes all that it says, or nothing.
@@ -131,11 +131,11 @@ class Webhooks(Replicas, Protocol):
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Store a push notification configuration of a task; return it as stored.
 
-        It replaces the one that has its id (see ``pushes.merge``); a new one begins after the
-        task's last event. This replica claims it, unless nothing changed.
+        It replaces a configuration with the same id (see ``merge_pushes``); a new configuration
+        begins after the task's last event. This replica claims it, unless nothing changed.
 
         Raises ``UnknownTask``, ``TooManyPushes``, and ``PushReplaced`` if it ``replaces`` another
-        revision than the one that is there.
+        revision than the stored one.
         """
         ...
 
@@ -164,7 +164,7 @@ class Webhooks(Replicas, Protocol):
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Claim the active webhooks without a lease owner of up to ``limit`` of the agent's tasks.
 
-        Returns the tasks' ids, the oldest first, each with whether one of its claimed webhooks has
+        Returns the tasks' ids, the oldest first, each with whether a claimed webhook has
         undelivered events.
         """
         ...

@@ -1,10 +1,8 @@
-"""The SQL of the task stores. Statements that fit every database are in ``shared``."""
+"""The SQL of the task stores; ``shared`` has statements for every database."""
 
 from __future__ import annotations
 
-from parley.database.sql import Migration, SqlFiles, filled
-
-__all__ = ["FILES", "Migration", "filled", "migrations", "pieces", "queries"]
+from parley.database.sql import SqlFiles
 
 FILES = SqlFiles(__name__)
 

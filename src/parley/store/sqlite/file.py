@@ -1,4 +1,4 @@
-"""The file of a task store, and its SQL."""
+"""The file of a task store: its SQL, and what migrations do besides theirs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from pathlib import Path
 from parley.database.sql import filled
 from parley.database.sqlite.file import SqliteFile, SqliteSchema, Synchronous
 from parley.store.sql import FILES, queries
-from parley.store.sqlite.backfill import (
-    APPLICATION_OWNERS,
-    STORED_TASKS,
-    own_applications,
-    store_tasks,
-)
+from parley.store.sql.backfill import BACKFILLED_OWNERS, is_of_application, task_of_before
 
 APPLICATION_ID = 0x5041524C  # "PARL": a file of Parley's
-SCHEMA = SqliteSchema(
-    APPLICATION_ID, FILES, {STORED_TASKS: store_tasks, APPLICATION_OWNERS: own_applications}
-)
 
 SQL = queries(
     "sqlite", "queries.sql", "prune.sql", "timers.sql", "api_keys.sql", "usage.sql", "audit.sql"
@@ -27,6 +19,47 @@ ADMIN_SQL = filled(
     queries("shared", "admin.sql"), {"schema": "", "waiting": "waiting", "c": "", "?": "?"}
 )
 """Queries over a whole store, for its administration."""
+
+BACKFILLED_TASKS = 100
+"""How many tasks one query finds to put into the stored form."""
+
+_FILL = queries("sqlite", "backfill.sql")
+
+
+def _store_tasks(connection: sqlite3.Connection) -> None:
+    """Put every task into the stored form, from its snapshot and its log.
+
+    It is part of a transaction. Memory is bounded by the largest tasks. Raises ``sqlite3.Error``.
+    """
+    key = 0
+    while rows := connection.execute(_FILL["tasks_before"], (key, BACKFILLED_TASKS)).fetchall():
+        for key, task_id, seq in [row[:3] for row in rows]:
+            snapshot = connection.execute(_FILL["task_before"], (key,)).fetchone()
+            form = task_of_before(task_id, *snapshot)
+            connection.executemany(_FILL["add_message"], form.message_rows(key))
+            connection.executemany(_FILL["add_artifact"], form.artifact_rows(key, seq))
+            connection.execute(
+                _FILL["set_stored"], (len(form.messages), form.has_status_message, seq, key)
+            )
+    connection.execute(_FILL["drop_snapshots"])
+
+
+def _own_applications(connection: sqlite3.Connection) -> None:
+    """Give what applications made owners of their own, within a transaction.
+
+    Raises ``sqlite3.Error``.
+    """
+    key = 0
+    while rows := connection.execute(_FILL["owned_tasks"], (key, BACKFILLED_OWNERS)).fetchall():
+        found = [(each[0],) for each in rows if is_of_application(*each[1:])]
+        connection.executemany(_FILL["own_task"], found)
+        key = rows[-1][0]
+    for name in ("own_receipts", "own_contexts", "forget_counts", "count_again"):
+        connection.execute(_FILL[name])
+
+
+# Version 4 introduced the stored form of tasks; 10 told applications from users with the same ids.
+SCHEMA = SqliteSchema(APPLICATION_ID, FILES, {4: _store_tasks, 10: _own_applications})
 
 
 class TaskFile(SqliteFile):

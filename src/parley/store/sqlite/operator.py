@@ -1,4 +1,4 @@
-"""The socket through which an operator's process asks the one that has a SQLite file open.
+"""The socket through which an operator asks the process that has a SQLite file open.
 
 Only that process writes to the file (see ``SqliteFile``), so ``parley store`` asks it to. The
 socket stands beside the file and only the file's owner can open it: a line of JSON each way.
@@ -20,13 +20,12 @@ from typing import Literal
 import msgspec
 
 from parley.security.api_keys import ApiKeyRecord
-from parley.store.protocols.api_keys import TooManyApiKeys
-from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
+from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.errors import StoreError, StoreUnavailable
-from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted
+from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted, TooManyApiKeys
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
-from parley.store.pushes import suspended_of
 from parley.store.sqlite.file import ADMIN_SQL
+from parley.store.tables import suspended_of
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +194,7 @@ class OperatorSocket:
 def suspended_in(
     connection: sqlite3.Connection, which: WebhookFilter, query: str = "suspended"
 ) -> list[SuspendedWebhook]:
-    """Return the webhooks that are suspended, or what another query finds."""
+    """Return the webhooks that are suspended, or that another query finds."""
     sql = ADMIN_SQL[query]
     pages = suspended_of(lambda values: connection.execute(sql, values).fetchall(), which)
     return [each for page in pages for each in page]

@@ -13,21 +13,20 @@ from uuid import uuid4
 
 import msgspec
 
-from parley.database.gil_yield import GilYielder
-from parley.database.group_commit import GroupWriter
-from parley.database.reader_pool import ReaderPool
-from parley.database.sqlite.reader import SqliteReadConnection
-from parley.database.sqlite.writer import SqliteGroupWriter
+from parley.database.database import GilYielder, GroupWriter, ReaderPool
+from parley.database.sqlite.database import SqliteGroupWriter, SqliteReadConnection
 from parley.security.api_keys import ApiKeyRecord, checked
-from parley.store.events import now_ms
-from parley.store.protocols.audit import AuditEntry, AuditLine, AuditPrune
+from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
+from parley.store.events import Scope, now_ms
 from parley.store.protocols.claims import Claimed, Replica
-from parley.store.protocols.scope import Scope
-from parley.store.protocols.secrets import SECRET_BYTES
-from parley.store.protocols.task_lists import TaskPage, TaskQuery
-from parley.store.protocols.task_log import Committed, LogPosition
-from parley.store.protocols.timers import checked_event
-from parley.store.protocols.usage import QuotaAsk, QuotaGrant, UsageRow
+from parley.store.protocols.tables import (
+    SECRET_BYTES,
+    QuotaAsk,
+    QuotaGrant,
+    UsageRow,
+    checked_event,
+)
+from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import (
     WEBHOOKS_AT_ONCE,
     DeliveryAttempt,
@@ -36,16 +35,15 @@ from parley.store.protocols.webhooks import (
     WebhookFilter,
 )
 from parley.store.snapshot import StoredTask
-from parley.store.sql_engine.failed_writers import FailedWriters
-from parley.store.sql_engine.sql_store import (
-    LAST,
+from parley.store.sql.batch import FailedWriters
+from parley.store.sql.store import (
     STATES,
     SqlTaskStore,
     list_values,
     positions_from_rows,
     stored_task_from_row,
 )
-from parley.store.sqlite import api_keys, audit, jobs, prune, timers, usage
+from parley.store.sqlite.batch import SqliteBatch, SqliteStoreJobs
 from parley.store.sqlite.file import SQL, TaskFile
 from parley.store.sqlite.operator import (
     AuditAnswer,
@@ -55,7 +53,6 @@ from parley.store.sqlite.operator import (
     OperatorSocket,
     suspended_in,
 )
-from parley.store.sqlite.writer import SqliteStoreJobs
 
 T = TypeVar("T")
 
@@ -103,7 +100,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
     @property
     def has_operators(self) -> bool:
-        """True: ``parley store`` asks this process to change what it stores."""
+        """True: ``parley store`` asks this process for changes."""
         return True
 
     @property
@@ -144,7 +141,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         await self._operator.open()
 
     async def close(self) -> None:
-        """Finish what was submitted, and close the file. Idempotent."""
+        """Finish the submitted jobs, and close the file. Idempotent."""
         if self._loop is None or self._writing is None or self._reading is None:
             return
         if self._operator is not None:
@@ -162,13 +159,10 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim unclaimed tasks with work left, in the order of the queue."""
-        claims: Sequence[Claimed] = await self._submit(
-            partial(jobs.claim_batch, agent=agent, limit=limit)
-        )
-        return claims
+        return await self._change(lambda batch: batch.claim_batch(agent, limit))
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the positions of tasks' logs, without those that do not exist."""
+        """Return the positions of tasks' logs, without unknown tasks."""
         rows = await self._rows("positions", (self._texts(task_ids),))
         return positions_from_rows(msgspec.json.decode(rows[0][0]))
 
@@ -179,70 +173,120 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
         """Set a value of a context; ``None`` removes it."""
-        await self._submit(
-            partial(jobs.set_value, scope=scope, context_id=context_id, key=key, value=value)
-        )
+        await self._change(lambda batch: batch.set_value(scope, context_id, key, value))
 
     async def compare_and_set(
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
         """Set a value of a context if it still is the ``expected`` one."""
-        job = partial(
-            jobs.compare_and_set,
-            scope=scope,
-            context_id=context_id,
-            key=key,
-            expected=expected,
-            value=value,
+        return await self._change(
+            lambda batch: batch.compare_and_set(scope, context_id, key, expected, value)
         )
-        is_set: bool = await self._submit(job)
-        return is_set
 
     async def wake(self, tasks: Mapping[str, int], now: int) -> int:
         """Make sleeping tasks that are due claimable, each with its queue key."""
-        count: int = await self._submit(partial(timers.wake, tasks=tasks, now=now))
-        return count
+        return await self._change(lambda batch: batch.wake(tasks, now))
 
     async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
         """Complete an event; the tasks that wait for it are due at once."""
         value = checked_event(key, value)
-        job = partial(timers.complete_event, agent=agent, key=key, value=value)
-        is_first: bool = await self._submit(job)
+        is_first = await self._change(lambda batch: batch.complete_event(agent, key, value))
         self._timers_changed(0)
         return is_first
 
     async def secret(self, name: str) -> bytes:
         """Return the secret of a name; the first call makes it."""
         fresh = os.urandom(SECRET_BYTES)
-        found: bytes = await self._submit(partial(timers.secret, name=name, fresh=fresh))
-        return found
+        return await self._change(lambda batch: batch.secret(name, fresh))
 
     async def add_api_key(self, record: ApiKeyRecord) -> None:
         """Store an API key."""
-        await self._submit(partial(api_keys.add, record=checked(record)))
+        checked(record)
+        await self._change(lambda batch: batch.add_api_key(record))
         self._api_key_listeners.changed(record.id)
 
     async def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
         """Have an API key end earlier, and return it."""
-        job = partial(api_keys.end, id=id, expires_at=expires_at, revoked_at=revoked_at)
-        found: ApiKeyRecord | None = await self._submit(job)
+        found = await self._change(lambda batch: batch.end_api_key(id, expires_at, revoked_at))
         self._api_key_listeners.changed(id)
         return found
 
     async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
         """Take from amounts of limits."""
-        grants: Sequence[QuotaGrant] = await self._submit(partial(usage.take, asks=asks))
-        return grants
+        return await self._change(lambda batch: batch.take_quotas(asks))
 
     async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to what was used."""
-        await self._submit(partial(usage.add, rows=rows))
+        """Add to the usage."""
+        await self._change(lambda batch: batch.add_usage(rows))
 
     async def prune_usage(self, before_day: int, now: int) -> None:
         """Remove old usage, and slots that no longer count."""
-        await self._submit(partial(usage.prune, before_day=before_day, now=now))
+        await self._change(lambda batch: batch.prune_usage(before_day, now))
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        return await self._change(lambda batch: batch.append_audit(entries))
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint."""
+        return await self._change(lambda batch: batch.prune_audit(prune))
+
+    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim the cursor of a destination until a time (ms)."""
+        return await self._change(
+            lambda batch: batch.claim_audit_cursor(destination, holder, until)
+        )
+
+    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed."""
+        return await self._change(
+            lambda batch: batch.save_audit_cursor(destination, holder, seq, until)
+        )
+
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Store a webhook's delivery cursor and state, if this replica still holds it."""
+        return await self._change(lambda batch: batch.save_delivery(task_id, push, attempt))
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        await self._change(lambda batch: batch.remove_push(task_id, push_id))
+
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Claim active push notification configurations that are unclaimed."""
+        return await self._change(lambda batch: batch.claim_pushes(agent, limit))
+
+    async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows.
+
+        It works piece by piece, between which others write.
+        """
+        removed, more = 0, True
+        while more:
+            piece = partial(
+                SqliteBatch.prune, agent=agent, before=ended_before, limit=limit - removed
+            )
+            count, more = await self._change(piece)
+            removed += count
+        for remove in (
+            partial(SqliteBatch.prune_more, table="receipts"),
+            partial(SqliteBatch.prune_more, table="events"),
+            SqliteBatch.prune_contexts,
+        ):
+            while await self._change(partial(remove, agent=agent, before=ended_before)):
+                pass
+        return removed
+
+    async def _resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Resume webhooks for an operator."""
+        found = await self._read(lambda reading: suspended_in(reading, which))
+        for begin in range(0, len(found), WEBHOOKS_AT_ONCE):
+            page = found[begin : begin + WEBHOOKS_AT_ONCE]
+            await self._change(partial(SqliteBatch.resume_pushes, webhooks=page))
+        return found
 
     async def _about_keys(self, question: KeysQuestion) -> KeysAnswer:
         """Answer an operator."""
@@ -254,79 +298,16 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         ends = {"expires_at": question.expires_at, "revoked_at": question.revoked_at}
         return KeysAnswer(record=await self.end_api_key(question.id, **ends))
 
-    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries to the audit."""
-        lines: Sequence[AuditLine] = await self._submit(partial(audit.append, entries=entries))
-        return lines
-
-    async def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint."""
-        count: int = await self._submit(partial(audit.prune, prune=prune))
-        return count
-
-    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination until a time (ms)."""
-        job = partial(audit.claim_cursor, destination=destination, holder=holder, until=until)
-        seq: int | None = await self._submit(job)
-        return seq
-
-    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed."""
-        job = partial(
-            audit.save_cursor, destination=destination, holder=holder, seq=seq, until=until
-        )
-        is_held: bool = await self._submit(job)
-        return is_held
-
     async def _about_audit(self, question: AuditQuestion) -> AuditAnswer:
         """Answer an operator."""
         if question.prune is not None:
             return AuditAnswer(removed=await self.prune_audit(question.prune))
         return AuditAnswer(lines=await self.append_audit(question.audit))
 
-    async def save_delivery(
-        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
-    ) -> bool:
-        """Store a webhook's delivery cursor and state, if this replica still holds it."""
-        job = partial(jobs.save_delivery, task_id=task_id, push=push, attempt=attempt)
-        is_moved: bool = await self._submit(job)
-        return is_moved
-
-    async def remove_push(self, task_id: str, push_id: str) -> None:
-        """Remove a push notification configuration, if it is there."""
-        await self._submit(partial(jobs.remove_push, task_id=task_id, push_id=push_id))
-
-    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Claim active push notification configurations that are unclaimed."""
-        found: Sequence[tuple[str, bool]] = await self._submit(
-            partial(jobs.claim_pushes, agent=agent, limit=limit)
-        )
-        return found
-
-    async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs.
-
-        It goes piece by piece, between which others write.
-        """
-        removed, more = 0, True
-        while more:
-            job = partial(
-                prune.prune, agent=agent, ended_before=ended_before, limit=limit - removed
-            )
-            count, more = await self._submit(job)
-            removed += count
-        for prune_more in (prune.prune_receipts, prune.prune_events, prune.prune_contexts):
-            while await self._submit(partial(prune_more, agent=agent, before=ended_before)):
-                pass
-        return removed
-
-    async def _resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        found = await self._read(lambda reading: suspended_in(reading, which))
-        for begin in range(0, len(found), WEBHOOKS_AT_ONCE):
-            await self._submit(
-                partial(jobs.resume_pushes, webhooks=found[begin : begin + WEBHOOKS_AT_ONCE])
-            )
-        return found
+    async def _change(self, work: Callable[[SqliteBatch], T]) -> T:
+        """Add a change to the next batch; return its result."""
+        result: T = await self._submit(lambda batch: (work(batch), ()))
+        return result
 
     async def _rows(
         self, name: str, values: Sequence[Any] | Mapping[str, Any]

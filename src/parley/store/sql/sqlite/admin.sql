@@ -13,26 +13,27 @@ FROM json_each(?) j JOIN receipts r ON
     AND r.owner = json_extract(j.value, '$[2]') AND r.message_id = json_extract(j.value, '$[3]');
 
 -- name: tasks_there
-SELECT task_id FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
+SELECT task_id FROM tasks
+WHERE task_id IN (SELECT json_extract(value, '$[0]') FROM json_each(?));
 
 -- name: last_context
 SELECT coalesce(max(key), 0) FROM contexts;
 
--- name: add_context
+-- name: add_contexts
 INSERT INTO contexts (key, agent, tenant, owner, context_id, said, touched_at)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
--- name: add_message
+-- name: add_messages
 INSERT INTO history (context, n, message) VALUES (?, ?, ?);
 
--- name: add_value
+-- name: add_values
 INSERT INTO context_values (context, name, value) VALUES (?, ?, ?);
 
--- name: add_receipt
+-- name: add_receipts
 INSERT INTO receipts (agent, tenant, owner, message_id, digest, task_id, turn, reply, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: add_task
+-- name: add_tasks
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
     waiting, cancel_requested, epoch, ended_at, place, wakes_at, base_url, holder)
@@ -43,10 +44,10 @@ SELECT e.agent, e.name
 FROM json_each(?) j JOIN events e ON
     e.agent = json_extract(j.value, '$[0]') AND e.name = json_extract(j.value, '$[1]');
 
--- name: add_event
+-- name: add_events
 INSERT INTO events (agent, name, at, value) VALUES (?, ?, ?, ?);
 
--- name: add_wait
+-- name: add_waits
 -- A task that waits for an event, which may be complete here.
 INSERT INTO event_waits (task, agent, name) VALUES (?, ?, ?);
 
@@ -59,18 +60,18 @@ UPDATE tasks SET wakes_at = 0 WHERE key = ? AND EXISTS (
 INSERT INTO task_counts (agent, tenant, owner, state, n) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
 
--- name: add_record
+-- name: add_records
 INSERT INTO log (task, seq, sub, turn, kind, at, payload) VALUES (?, ?, ?, ?, ?, ?, ?);
 
--- name: add_push
+-- name: add_pushes
 INSERT INTO pushes (
     task, id, agent, config, version, revision, cursor, state, note, options, confirmed, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '');
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: add_task_message
+-- name: add_task_messages
 INSERT INTO task_messages (task, n, body) VALUES (?, ?, ?);
 
--- name: add_task_artifact
+-- name: add_task_artifacts
 INSERT INTO task_artifacts (task, n, seq, head, parts) VALUES (?, ?, ?, ?, ?);
 
 -- name: set_stored

@@ -28,12 +28,6 @@ SELECT {heads_as_json}
 FROM tasks WHERE wakes_at IS NOT NULL
     AND key IN (SELECT task FROM event_waits WHERE agent = ? AND name = ?);
 
--- name: wake_for_event
--- Make those tasks due. Only where no writer runs that knows their heads.
-UPDATE tasks SET wakes_at = 0
-WHERE wakes_at IS NOT NULL
-    AND key IN (SELECT task FROM event_waits WHERE agent = ? AND name = ?);
-
 -- name: remove_waits
 DELETE FROM event_waits WHERE task = ?;
 

@@ -1,0 +1,358 @@
+"""The small tables of a memory store: API keys, contexts, usage, the audit, webhooks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from parley.model.encoding import decode, encode
+from parley.model.parts import Message
+from parley.security.api_keys import ApiKeyRecord, checked
+from parley.store.audit.trail import PAGE, AuditEntry, AuditFilter, AuditLine, AuditPrune
+from parley.store.events import Scope
+from parley.store.head import unknown
+from parley.store.memory.index import TaskIndex
+from parley.store.memory.log import MemoryLog
+from parley.store.memory.logs import MemoryLogs
+from parley.store.protocols.errors import DuplicateReceipt
+from parley.store.protocols.tables import (
+    ENDED_KEPT,
+    MAX_API_KEYS,
+    ApiKeyChanged,
+    QuotaAsk,
+    QuotaGrant,
+    Receipt,
+    TooManyApiKeys,
+    UsageQuery,
+    UsageRow,
+)
+from parley.store.protocols.webhooks import (
+    ATTEMPTS_KEPT,
+    ActivePushes,
+    DeliveryAttempt,
+    PushRecord,
+    PushState,
+)
+from parley.store.tables import (
+    COUNTED,
+    NO_KEY,
+    ApiKeyListeners,
+    active_of,
+    added,
+    api_key_with_end,
+    check_same_api_key,
+    granted,
+    merge_pushes,
+    usage_key,
+    usage_row,
+)
+
+T = TypeVar("T")
+
+
+class MemoryTables(ABC):
+    """The part of a memory store that keeps the small tables."""
+
+    _shared: MemoryLogs
+    _index: TaskIndex
+    _replica: str
+    _api_key_listeners: ApiKeyListeners
+
+    @abstractmethod
+    def _opened(self) -> MemoryLogs:
+        """Return the data. Raises ``StoreUnavailable`` unless the store is open."""
+
+    # -- API keys ------------------------------------------------------------------------------
+
+    def listen_api_keys(self, changed: ApiKeyChanged) -> None:
+        """Call ``changed`` whenever this store adds or ends an API key."""
+        self._api_key_listeners.add(changed)
+
+    async def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        self._opened()
+        checked(record)
+        keys = self._shared.api_keys
+        if record.id in keys:
+            check_same_api_key(keys[record.id], record)
+            return
+        before = self._shared.clock() - ENDED_KEPT
+        for each in [*keys.values()]:
+            if (ended_at := each.ended_at()) is not None and ended_at < before:
+                del keys[each.id]
+        if len(keys) >= MAX_API_KEYS:
+            raise TooManyApiKeys
+        keys[record.id] = record
+        self._api_key_listeners.changed(record.id)
+
+    async def api_key(self, id: str) -> ApiKeyRecord | None:
+        """Return an API key, ended or not."""
+        self._opened()
+        return self._shared.api_keys.get(id)
+
+    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or the keys of an owner, the oldest first."""
+        self._opened()
+        found = [key for key in self._shared.api_keys.values() if owner in ("", key.owner)]
+        return sorted(found, key=lambda key: (key.created_at, key.id))
+
+    async def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        self._opened()
+        found = self._shared.api_keys.get(id)
+        if found is not None:
+            found = self._shared.api_keys[id] = api_key_with_end(found, expires_at, revoked_at)
+            self._api_key_listeners.changed(id)
+        return found
+
+    # -- contexts ------------------------------------------------------------------------------
+
+    async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
+        """Return the receipt of a message."""
+        self._opened()
+        return self._shared.receipts.get((scope, message_id))
+
+    async def keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        *,
+        receipt: Receipt | None = None,
+        exchange: Sequence[Message] = (),
+    ) -> None:
+        """Store the receipt and the exchange of a direct reply, both or neither."""
+        self._opened()
+        messages = [encode(message) for message in exchange]
+        self._keep(scope, context_id, (receipt,) if receipt else (), messages, self._shared.clock())
+
+    def _keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        receipts: Sequence[Receipt],
+        exchange: Sequence[bytes],
+        at: int,
+    ) -> None:
+        names = [receipt.message_id for receipt in receipts]
+        for i, name in enumerate(names):
+            if (scope, name) in self._shared.receipts or name in names[:i]:
+                raise DuplicateReceipt(name)
+        for receipt in receipts:
+            self._shared.add_receipt(scope, receipt, at)
+        if exchange:
+            self._shared.touch_context(scope, context_id, at).history.extend(exchange)
+
+    async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
+        """Return the last ``limit`` messages of a context, the oldest first."""
+        self._opened()
+        context = self._shared.contexts.get((scope, context_id))
+        kept = tuple(context.history) if context else ()
+        return [decode(message, Message) for message in kept[max(0, len(kept) - limit) :]]
+
+    async def get_value(self, scope: Scope, context_id: str, key: str) -> bytes | None:
+        """Return a value that an agent keeps for a context."""
+        self._opened()
+        context = self._shared.contexts.get((scope, context_id))
+        return context.values.get(key) if context else None
+
+    async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        """Store a value for a context; ``None`` removes it."""
+        self._opened()
+        context = self._shared.touch_context(scope, context_id, self._shared.clock())
+        if value is None:
+            context.values.pop(key, None)
+        else:
+            context.values[key] = value
+
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Store a value for a context if the current one is ``expected``."""
+        # Neither call yields to the event loop, so the two are atomic.
+        if await self.get_value(scope, context_id, key) != expected:
+            return False
+        await self.set_value(scope, context_id, key, value)
+        return True
+
+    # -- usage, and the amounts of limits --------------------------------------------------------
+
+    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
+        """Take from amounts of limits."""
+        self._opened()
+        grants = []
+        for ask in asks:
+            slots, ends_at = self._shared.quotas.get(ask.key, ({}, 0))
+            grants.append(granted(ask, slots))
+            self._shared.quotas[ask.key] = slots, max(ends_at, ask.ends_at)
+        return grants
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to the usage."""
+        self._opened()
+        usage = self._shared.usage
+        for row in rows:
+            key = usage_key(row)
+            usage[key] = added(usage[key], row) if key in usage else row
+
+    async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return the usage, the latest days first."""
+        found = self._selected(query)
+        return sorted(found, key=lambda row: (-row.day, *usage_key(row)[1:]))[: query.limit]
+
+    async def sum_usage(self, query: UsageQuery) -> UsageRow:
+        """Return the sum of all rows that are selected."""
+        total = usage_row((*NO_KEY, *[0] * len(COUNTED)))
+        for row in self._selected(query):
+            total = added(total, row)
+        return total
+
+    def _selected(self, query: UsageQuery) -> list[UsageRow]:
+        self._opened()
+        return [
+            row
+            for row in self._shared.usage.values()
+            if query.since <= row.day <= query.until
+            and query.agent in (None, row.agent)
+            and query.tenant in (None, row.tenant)
+            and query.caller in (None, row.caller)
+        ]
+
+    async def prune_usage(self, before_day: int, now: int) -> None:
+        """Remove old usage, and slots that no longer count."""
+        self._opened()
+        for key in [key for key in self._shared.usage if key[0] < before_day]:
+            del self._shared.usage[key]
+        quotas = self._shared.quotas
+        for name in [name for name, (_, ends_at) in quotas.items() if ends_at <= now]:
+            del quotas[name]
+
+    # -- the audit -----------------------------------------------------------------------------
+
+    @property
+    def migrated(self) -> Sequence[str]:
+        """None: memory has no schema."""
+        return ()
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        return self._opened().audit.append(entries)
+
+    async def read_audit(
+        self, which: AuditFilter, *, after: int = 0, limit: int = PAGE, newest: bool = False
+    ) -> Sequence[AuditLine]:
+        """Return lines of the audit after one, in order."""
+        return self._opened().audit.read(which, after, limit, newest)
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint."""
+        return self._opened().audit.prune(prune)
+
+    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
+        """Claim the cursor of a destination until a time (ms)."""
+        return self._opened().audit.claim(destination, holder, until)
+
+    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
+        """Move a cursor that is still claimed."""
+        return self._opened().audit.save(destination, holder, seq, until)
+
+    # -- webhooks ------------------------------------------------------------------------------
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Store a push notification configuration of a task; return it as stored."""
+        self._opened()
+        log = self._shared.logs.get(task_id)
+        if log is None:
+            raise unknown(task_id)
+        after = log.head.seq
+        pushes = merge_pushes((push,), log.pushes, log.head, after=after, replica=self._replica)
+        self._index.set_pushes(log, pushes)
+        return next(reversed(pushes.values()))
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        self._opened()
+        log = self._shared.logs.get(task_id)
+        return sorted(log.pushes.values(), key=lambda push: push.id) if log else ()
+
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Save a webhook's delivery state and an attempt, if this replica still has it claimed."""
+        self._opened()
+        log = self._shared.logs.get(task_id)
+        kept = log.pushes.get(push.id) if log else None
+        if log is None or kept is None:
+            return False
+        if (kept.revision, kept.lease_owner) != (push.revision, self._replica):
+            return False
+        saved = replace(push, lease_owner=self._replica)
+        self._index.set_pushes(log, {**log.pushes, push.id: saved})
+        if attempt is not None:
+            if push.id not in log.attempts:
+                log.attempts = {**log.attempts, push.id: deque(maxlen=ATTEMPTS_KEPT)}
+            log.attempts[push.id].appendleft(attempt)
+        return True
+
+    async def push_attempts(self, task_id: str, push_id: str) -> Sequence[DeliveryAttempt]:
+        """Return the last attempts of a webhook, the newest first."""
+        self._opened()
+        log = self._shared.logs.get(task_id)
+        return tuple(log.attempts.get(push_id, ())) if log else ()
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it exists."""
+        self._opened()
+        log = self._shared.logs.get(task_id)
+        if log is not None:
+            self._index.set_pushes(log, _without(log.pushes, push_id))
+            log.attempts = _without(log.attempts, push_id)
+
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Claim active webhooks without a lease owner."""
+        self._opened()
+        found: list[tuple[str, bool]] = []
+        for _, task_id in [*islice(self._index.free_pushes(agent).rising(), limit)]:
+            log = self._shared.logs[task_id]
+            free = [push for push in _active_in(log) if not push.lease_owner]
+            claimed = {push.id: replace(push, lease_owner=self._replica) for push in free}
+            self._index.set_pushes(log, {**log.pushes, **claimed})
+            found.append((task_id, any([push.cursor < log.head.seq for push in free])))
+        return found
+
+    async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
+        """Return whether some active webhook is unclaimed, and a page of this replica's."""
+        self._opened()
+        index = self._index
+        held = (
+            (number, task_id, push.revision)
+            for number, task_id in index.held_pushes(self._replica).rising((after + 1,))
+            for push in _active_in(self._shared.logs[task_id])
+            if push.lease_owner == self._replica
+        )
+        found = [*islice(held, limit)]
+        has_unclaimed = any([index.free_pushes(agent) for agent in agents])
+        return active_of(has_unclaimed, found, limit)
+
+    def _expire_pushes(self, owner: str) -> None:
+        """Expire an owner's leases of active webhooks."""
+        for _, task_id in [*self._index.held_pushes(owner).rising()]:
+            log = self._shared.logs[task_id]
+            held = [push for push in _active_in(log) if push.lease_owner == owner]
+            expired = {push.id: replace(push, lease_owner="") for push in held}
+            self._index.set_pushes(log, {**log.pushes, **expired})
+
+
+def _active_in(log: MemoryLog) -> list[PushRecord]:
+    """Return the active webhooks of a task."""
+    return [push for push in log.pushes.values() if push.state is PushState.ACTIVE]
+
+
+def _without(values: Mapping[str, T], name: str) -> Mapping[str, T]:
+    return {each: value for each, value in values.items() if each != name}

@@ -1,1 +1,0 @@
-"""What the SQL stores share: jobs, batches, group commit, reader threads."""
