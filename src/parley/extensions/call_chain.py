@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import CALL_CHAIN, Carrier, Extension
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.struct import A2AStruct, Timestamp
 
 MAX_PATH = 64

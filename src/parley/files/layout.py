@@ -21,7 +21,7 @@ import re
 import secrets
 
 from parley.files.records import FileScope
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
 
 HOUR = 3_600_000
 

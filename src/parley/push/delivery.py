@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model import backoff
-from parley.model.push import PushEvents, server_of
+from parley.model.operations import PushEvents, server_of
 from parley.push.caps import DestinationCaps, FurtherRequests, further_requests
 from parley.push.challenge import Challenges
 from parley.push.http_sender import DeliveryFailure, HttpSender, answer_status, notification_id

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from parley.model.operations import PushEvents
 from parley.model.parts import Message
-from parley.model.push import PushEvents
 from parley.push.caps import DestinationCap
 from parley.push.challenge import Challenges
 from parley.push.delivery import STORE_PAUSE, Reader, RetryPolicy, Webhook, WebhookDelivery, label

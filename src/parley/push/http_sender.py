@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
-from parley.model.retry_after import seconds_of
+from parley.model.backoff import seconds_of
 from parley.push.caps import further_requests
 from parley.push.proofs.proof import ProofFailed, WebhookAttempt, WebhookProof
 from parley.push.proofs.proofs import Proofs

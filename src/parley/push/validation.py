@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from parley.push.proofs.proofs import Proofs
 from parley.security.egress import Egress, ForbiddenAddress, normalize_host
 from parley.store.protocols.webhooks import PushRecord

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Part
-from parley.model.struct import A2AStruct, NonEmpty
+from parley.model.struct import A2AStruct, NonEmpty, decode, encode
 from parley.model.tasks import TaskArtifactUpdateEvent
 
 CONTINUES = "urn:parley:continues"

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import decode
-from parley.model.push import PushOptions, TaskPushNotificationConfig, server_of
+from parley.model.operations import PushOptions, TaskPushNotificationConfig, server_of
+from parley.model.struct import decode
 from parley.store.head import Head
 from parley.store.protocols.errors import PushReplaced, TooManyPushes
 from parley.store.protocols.webhooks import (

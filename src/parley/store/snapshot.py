@@ -14,9 +14,8 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, decode, encode
 from parley.model.tasks import Task, TaskState
 from parley.store.artifact_fold import (
     ArtifactPiece,

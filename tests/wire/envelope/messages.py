@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from parley.model.encoding import encode
 from parley.model.envelope.messages import (
     Envelope,
     MessageInfo,
@@ -19,6 +18,7 @@ from parley.model.envelope.messages import (
     ResponsePayload,
     Target,
 )
+from parley.model.struct import encode
 from tests.strategies import json_objects, json_values, timestamps, value_of
 
 REQUEST: dict[str, Any] = {

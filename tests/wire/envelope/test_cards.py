@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.extensions.skill_schemas import schemas_on
-from parley.model.cards import AgentCard, AgentInterface
-from parley.model.encoding import encode
-from parley.model.envelope.declared import MaintenanceWindow
-from parley.model.envelope.messages import BINDING
-from parley.model.errors import A2AError
-from parley.model.schemes import (
+from parley.extensions.declared import schemas_on
+from parley.model.cards import (
+    AgentCard,
+    AgentInterface,
     HTTPAuthSecurityScheme,
     MutualTlsSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
 )
+from parley.model.envelope.declared import MaintenanceWindow
+from parley.model.envelope.messages import BINDING
+from parley.model.errors import A2AError
+from parley.model.struct import encode
 from parley.wire import versions
 from parley.wire.envelope.agent_cards import agent_card_of, envelope_card_of
 from parley.wire.envelope.cards import EnvelopeCard, read_card, windows_of, write_card

@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.model.errors import InvalidAgentResponseError, InvalidParamsError
-from parley.model.operations import OPERATIONS, Operation
+from parley.model.operations import (
+    OPERATIONS,
+    GetTaskRequest,
+    Operation,
+    SendMessageResponse,
+    StreamResponse,
+)
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import GetTaskRequest, SendMessageResponse, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.wire.envelope.errors import UnknownAction, task_error

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from parley.model.envelope.names import BINDING as ENVELOPE
-from parley.model.operations import Operation
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import Operation, SendMessageRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 

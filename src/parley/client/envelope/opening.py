@@ -17,10 +17,15 @@ from parley.client.envelope.identity import EnvelopeIdentity
 from parley.client.envelope.settings import LinkSettings
 from parley.client.errors import AuthenticationRequired, CardInvalid, CardNotFound
 from parley.client.origin import Origin, http_address
-from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    HTTPAuthSecurityScheme,
+    SecurityScheme,
+)
 from parley.model.envelope.names import BINDING
 from parley.model.errors import A2AError
-from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 
 if TYPE_CHECKING:
     from parley.wire.envelope.cards import EnvelopeCard

@@ -14,9 +14,9 @@ from parley.client.envelope.identity import EnvelopeIdentity
 from parley.client.envelope.numbering import SeenIds
 from parley.client.envelope.settings import LinkSettings
 from parley.client.errors import Disconnected, UnexpectedStatus
+from parley.model.backoff import seconds_of
 from parley.model.envelope.messages import Envelope, MessageType, SubType
 from parley.model.errors import InvalidAgentResponseError
-from parley.model.retry_after import seconds_of
 from parley.wire.envelope.codec import UnreadableEnvelope, read_message
 from parley.wire.sse import SseParser
 

@@ -17,7 +17,7 @@ from parley.host.audit.addresses import destination_of
 from parley.host.audit.forwarder import AuditForwarder
 from parley.model.backoff import uniform
 from parley.model.distribution import VERSION
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.security.failures import Failures
 from parley.security.signing.keys import Reload, SigningKeys
 from parley.store.audit.actors import user_act

@@ -24,7 +24,7 @@ from parley.model.envelope.messages import (
     Target,
 )
 from parley.model.errors import TooManyRequestsError
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
 from parley.server.envelope.directory import MessageContext
 from parley.server.envelope.peers import SocketPeer
 from parley.server.envelope.windows import Windows

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Message
 
 from parley.host.envelope.candidates import NotForCaller
 from parley.model.cards import AgentInterface
-from parley.model.encoding import encode
 from parley.model.envelope.messages import BINDING, OPERATION_PREFIX, Envelope
 from parley.model.errors import A2AError, InternalError
 from parley.model.service import Caller
+from parley.model.struct import encode
 from parley.server.endpoint import Endpoint
 from parley.server.envelope.directory import ROUTED, MessageContext, PassedOnMessage
 from parley.wire.envelope.codec import UnreadableEnvelope, read_message, write_message

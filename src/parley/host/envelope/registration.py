@@ -23,7 +23,6 @@ from parley.host.envelope.connected import (
 )
 from parley.model.cards import AgentCard
 from parley.model.catalog.entries import A2A_CARD, CatalogEntry
-from parley.model.encoding import to_wire
 from parley.model.envelope.messages import (
     Envelope,
     RequestPayload,
@@ -39,6 +38,7 @@ from parley.model.errors import (
     UnauthenticatedError,
 )
 from parley.model.service import Caller
+from parley.model.struct import to_wire
 from parley.server.envelope.directory import MessageContext
 from parley.server.envelope.peers import SocketPeer
 from parley.server.envelope.plugins import EnvelopeHandler

@@ -21,7 +21,6 @@ from parley.host.envelope.candidates import (
     NotSent,
     is_refused_early,
 )
-from parley.model.encoding import encode
 from parley.model.envelope.messages import (
     Envelope,
     EnvelopeError,
@@ -34,6 +33,7 @@ from parley.model.envelope.messages import (
     SubType,
 )
 from parley.model.errors import A2AError, InternalError
+from parley.model.struct import encode
 from parley.server.envelope.directory import MessageContext
 from parley.wire.envelope.answers import response
 from parley.wire.envelope.errors import (

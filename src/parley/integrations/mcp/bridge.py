@@ -24,8 +24,8 @@ from parley.integrations.mcp.task_tools import TASK_TOOLS
 from parley.integrations.mcp.tasks import TaskMethods
 from parley.llm.remote_skills import result_of
 from parley.model.distribution import VERSION
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
+from parley.model.struct import encode
 from parley.model.tasks import TaskState
 
 WAIT_SECONDS = 50.0

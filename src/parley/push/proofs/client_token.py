@@ -15,7 +15,7 @@ from urllib.parse import quote_plus, urlsplit
 import msgspec
 
 from parley.model.concurrency import SingleFlight
-from parley.model.push import server_of
+from parley.model.operations import server_of
 from parley.push.caps import DestinationBusy, further_requests
 from parley.push.proofs.proof import ProofFailed
 from parley.security.egress import find_cause, find_forbidden

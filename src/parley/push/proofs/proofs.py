@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from parley.model.push import AuthenticationInfo
+from parley.model.operations import AuthenticationInfo
 from parley.push.proofs.api_key import ApiKeyProof
 from parley.push.proofs.authorization import AuthorizationProof, BasicProof, BearerProof
 from parley.push.proofs.hmac_sha256 import HmacProof

@@ -17,8 +17,8 @@ import msgspec
 
 from parley.model.envelope.messages import VERSION, Envelope, MessageInfo, MessageType, Source
 from parley.model.errors import TooManyRequestsError
+from parley.model.ids import new_id
 from parley.model.struct import Timestamp
-from parley.model.uuid7 import new_id
 from parley.server.envelope.peers import SocketPeer
 
 log = logging.getLogger("parley.envelope")

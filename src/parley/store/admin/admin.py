@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from parley.model.push import PushOptions
+from parley.model.operations import PushOptions
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.admin.export_format import (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from parley.model.encoding import decode
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
+from parley.model.struct import decode
 from parley.store.admin.export_format import (
     ContextMessage,
     ContextValue,

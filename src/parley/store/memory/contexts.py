@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.struct import decode, encode
 from parley.store.memory.logs import MemoryLogs
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import DuplicateReceipt

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from parley.database.postgres.connection import BoundedConnection, blobs, flags, ints, texts
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.store.head import Head
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from parley.database.group_commit import Job, JobResult
-from parley.model.encoding import decode
-from parley.model.push import PushOptions, TaskPushNotificationConfig
+from parley.model.operations import PushOptions, TaskPushNotificationConfig
+from parley.model.struct import decode
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
 from parley.store.fold import IllegalEvent

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from parley.database.group_commit import GroupWriter
 from parley.database.reader_pool import ReaderPool
-from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.struct import decode, encode
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.api_keys import ApiKeyListeners, record_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.api_keys import record_of, row_of
 from parley.store.audit.chain import lines_after

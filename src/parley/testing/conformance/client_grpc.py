@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from parley.model.encoding import encode
 from parley.model.operations import Operation
 from parley.model.parts import Artifact, Part
 from parley.model.service import StreamItem
+from parley.model.struct import encode
 from parley.model.tasks import (
     Event,
     Task,

@@ -14,12 +14,12 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
+    TaskPushNotificationConfig,
 )
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import Checks

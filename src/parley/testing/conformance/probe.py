@@ -15,15 +15,15 @@ from parley.client.bindings.binding import binding_class
 from parley.client.errors import ClientError, Disconnected
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.errors import A2AError, an
-from parley.model.operations import BY_NAME
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     GetTaskRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError, an
+from parley.model.operations import SubscribeToTaskRequest
 from parley.model.parts import Message
-from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.testing.conformance.probe import MISSING_TASK, Probe, Streamed, last_state
 from parley.testing.conformance.server_check import OVER_HTTP, Checks

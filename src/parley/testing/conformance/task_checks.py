@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parley.model.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
-from parley.model.requests import CancelTaskRequest, ListTasksRequest
+from parley.model.operations import CancelTaskRequest, ListTasksRequest
 from parley.model.tasks import Task, TaskState
 from parley.testing.conformance.probe import MISSING_TASK, Probe
 from parley.testing.conformance.server_check import OVER_HTTP, Checks

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import encode
 from parley.model.envelope.messages import (
     VERSION,
     Envelope,
@@ -22,8 +21,8 @@ from parley.model.envelope.messages import (
     Target,
 )
 from parley.model.errors import A2AError
-from parley.model.struct import Timestamp
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
+from parley.model.struct import Timestamp, encode
 from parley.wire.envelope.errors import envelope_error
 
 Payload = RequestPayload | ResponsePayload | msgspec.Raw

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from parley.model.encoding import encode, to_wire
 from parley.model.envelope.messages import (
     Envelope,
     MessageInfo,
@@ -30,7 +29,7 @@ from parley.model.envelope.messages import (
 )
 from parley.model.errors import A2AError, FieldViolation, InvalidRequestError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
-from parley.model.struct import A2AStruct, Timestamp
+from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
 from parley.wire.envelope.encodings import ENCODINGS, GZIP, read_parameters, write_parameters
 from parley.wire.envelope.errors import EnvelopeVersionUnknown
 from parley.wire.envelope.structs import object_of, read_struct

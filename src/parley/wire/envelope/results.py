@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import to_wire
 from parley.model.envelope.messages import Status
 from parley.model.parts import Message, Part
+from parley.model.struct import to_wire
 from parley.model.tasks import Task, TaskState
 
 _STATUSES = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.declared import schemas_on
 from parley.model.cards import AgentCard
 from parley.model.envelope.messages import OPERATION_PREFIX, Envelope, RequestPayload, SubType
 from parley.model.errors import (
@@ -25,9 +25,8 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
-from parley.model.operations import BY_NAME, Operation
+from parley.model.operations import BY_NAME, SKILL_KEY, Operation, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SKILL_KEY, SendMessageRequest
 from parley.model.service import NO_TRACE, TraceContext
 from parley.model.struct import Timestamp
 from parley.server.dispatch import Parameters, ServiceCall

@@ -23,13 +23,13 @@ from parley.model.envelope.messages import (
     Status,
 )
 from parley.model.errors import A2AError
-from parley.model.parts import Message
-from parley.model.requests import (
+from parley.model.operations import (
     GetTaskRequest,
     ListTasksResponse,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Message
 from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.server.envelope.requests.calls import Exchanged, in_terms_of_messages
