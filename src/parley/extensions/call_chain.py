@@ -1,6 +1,6 @@
 """The chain of calls that a message belongs to (``docs/extensions/call-chain.md``).
 
-This reads and writes the value: ``engine.call_chain`` checks it, and ``agent.remote`` extends it.
+This reads and writes the value: ``engine.caller`` checks it, and ``agent.remote`` extends it.
 """
 
 from __future__ import annotations
