@@ -27,8 +27,8 @@ REQUEST = (
 def parley_app():
     """An agent whose tasks stand still: what is measured is the server alone."""
     from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
-    from parley.model.encoding import decode
     from parley.model.service import StreamItem
+    from parley.model.struct import decode
     from parley.model.tasks import Task
     from parley.server.app import Endpoint, create_app
 

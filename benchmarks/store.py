@@ -18,9 +18,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from parley.model.encoding import encode
 from parley.model.parts import Artifact, Part
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import (
     Task,
     TaskArtifactUpdateEvent,

@@ -20,7 +20,7 @@ import parley
 from parley import Agent, CallContext, Turn
 from parley.extensions import Extension
 from parley.model.errors import InvalidParamsError
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 
 ANSWERS = (
     "The stars nod.",

@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from parley.model import cards, parts, push, requests, schemes, tasks
+from parley.model import cards, operations, parts, tasks
 from parley.model.struct import A2AStruct, Timestamp
 
-MODULES = (parts, tasks, push, requests, schemes, cards)
+MODULES = (parts, tasks, operations, cards)
 MESSAGES: dict[str, type[A2AStruct]] = {
     name: kind
     for module in MODULES
@@ -48,10 +48,10 @@ json_objects = st.dictionaries(texts, json_values, max_size=3)
 
 ONE_OF = {
     parts.Part: ("text", "raw", "url", "data"),
-    requests.SendMessageResponse: ("task", "message"),
-    requests.StreamResponse: ("task", "message", "status_update", "artifact_update"),
-    schemes.SecurityScheme: tuple(schemes.SecurityScheme.__struct_fields__),
-    schemes.OAuthFlows: tuple(schemes.OAuthFlows.__struct_fields__),
+    operations.SendMessageResponse: ("task", "message"),
+    operations.StreamResponse: ("task", "message", "status_update", "artifact_update"),
+    cards.SecurityScheme: tuple(cards.SecurityScheme.__struct_fields__),
+    cards.OAuthFlows: tuple(cards.OAuthFlows.__struct_fields__),
 }
 
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
         AgentSkill,
     )
     from parley.model.errors import A2AError
+    from parley.model.operations import TaskPushNotificationConfig
     from parley.model.parts import Artifact, Message, Part, Role
-    from parley.model.push import TaskPushNotificationConfig
     from parley.model.service import A2AService, CallContext, Caller, TraceContext
     from parley.model.tasks import (
         Task,
@@ -108,7 +108,7 @@ _HOMES = {
     "StoreError": "parley.store.protocols.errors",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
-    "TaskPushNotificationConfig": "parley.model.push",
+    "TaskPushNotificationConfig": "parley.model.operations",
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",

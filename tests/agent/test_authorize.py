@@ -23,10 +23,10 @@ from parley import (
 )
 from parley.engine.turn.attempt import DECISIONS, MOST_DECISIONS, Decision
 from parley.extensions import TaskSearch
-from parley.model.encoding import decode
 from parley.model.errors import InternalError, PermissionDeniedError
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
+from parley.model.struct import decode
 from parley.security import Access, Bearer, anonymous, claim
 from parley.store.events import RecordKind, StepResult
 from parley.store.sqlite.store import SqliteTaskStore

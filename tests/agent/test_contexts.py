@@ -9,7 +9,7 @@ import pytest
 
 from parley import Agent, CallContext, Caller, Message, Part, Role, Task, TaskState, Turn
 from parley.model.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -30,7 +30,7 @@ from parley.client.errors import (
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
 from parley.files.objects import DiskObjects, FilesUnavailable
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.security.egress import Egress
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving

@@ -30,6 +30,7 @@ from parley.client.errors import (
     OriginNotTrusted,
     UnexpectedStatus,
 )
+from parley.model.cards import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.errors import (
     A2AError,
     InternalError,
@@ -37,7 +38,6 @@ from parley.model.errors import (
     PermissionDeniedError,
     TooManyRequestsError,
 )
-from parley.model.schemes import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security import Bearer, anonymous
 from parley.server.run import serving

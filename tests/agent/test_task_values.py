@@ -12,7 +12,7 @@ import pytest
 from parley import Agent, TaskState, Turn
 from parley.engine.turn.attempt import TurnOver
 from parley.integrations.task_values import TaskValue
-from parley.model.requests import CancelTaskRequest
+from parley.model.operations import CancelTaskRequest
 from parley.store.events import RecordKind, Scope
 from tests.engine.fleet import Fleet, until_state
 from tests.engine.talk import Talk

@@ -15,10 +15,10 @@ import pytest
 from parley import Agent, BlockingTurn, Message, Part, Role, Task, TaskState, Turn
 from parley.client import question, schemas_on
 from parley.extensions import SkillSchemas, TypedQuestions
-from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE
+from parley.extensions.questions import SCHEMA_MEDIA_TYPE
 from parley.model.errors import ContentTypeNotSupportedError, InternalError, InvalidParamsError
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import ListTasksRequest
+from parley.model.operations import ListTasksRequest
 from parley.model.service import CallContext
 from tests.engine.fleet import Fleet, until_state
 from tests.polling import until

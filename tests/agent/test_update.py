@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from parley import Agent, Answer, BlockingTurn, Message, Part, Role, TaskState, Turn
-from parley.model.encoding import encode
-from parley.model.requests import CancelTaskRequest
+from parley.model.operations import CancelTaskRequest
 from parley.model.service import CallContext, Caller
+from parley.model.struct import encode
 from parley.store.events import Scope
 from tests.engine.fleet import Fleet, MortalStore, until_state
 from tests.engine.talk import Talk

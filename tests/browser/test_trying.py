@@ -6,8 +6,8 @@ import json
 import msgspec
 import pytest
 
+from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.errors import UnauthenticatedError
-from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import StreamItem
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving

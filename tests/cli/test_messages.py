@@ -6,7 +6,7 @@ import pytest
 
 from parley.cli.messages import MAX_FILE, Flag, build_message
 from parley.cli.output.failures import UsageFailure
-from parley.model.encoding import encode
+from parley.model.struct import encode
 
 
 def parts(*flags, stdin=b""):

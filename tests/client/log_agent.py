@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
+from parley.model.operations import StreamResponse
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import StreamResponse
 from parley.model.tasks import (
     Event,
     Task,

@@ -25,10 +25,8 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.operations import OPERATIONS
+from parley.model.operations import OPERATIONS, GetTaskRequest, TaskPushNotificationConfig
 from parley.model.parts import Message
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import GetTaskRequest
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskState
 from tests.client.scripted_server import Exchange, card

@@ -9,9 +9,8 @@ import pytest
 
 from parley.client import connect, connect_sync
 from parley.model.cards import AgentExtension
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, GetTaskRequest, SubscribeToTaskRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import CallContext, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent

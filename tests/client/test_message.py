@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from parley.client.message import compose, to_message
+from parley.model.operations import SendMessageConfiguration, TaskPushNotificationConfig
 from parley.model.parts import Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageConfiguration
 from parley.model.tasks import Task, TaskState, TaskStatus
 
 

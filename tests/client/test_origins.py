@@ -30,7 +30,7 @@ from parley.client.errors import (
     UnexpectedStatus,
 )
 from parley.client.origin import Origin
-from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
+from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import ANONYMOUS
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving

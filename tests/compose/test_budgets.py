@@ -10,7 +10,7 @@ import pytest
 from parley import Message, Part, Role, TaskState
 from parley.compose import Budget, Composition, Spent, fallback, parallel, part, sequence
 from parley.extensions import CallChain, Chain, Usage
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from parley.model.errors import InvalidParamsError
 from parley.model.extensions import CALL_CHAIN
 from parley.testing import client

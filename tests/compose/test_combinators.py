@@ -25,7 +25,7 @@ from parley.compose import (
     route,
     sequence,
 )
-from parley.compose.combinators import quorum as combinators
+from parley.compose import concurrent as combinators
 from parley.testing import ScriptedAgent, client
 from tests.polling import until
 

@@ -15,7 +15,7 @@ from parley import Message, Part, Role, TaskPushNotificationConfig, TaskState
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
 from parley.model.ids import LONGEST_ID
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from tests.contract.agents import private
 from tests.contract.conftest import Serve, Speech, reach
 from tests.contract.test_errors import refused

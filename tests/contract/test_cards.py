@@ -6,7 +6,7 @@ import pytest
 
 from parley.client.bindings.binding import canonical
 from parley.model.errors import UnsupportedOperationError
-from parley.model.requests import GetExtendedAgentCardRequest
+from parley.model.operations import GetExtendedAgentCardRequest
 from tests.contract.conftest import WAYS, past_the_card, reach
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import parley
 from parley import Agent, Turn
 from parley.client.remote_agent import RemoteAgent
-from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.declared import schemas_on
 from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
 from parley.security import Bearer, anonymous

@@ -22,7 +22,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,

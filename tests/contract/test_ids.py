@@ -10,7 +10,7 @@ import pytest
 from parley import Message, Part, Role, TaskPushNotificationConfig, TaskState
 from parley.model.errors import InvalidParamsError
 from parley.model.ids import LONGEST_ID
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,

@@ -6,7 +6,7 @@ import pytest
 
 from parley import Message, Part, Role, Task, TaskState
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from tests.contract.agents import release
 from tests.contract.saying import PARTS, as_told
 

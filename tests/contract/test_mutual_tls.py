@@ -14,7 +14,7 @@ from parley.client.bindings.grpc_tls import GrpcTls
 from parley.client.bindings.http import HttpTransport
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.security import MutualTls
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving

@@ -14,8 +14,8 @@ from parley import Agent, TaskPushNotificationConfig, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import A2AError, PermissionDeniedError
-from parley.model.operations import OPERATIONS
-from parley.model.requests import (
+from parley.model.operations import (
+    OPERATIONS,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,

@@ -6,7 +6,7 @@ import pytest
 
 from parley import TaskPushNotificationConfig, TaskState
 from parley.model.errors import InvalidParamsError, TaskNotFoundError
-from parley.model.push import AuthenticationInfo
+from parley.model.operations import AuthenticationInfo
 
 pytestmark = pytest.mark.anyio
 

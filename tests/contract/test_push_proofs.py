@@ -13,7 +13,7 @@ from aiohttp import web
 import parley
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import InvalidParamsError
-from parley.model.push import AuthenticationInfo
+from parley.model.operations import AuthenticationInfo
 from parley.push.proofs.proofs import WebhookCertificate
 from parley.security.signing.keys import SigningKeys
 from parley.server.grpc.options import GrpcOptions

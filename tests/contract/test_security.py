@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Part, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import PermissionDeniedError, TaskNotFoundError, UnauthenticatedError
-from parley.model.requests import CancelTaskRequest, GetTaskRequest
+from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.model.service import Caller
 from parley.security import Access, Bearer
 from tests.contract.conftest import Serve, Speech, reach

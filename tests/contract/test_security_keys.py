@@ -16,7 +16,7 @@ import parley
 from parley import Agent, Part, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import PermissionDeniedError, TooManyRequestsError, UnauthenticatedError
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.service import Caller
 from parley.security import ApiKey, Basic, create_key
 from parley.security.api_keys import digest_of

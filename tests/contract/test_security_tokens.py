@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Part, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import OverloadedError, PermissionDeniedError, UnauthenticatedError
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.service import Caller
 from parley.security import (
     Bearer,

@@ -21,7 +21,7 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnauthenticatedError,
 )
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,

@@ -10,7 +10,7 @@ from typing import Any
 from parley import CallContext, Task, TaskState, Turn
 from parley.agent.agent import Agent
 from parley.host.host import Host, Role, placed
-from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
+from parley.model.operations import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress

@@ -9,8 +9,8 @@ from uuid import uuid4
 from parley.engine.executor import AgentExecutor
 from parley.engine.service.service import AgentService
 from parley.host.host import Host
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Task
 

@@ -13,8 +13,8 @@ import pytest
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
 from parley.engine.caller import CLAIM_BYTES, caller_in, kept
 from parley.model.errors import TaskNotFoundError
+from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.model.parts import Part, Role
-from parley.model.requests import CancelTaskRequest, GetTaskRequest
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskStatus
 from parley.store.events import (

@@ -11,7 +11,7 @@ import pytest
 
 from parley import Agent, Part, TaskState, Turn
 from parley.model.errors import OverloadedError
-from parley.model.requests import CancelTaskRequest, GetTaskRequest
+from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.store.events import RecordKind
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.polling import let_time_pass

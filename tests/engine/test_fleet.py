@@ -11,7 +11,7 @@ from parley import Agent, CallContext, Message, Task, TaskState, Turn
 from parley.host.host import Host, placed
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import CancelTaskRequest
+from parley.model.operations import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryLogs, MemoryTaskStore

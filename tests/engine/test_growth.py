@@ -19,7 +19,7 @@ import pytest
 from parley import Agent, CallContext, Turn
 from parley.engine import maintenance
 from parley.host.host import Host, placed
-from parley.model.requests import SubscribeToTaskRequest
+from parley.model.operations import SubscribeToTaskRequest
 from parley.model.tasks import Task, TaskState
 from parley.store.events import Scope
 from parley.store.sqlite.store import SqliteTaskStore

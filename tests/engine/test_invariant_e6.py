@@ -15,7 +15,7 @@ from parley import Agent, CallContext, Caller, Message, Turn
 from parley.engine.routing import RoutedMessage
 from parley.extensions import Extension
 from parley.model.extensions import method
-from parley.model.requests import GetExtendedAgentCardRequest, GetTaskRequest, SendMessageRequest
+from parley.model.operations import GetExtendedAgentCardRequest, GetTaskRequest, SendMessageRequest
 from parley.model.tasks import Task, TaskState
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving

@@ -20,7 +20,7 @@ from parley.model.errors import (
     UnauthenticatedError,
 )
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,

@@ -12,7 +12,7 @@ import pytest
 from parley import Agent, CallContext, Caller, TaskPushNotificationConfig, Turn
 from parley.host.host import Host, placed
 from parley.model.errors import A2AError
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, CallContext, Task, TaskState, Turn
-from parley.model.requests import CancelTaskRequest, SubscribeToTaskRequest
+from parley.model.operations import CancelTaskRequest, SubscribeToTaskRequest
 from tests.engine.fleet import Fleet, Replica, collect, events_of, get, states, until_state, where
 from tests.polling import let_time_pass, until
 

@@ -14,14 +14,14 @@ from parley.agent.turn import Turn
 from parley.host.host import Host, placed
 from parley.model.errors import TaskNotFoundError
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, Caller
 from parley.model.tasks import TaskState
 

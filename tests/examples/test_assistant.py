@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import parley
-from parley.extensions.run_progress import run_progress
+from parley.extensions.usage import run_progress
 from parley.llm import ModelRequest, ScriptedReply
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.examples.serving import listening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import parley
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from tests.examples.serving import listening
 from tests.polling import until
 

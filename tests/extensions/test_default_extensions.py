@@ -13,7 +13,7 @@ from parley import Agent, AgentExtension, Message, Part, Role, TaskState, Turn
 from parley.extensions import IdempotentSend, ResumableStreams
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
-from parley.model.requests import SubscribeToTaskRequest
+from parley.model.operations import SubscribeToTaskRequest
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from tests.client.trusting import grpc_of

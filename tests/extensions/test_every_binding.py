@@ -32,7 +32,7 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.struct import Timestamp
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving

@@ -24,10 +24,10 @@ from parley import (
     Turn,
 )
 from parley.extensions.profile import Profile
-from parley.model.encoding import encode
 from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
 from parley.model.extensions import Extension
-from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
+from parley.model.operations import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
+from parley.model.struct import encode
 from tests.engine.in_process import new_store, talk
 
 __all__ = ["new_store", "talk"]

@@ -15,9 +15,8 @@ import pytest
 import parley
 from parley import Message
 from parley.client import RemoteAgent
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Part, Role
-from parley.model.requests import SendMessageRequest
 from parley.wire import versions
 from tests.faults.conftest import Served
 from tests.polling import until

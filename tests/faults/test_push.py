@@ -12,8 +12,8 @@ import pytest
 import parley
 from parley import Task, TaskState
 from parley.extensions import PushDelivery, PushOptions
-from parley.model.encoding import encode
-from parley.model.requests import StreamResponse
+from parley.model.operations import StreamResponse
+from parley.model.struct import encode
 from parley.store.protocols.webhooks import PushState
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served

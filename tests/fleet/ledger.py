@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from parley import Task, TaskState, TaskStatusUpdateEvent
-from parley.model.encoding import encode
 from parley.model.parts import Role
+from parley.model.struct import encode
 from parley.store.events import LoggedEvent, RecordKind, Scope
 from parley.store.fold import Fold, fold
 from parley.store.protocols.errors import StoreUnavailable

@@ -12,8 +12,7 @@ import pytest
 import parley
 from parley import Message, Part, RemoteAgent, Role, Task, TaskState
 from parley.client.retry import Retry
-from parley.model.operations import BY_NAME
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import BY_NAME, SendMessageRequest
 from tests.contract.conftest import past_the_card
 from tests.fleet.conftest import FleetOf
 from tests.fleet.ledger import check_log, kept, numbers

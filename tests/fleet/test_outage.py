@@ -9,7 +9,7 @@ import pytest
 
 from parley import Task, TaskState
 from parley.model.errors import OverloadedError
-from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
+from parley.model.operations import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
 from tests.contract.conftest import past_the_card
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from parley.client.card import resolver as resolving
 from parley.client.card.interface import choose
 from parley.client.errors import CardInvalid, ClientError, NoCommonInterface
+from parley.model.backoff import seconds_of
 from parley.model.cards import AgentCard
-from parley.model.encoding import encode
 from parley.model.errors import (
     ERRORS,
     A2AError,
@@ -30,9 +30,8 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.operations import BY_NAME
-from parley.model.retry_after import seconds_of
 from parley.model.service import StreamItem
-from parley.model.struct import InvalidField
+from parley.model.struct import InvalidField, encode
 from parley.server.address import BadAddress, server_address
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http.exchange import extension_uris

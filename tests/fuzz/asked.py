@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 from msgspec.structs import replace
 
 from parley.engine.service.checks import PageToken, read_token, write_token
-from parley.model import encoding
+from parley.model import struct
 from parley.model.errors import (
     A2AError,
     InvalidParamsError,
@@ -24,8 +24,13 @@ from parley.model.errors import (
     JSONParseError,
     MethodNotFoundError,
 )
-from parley.model.operations import OPERATIONS, Operation
-from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessageRequest
+from parley.model.operations import (
+    OPERATIONS,
+    CancelTaskRequest,
+    GetTaskRequest,
+    Operation,
+    SendMessageRequest,
+)
 from parley.model.struct import A2AStruct
 from parley.server.http.callbacks import CallbackRefused, read_content, value_of
 from parley.server.http.paths import Paths, segments_of
@@ -58,7 +63,7 @@ def check_refusal(error: A2AError) -> None:
 
 def check_logged(value: A2AStruct) -> None:
     """What gets in is read from the log as it was."""
-    assert encoding.decode(encoding.encode(value), type(value)) == value
+    assert struct.decode(struct.encode(value), type(value)) == value
 
 
 # -- JSON ----------------------------------------------------------------------------------------

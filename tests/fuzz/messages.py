@@ -13,12 +13,21 @@ from typing import Any
 from msgspec import inspect
 from msgspec.structs import replace
 
-from parley.model.cards import AgentCard, AgentInterface
-from parley.model.operations import OPERATIONS, Operation
+from parley.model.cards import (
+    AgentCard,
+    AgentInterface,
+    OAuth2SecurityScheme,
+    OAuthFlows,
+    SecurityScheme,
+)
+from parley.model.operations import (
+    OPERATIONS,
+    Operation,
+    SendMessageResponse,
+    StreamResponse,
+    TaskPushNotificationConfig,
+)
 from parley.model.parts import Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageResponse, StreamResponse
-from parley.model.schemes import OAuth2SecurityScheme, OAuthFlows, SecurityScheme
 from parley.model.struct import A2AStruct, Timestamp
 from parley.model.tasks import TaskState
 from tests.contract.saying import PARTS

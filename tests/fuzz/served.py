@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from parley.model.operations import BY_NAME
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import ListTaskPushNotificationConfigsResponse
+from parley.model.operations import (
+    BY_NAME,
+    ListTaskPushNotificationConfigsResponse,
+    TaskPushNotificationConfig,
+)
 from parley.wire import sse, versions
 from tests.fuzz import messages
 from tests.fuzz.asked import DIALECTS

@@ -18,8 +18,8 @@ from parley.files.turn_files import TurnFiles, address
 from parley.host.files import open_files
 from parley.host.host import Host, placed
 from parley.model.errors import OverloadedError
+from parley.model.operations import SendMessageRequest
 from parley.model.parts import Role
-from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext, Caller
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore

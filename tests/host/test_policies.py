@@ -12,7 +12,7 @@ from parley import Agent, Caller, Message, Part, Role, Task, TaskState, Turn
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
 from parley.model.extensions import Extension, method
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.service import A2AService
 from parley.model.tasks import TaskStatus
 from parley.security import Access, Bearer

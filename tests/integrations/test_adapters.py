@@ -10,7 +10,7 @@ import pytest
 
 import parley
 from parley import Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from parley.llm.run_output import RUN_PROGRESS
 from parley.model.parts import Message
 from tests.integrations.conftest import FrameworkServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley import Part, TaskArtifactUpdateEvent, TaskState
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["beeai"], indirect=True)]

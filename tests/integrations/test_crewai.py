@@ -7,7 +7,7 @@ import json
 import pytest
 
 from parley import Part, TaskState
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from parley.model.errors import ContentTypeNotSupportedError
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 

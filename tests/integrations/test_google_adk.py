@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parley import TaskArtifactUpdateEvent, TaskState
-from parley.extensions.run_progress import RUN_PROGRESS
-from parley.extensions.skill_schemas import schemas_on
-from parley.extensions.spent import spent_on
-from parley.extensions.typed_questions import question
+from parley.extensions.declared import schemas_on
+from parley.extensions.questions import question
+from parley.extensions.usage import RUN_PROGRESS, spent_on
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["google_adk"], indirect=True)]

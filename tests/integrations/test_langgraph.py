@@ -12,9 +12,9 @@ import pytest
 import parley
 from parley import Part, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.client.auth import ApiKey
-from parley.extensions.skill_schemas import schemas_on
-from parley.extensions.spent import spent_on
-from parley.extensions.typed_questions import question
+from parley.extensions.declared import schemas_on
+from parley.extensions.questions import question
+from parley.extensions.usage import spent_on
 from tests.integrations import test_adapters
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why

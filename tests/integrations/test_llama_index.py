@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from parley import TaskState
-from parley.extensions.skill_schemas import schemas_on
-from parley.extensions.spent import spent_on
-from parley.extensions.typed_questions import question
+from parley.extensions.declared import schemas_on
+from parley.extensions.questions import question
+from parley.extensions.usage import spent_on
 from parley.llm.run_output import RUN_PROGRESS
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in
 

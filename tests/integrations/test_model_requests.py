@@ -11,8 +11,7 @@ import pytest
 
 import parley
 from parley import Task, TaskState, Turn
-from parley.extensions.spent import spent_on
-from parley.extensions.usage import USAGE
+from parley.extensions.usage import USAGE, spent_on
 from parley.integrations import serving
 from parley.integrations.serving import framework_agent
 from parley.llm.model_failures import model_failure

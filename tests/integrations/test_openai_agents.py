@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley import TaskArtifactUpdateEvent, TaskState
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from parley.llm.run_output import RUN_PROGRESS
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parley import Part, TaskState
-from parley.extensions.skill_schemas import schemas_on
-from parley.extensions.typed_questions import question
+from parley.extensions.declared import schemas_on
+from parley.extensions.questions import question
 from tests.integrations.test_adapters import agent_of, completed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["pydantic_ai"], indirect=True)]

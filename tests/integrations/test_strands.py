@@ -7,7 +7,7 @@ from shutil import rmtree
 import pytest
 
 from parley import TaskState
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from parley.llm.run_output import RUN_PROGRESS
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
 

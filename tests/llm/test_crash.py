@@ -8,7 +8,7 @@ import pytest
 
 import parley
 from parley import TaskArtifactUpdateEvent, TaskState
-from parley.extensions.spent import spent_on
+from parley.extensions.usage import spent_on
 from parley.llm import ModelUsage, ScriptedReply
 from parley.testing.model_endpoint import held
 from tests.faults.conftest import Served

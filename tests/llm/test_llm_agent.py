@@ -15,9 +15,7 @@ import parley
 import parley.llm
 from parley import Agent, McpServer, Part, TaskState, TaskStatusUpdateEvent, Turn
 from parley.extensions import Chain, ChainBudget
-from parley.extensions.run_progress import RUN_PROGRESS, run_progress
-from parley.extensions.spent import Spent, spent_on
-from parley.extensions.usage import USAGE
+from parley.extensions.usage import RUN_PROGRESS, USAGE, Spent, run_progress, spent_on
 from parley.llm import (
     ModelLoop,
     ModelUsage,

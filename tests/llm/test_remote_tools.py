@@ -9,7 +9,7 @@ import pytest
 import parley
 from parley import Agent, TaskState, Turn
 from parley.extensions import Usage
-from parley.extensions.spent import Spent, spent_on
+from parley.extensions.usage import Spent, spent_on
 from parley.llm import AgentSkills, ModelUsage, ScriptedReply, TokenBudget, llm_agent
 from tests.examples.serving import listening
 

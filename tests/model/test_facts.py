@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from msgspec import inspect
 
-from parley.model.operations import BY_NAME, OPERATIONS
+from parley.model.operations import BY_NAME, OPERATIONS, Empty
 from parley.model.parts import Role
-from parley.model.requests import Empty
 from parley.model.service import A2AService
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState

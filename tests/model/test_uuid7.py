@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 
-from parley.model.uuid7 import MAX_CLOCK_STEP, milliseconds_of, new_id
+from parley.model.ids import MAX_CLOCK_STEP, milliseconds_of, new_id
 
 
 def test_ids_are_uuids_of_version_7_in_order() -> None:

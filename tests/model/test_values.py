@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from msgspec import inspect
 
-from parley.model.cards import AgentSkill
-from parley.model.encoding import decode, encode, valid_text
-from parley.model.operations import BY_NAME
+from parley.model.cards import AgentSkill, OAuthFlows, SecurityScheme
+from parley.model.operations import BY_NAME, SendMessageRequest, SendMessageResponse, StreamResponse
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import SendMessageRequest, SendMessageResponse, StreamResponse
-from parley.model.schemes import OAuthFlows, SecurityScheme
-from parley.model.struct import InvalidField
+from parley.model.struct import InvalidField, decode, encode, valid_text
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire.versions import dialect
 from tests.house.sizes import ROOT

@@ -20,8 +20,8 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.parts import Message
-from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import (
     Event,
     Task,

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from parley.client import connect
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import Task
 from parley.push import VerifyToken, receiver
 from parley.security.signing.keys import SigningKeys

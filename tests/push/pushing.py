@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from parley import Agent, CallContext, Caller, Message, Part, Role, Task, Turn
 from parley.host.host import Host, placed
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTaskPushNotificationConfigsResponse,
     SendMessageConfiguration,
     SendMessageRequest,
+    TaskPushNotificationConfig,
 )
 from parley.push.delivery import RetryPolicy
 from parley.security.egress import Egress

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, Turn
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookAnswer

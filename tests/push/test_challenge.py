@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from parley import Agent, Turn
 from parley.host.host import Host, placed
-from parley.model.push import AuthenticationInfo
+from parley.model.operations import AuthenticationInfo
 from parley.model.service import Caller
 from parley.push.http_sender import LONGEST_RESPONSE, response_to
 from parley.security.egress import Egress

@@ -13,9 +13,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from parley import Agent, Message, Task, Turn
-from parley.model.encoding import encode
-from parley.model.push import AuthenticationInfo
-from parley.model.requests import CancelTaskRequest, StreamResponse
+from parley.model.operations import AuthenticationInfo, CancelTaskRequest, StreamResponse
+from parley.model.struct import encode
 from parley.push.delivery import RetryPolicy
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable

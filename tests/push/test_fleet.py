@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from parley import Agent, Turn
 from parley.model.errors import OverloadedError
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     SendMessageConfiguration,
     SendMessageRequest,
+    TaskPushNotificationConfig,
 )
 from parley.model.tasks import Task
 from parley.store.memory import MemoryLogs

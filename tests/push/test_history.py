@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley.extensions import GetPushHistoryRequest, PushHistory, SetPushOptionsRequest
 from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
-from parley.model.push import AuthenticationInfo
+from parley.model.operations import AuthenticationInfo
 from parley.model.service import Caller
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import ATTEMPTS_KEPT, PushState

@@ -12,8 +12,9 @@ import parley
 from parley import Settings
 from parley.client.card.interface import choose
 from parley.client.card.resolver import read_card
-from parley.model.cards import AgentCard, AgentInterface
-from parley.model.schemes import (
+from parley.model.cards import (
+    AgentCard,
+    AgentInterface,
     HTTPAuthSecurityScheme,
     SecurityRequirement,
     SecurityScheme,

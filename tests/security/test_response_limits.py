@@ -15,7 +15,7 @@ import pytest
 
 from parley.client.bindings.http import HttpTransport, Reply
 from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Timeout
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.security.egress import Egress
 from parley.security.response_limits import MAX_INTERIM, ResponseLimitExceeded, bounded_connector

@@ -11,9 +11,8 @@ import grpc
 import msgspec
 
 from parley.model.errors import A2AError
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageRequest
 from parley.model.tasks import Event
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions

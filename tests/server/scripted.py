@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from parley.model.cards import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
-from parley.model.operations import OPERATIONS
+from parley.model.operations import OPERATIONS, Empty, ListTasksResponse
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import Empty, ListTasksResponse
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
 from parley.server.app import App, Endpoint, create_app

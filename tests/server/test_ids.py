@@ -8,7 +8,7 @@ import pytest
 
 from parley.model.errors import InvalidParamsError, UnauthenticatedError
 from parley.model.ids import LONGEST_ID
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.service import Caller
 from parley.server.run import serving
 from tests.server.raw_http import ask, call, post

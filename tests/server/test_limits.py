@@ -17,7 +17,7 @@ from parley import Agent, Caller, Message, Part, Role, Task, TaskState, Turn
 from parley.client import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.errors import OverloadedError
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,

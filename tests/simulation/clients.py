@@ -16,16 +16,16 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.parts import Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, Caller, StreamItem
 from parley.model.tasks import Task, TaskState
 from tests.simulation.compositions import PLACES

@@ -9,7 +9,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.compose import parallel, sequence
 from parley.engine.turn.attempt import CALL_PREFIX, RemoteCall
-from parley.model.encoding import decode
+from parley.model.struct import decode
 from tests.simulation.programs import Programs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold

@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from parley.database.postgres.connection import texts
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import Task, TaskState
 from parley.store.events import RecordKind, Scope
 from parley.store.fold import CONTINUES, Fold

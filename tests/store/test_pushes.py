@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from parley.model.push import AuthenticationInfo, PushOptions, TaskPushNotificationConfig
+from parley.model.operations import AuthenticationInfo, PushOptions, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.store.protocols.errors import (
     PushReplaced,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind
 from parley.store.memory import MemoryLogs, MemoryTaskStore

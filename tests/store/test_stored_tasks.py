@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.model.encoding import encode
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.admin.export_format import export_to
 from parley.store.admin.importer import import_into, lines_in

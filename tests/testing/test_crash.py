@@ -14,7 +14,7 @@ import pytest
 
 import parley
 from parley import Agent, Task, Turn
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.model.tasks import Event
 from parley.testing import (
     ScriptedAgent,

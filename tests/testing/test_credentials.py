@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from parley import Agent, Caller, EnvelopeSettings, Task, Turn, security
+from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.errors import PermissionDeniedError, TaskNotFoundError, UnauthenticatedError
-from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 from parley.security import ApiKey, Basic, Bearer, Jwt, MutualTls, OAuth2, OpenIdConnect, Scheme
 from parley.security.evidence import Evidence
 from parley.testing import TestedAgent, client, completed, input_required, message, working

@@ -9,7 +9,7 @@ import pytest
 
 from parley import Agent, Task, TaskPushNotificationConfig, Turn
 from parley.model.errors import InvalidParamsError
-from parley.model.push import AuthenticationInfo
+from parley.model.operations import AuthenticationInfo
 from parley.push.delivery import RetryPolicy
 from parley.testing import artifact, assert_events, client, completed, message, submitted, working
 

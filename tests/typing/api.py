@@ -116,6 +116,7 @@ def blocking(turn: BlockingTurn) -> dict[str, int]:
     with turn.connect("http://localhost:9999") as other:
         assert_type(other.send("Hi", pass_questions=True), Task | Message)
         assert_type(turn.delegate(other, "Hi", artifacts=True), Task | Message)
+    assert_type(turn.artifact("Done", name="report"), str)
     assert_type(turn.step("double", double, 2), int)
     assert_type(turn.step("slowly", slowly, 2), int)
     assert_type(turn.files, tuple[BlockingFile, ...])

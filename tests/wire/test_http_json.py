@@ -16,8 +16,7 @@ from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,
 )
-from parley.model.operations import BY_NAME, OPERATIONS
-from parley.model.requests import Empty, SendMessageResponse, StreamResponse
+from parley.model.operations import BY_NAME, OPERATIONS, Empty, SendMessageResponse, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskState

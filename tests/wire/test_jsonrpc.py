@@ -20,9 +20,8 @@ from parley.model.errors import (
     PeerError,
     TaskNotFoundError,
 )
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, Empty, StreamResponse
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import Empty, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.tasks import (
     Task,

@@ -39,13 +39,11 @@ from parley.engine.skill import (
 from parley.engine.typed.function import parameters_of, result_of
 from parley.engine.typed.inputs import Inputs
 from parley.extensions.call_chain import CallChain
-from parley.extensions.idempotent_send import IdempotentSend
-from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.declared import SKILL_SCHEMAS, IdempotentSend, SkillSchemas
 from parley.extensions.installed import with_installed
 from parley.extensions.push_delivery import PushDelivery
+from parley.extensions.questions import InTaskAuthorization, TypedQuestions
 from parley.extensions.resumable_streams import ResumableStreams
-from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchemas
-from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -54,9 +52,8 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.extensions import FILE_TRANSFER, PUSH_DELIVERY, Extension, collect_extensions
-from parley.model.operations import OPERATIONS
+from parley.model.operations import OPERATIONS, PushEvents
 from parley.model.parts import Part
-from parley.model.push import PushEvents
 from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
 from parley.security.disclosure import InterfaceListings, Listed, Listing, listing_of
 from parley.security.owner import Owner, owner_policy

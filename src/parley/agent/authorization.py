@@ -38,20 +38,19 @@ from parley.engine.authorizations import (
 from parley.engine.caller import record_of
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt, Decision, NotAuthorized
-from parley.extensions.in_task_authorization import AuthRequest, request_part
-from parley.model.encoding import decode, encode
-from parley.model.errors import an
-from parley.model.parts import Message, Role
-from parley.model.schemes import (
+from parley.extensions.questions import AuthRequest, request_part
+from parley.model.cards import (
     AuthorizationCodeOAuthFlow,
     HTTPAuthSecurityScheme,
     OAuth2SecurityScheme,
     OAuthFlows,
     SecurityScheme,
 )
-from parley.model.struct import Timestamp
+from parley.model.errors import an
+from parley.model.ids import new_id
+from parley.model.parts import Message, Role
+from parley.model.struct import Timestamp, decode, encode
 from parley.model.tasks import TaskState
-from parley.model.uuid7 import new_id
 from parley.security.authorization import Access, Policy, decision
 from parley.security.schemes.scheme import Scheme
 from parley.server.endpoint import REDIRECT
@@ -208,7 +207,7 @@ def need_of(
     declared = scheme.declared() if isinstance(scheme, Scheme) else scheme or BEARER
     if not isinstance(declared, SecurityScheme):
         raise TypeError(
-            "scheme is one of parley.security, or a SecurityScheme of parley.model.schemes, not a "
+            "scheme is one of parley.security, or a SecurityScheme of parley.model.cards, not a "
             f"{type(scheme).__qualname__}"
         )
     http = declared.http_auth_security_scheme

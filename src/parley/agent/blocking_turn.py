@@ -11,8 +11,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.authorization import TaskCredential
@@ -25,8 +26,8 @@ from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.client.message import Sendable
 from parley.engine.turn.attempt import Answer
-from parley.model.parts import Artifact, Message, Part
-from parley.model.schemes import SecurityScheme
+from parley.model.cards import SecurityScheme
+from parley.model.parts import Message, Part
 from parley.model.tasks import Task
 from parley.security.schemes.scheme import Scheme
 
@@ -58,6 +59,16 @@ _UPDATING: ContextVar[str] = ContextVar("_UPDATING", default="")
 def _set_result(answer: asyncio.Future[Any], result: object) -> None:
     if not answer.done():  # the turn may have been canceled meanwhile
         answer.set_result(result)
+
+
+def _call(
+    method: Callable[Concatenate[Turn, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingTurn, P], T]:
+    @wraps(method)
+    def call(self: BlockingTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(method(self._turn, *args, **kwargs))
+
+    return call
 
 
 class BlockingTurn(TurnFacts):
@@ -117,45 +128,13 @@ class BlockingTurn(TurnFacts):
         """Return a file part of any message or artifact, with methods to read it."""
         return BlockingFile.blocking(part, self._turn.file(part), self._wait)
 
-    def references(self) -> tuple[Task, ...]:
-        """Return the tasks that the newest message refers to."""
-        return self._wait(self._turn.references())
-
-    def referenced_artifacts(self) -> tuple[Artifact, ...]:
-        """Return the artifacts that parts of the newest message name in their metadata."""
-        return self._wait(self._turn.referenced_artifacts())
-
-    def reference(
-        self,
-        question: str = "Which of these do you mean?",
-        *,
-        where: Callable[[Task], bool] | None = None,
-        describe: Callable[[Task], str] | None = None,
-    ) -> Task | None:
-        """Return the earlier task that the message is about, and ask the caller when in doubt."""
-        return self._wait(self._turn.reference(question, where=where, describe=describe))
-
-    def wait_for(self, task: Task | str, *, timeout: float | None = None) -> Task:
-        """Wait until another of the caller's tasks ends, and return it."""
-        return self._wait(self._turn.wait_for(task, timeout=timeout))
-
-    def other_tasks(self, limit: int = 20) -> tuple[Task, ...]:
-        """Return the other tasks of this context, the last updated first."""
-        return self._wait(self._turn.other_tasks(limit))
-
-    def working(
-        self,
-        content: object = None,
-        *,
-        metadata: dict[str, Any] | None = None,
-        substate: dict[str, Any] | None = None,
-    ) -> None:
-        """Send a status update, with or without a message."""
-        self._wait(self._turn.working(content, metadata=metadata, substate=substate))
-
-    def artifact(self, content: object, **options: Any) -> str:
-        """Write a whole artifact and return its id."""
-        return self._wait(self._turn.artifact(content, **options))
+    references = _call(Turn.references)
+    referenced_artifacts = _call(Turn.referenced_artifacts)
+    reference = _call(Turn.reference)
+    wait_for = _call(Turn.wait_for)
+    other_tasks = _call(Turn.other_tasks)
+    working = _call(Turn.working)
+    artifact = _call(Turn.artifact)
 
     def stream(self, name: str = "", **options: Any) -> AbstractContextManager[BlockingStream]:
         """Return an artifact to write chunk by chunk: ``with turn.stream() as out``."""
@@ -210,21 +189,9 @@ class BlockingTurn(TurnFacts):
         """Ask for authorisation, and return the credential, or the message that answers."""
         return self._wait(self._turn.require_auth(content, **options))
 
-    def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
-        """Ask the agent's policy whether this turn's caller may do something."""
-        self._wait(self._turn.authorize(action, resource, key=key))
-
-    def sleep(
-        self, duration: float | timedelta, *, key: str | None = None, message: object = None
-    ) -> None:
-        """Sleep for a duration: a ``timedelta``, or a number of seconds."""
-        self._wait(self._turn.sleep(duration, key=key, message=message))
-
-    def wait_event(
-        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
-    ) -> Any:
-        """Wait until an event is complete, and return its value."""
-        return self._wait(self._turn.wait_event(key, timeout=timeout, message=message))
+    authorize = _call(Turn.authorize)
+    sleep = _call(Turn.sleep)
+    wait_event = _call(Turn.wait_event)
 
     @overload
     def step(
@@ -238,9 +205,7 @@ class BlockingTurn(TurnFacts):
         """Call a function once in the life of the task; later attempts replay its result."""
         return self._wait(self._turn.step(key, function, *args, **kwargs))
 
-    def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
-        """Return a signed address: a POST to it completes the event ``key``, once."""
-        return self._wait(self._turn.callback(key, expires=expires))
+    callback = _call(Turn.callback)
 
     def connect(self, agent: Callee, **options: Any) -> BlockingAgent:
         """Connect to another agent: ``with turn.connect(url) as remote``."""
@@ -287,13 +252,8 @@ class BlockingTurn(TurnFacts):
         while True:
             yield self._wait(self._attempt.next_message())
 
-    def history(self, limit: int = 50) -> Sequence[Message]:
-        """Return the last messages of this context, the oldest first."""
-        return self._wait(self._turn.history(limit))
-
-    def recall(self, key: str, default: Any = None) -> Any:
-        """Return the value that ``remember`` stored in this context under ``key``."""
-        return self._wait(self._turn.recall(key, default))
+    history = _call(Turn.history)
+    recall = _call(Turn.recall)
 
     def update(self, key: str, function: Callable[[Any], R], default: Any = None) -> R:
         """Change the value of ``key`` in this context atomically, and return the new value.
@@ -336,6 +296,4 @@ class BlockingTurn(TurnFacts):
             raise
         return self._result(updating)
 
-    def remember(self, key: str, value: Any) -> None:
-        """Store a JSON value in this context; ``None`` removes it."""
-        self._wait(self._turn.remember(key, value))
+    remember = _call(Turn.remember)

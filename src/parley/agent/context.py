@@ -5,13 +5,11 @@ A message refers to earlier tasks and artifacts (specification §3.4.3).
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -19,20 +17,15 @@ from msgspec.structs import replace
 from parley.engine.content import kept, read
 from parley.engine.skill import form_of
 from parley.engine.turn.attempt import Attempt, AttemptRunner
+from parley.model.concurrency import KeyedLocks
 from parley.model.errors import TaskNotFoundError
-from parley.model.ids import RIGHT_ID, may_be_id
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.references import artifacts_named, tasks_named
+from parley.model.ids import RIGHT_ID, may_be_id, new_id
+from parley.model.parts import Artifact, Message, Part, Role, artifacts_named, tasks_named
 from parley.model.tasks import Task, TaskState
-from parley.model.uuid7 import new_id
-from parley.store.events import Scope
 from parley.store.follow import TaskGone, follow
 from parley.store.protocols.task_log import TaskQuery
 
 R = TypeVar("R")
-
-ValueName = tuple[Scope, str, str]
-"""The scope, the context and the key of a value."""
 
 Apply = Callable[[Callable[[Any], Any], Any], Awaitable[Any]]
 """Calls a function with a value, in the author's thread."""
@@ -43,7 +36,7 @@ class AgentContexts:
 
     def __init__(self, *, keep_history: bool) -> None:
         self.keeps_history = keep_history
-        self._locks: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
+        self._locks = KeyedLocks()
 
     def of(self, runner: AttemptRunner) -> AgentContext:
         """Return the context of the runner's task."""
@@ -53,13 +46,7 @@ class AgentContexts:
 class AgentContext:
     """The state and history of one context. Callers with the same context id share nothing."""
 
-    def __init__(
-        self,
-        runner: AttemptRunner,
-        *,
-        keep_history: bool,
-        updating: MutableMapping[ValueName, asyncio.Lock],
-    ) -> None:
+    def __init__(self, runner: AttemptRunner, *, keep_history: bool, updating: KeyedLocks) -> None:
         self._store = runner.store
         self._scope = runner.scope
         self._context_id = runner.context_id
@@ -103,7 +90,7 @@ class AgentContext:
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{_plain(key)}, not a coroutine function")
         first = None if default is None else kept(default, what=f"the default of {key!r}")
-        lock = self._updating.setdefault((self._scope, self._context_id, key), asyncio.Lock())
+        lock = self._updating.of((self._scope, self._context_id, key))
         # A lock orders the turns of this process; other replicas are met optimistically.
         async with lock:
             while True:

@@ -31,12 +31,12 @@ from parley.engine.handoff import (
     holding,
 )
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
+from parley.model.ids import new_id
+from parley.model.operations import SKILL_KEY
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SKILL_KEY
+from parley.model.struct import encode
 from parley.model.tasks import Task, TaskState
-from parley.model.uuid7 import new_id
 from parley.store.events import StepResult
 
 log = logging.getLogger("parley.agent")

@@ -36,10 +36,9 @@ from parley.engine.content import check_metadata, check_text, checked, kept, rea
 from parley.engine.turn.attempt import Answer, Attempt
 from parley.engine.turn.task_writer import active
 from parley.engine.turn.waits import seconds_of
+from parley.model.cards import SecurityScheme
 from parley.model.errors import an
-from parley.model.parts import Artifact, Message, Part
-from parley.model.references import tasks_named
-from parley.model.schemes import SecurityScheme
+from parley.model.parts import Artifact, Message, Part, tasks_named
 from parley.model.tasks import Task, TaskState
 from parley.security.schemes.scheme import Scheme
 

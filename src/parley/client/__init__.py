@@ -9,9 +9,8 @@ from parley.client.connection import Connection, connect
 from parley.client.errors import CardNotTrusted, ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
-from parley.extensions.in_task_authorization import AuthRequest, auth_request
-from parley.extensions.skill_schemas import SkillSchema, schemas_on
-from parley.extensions.typed_questions import Question, question
+from parley.extensions.declared import SkillSchema, schemas_on
+from parley.extensions.questions import AuthRequest, Question, auth_request, question
 
 __all__ = [
     "ArtifactVersion",

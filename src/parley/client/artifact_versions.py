@@ -15,8 +15,16 @@ from msgspec import UNSET, UnsetType
 
 from parley.client.calls.folded_task import FoldedTask
 from parley.client.message import Sendable, to_message
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.references import ARTIFACT_KEY, TASK_KEY, artifacts_named, tasks_named
+from parley.model.parts import (
+    ARTIFACT_KEY,
+    TASK_KEY,
+    Artifact,
+    Message,
+    Part,
+    Role,
+    artifacts_named,
+    tasks_named,
+)
 from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
 

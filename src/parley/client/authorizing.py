@@ -28,7 +28,7 @@ from parley.client.errors import (
 from parley.client.files.transfer import AgentFiles
 from parley.client.headers import override
 from parley.client.origin import Origin
-from parley.extensions.in_task_authorization import AuthRequest, auth_request
+from parley.extensions.questions import AuthRequest, auth_request
 from parley.model.errors import an
 from parley.model.parts import Message
 from parley.model.tasks import Task

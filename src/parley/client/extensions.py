@@ -8,16 +8,14 @@ import msgspec
 
 from parley.client.calls.service import RemoteService
 from parley.extensions.call_chain import CallChain
-from parley.extensions.idempotent_send import IdempotentSend
-from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.declared import IdempotentSend, SkillSchemas
 from parley.extensions.installed import with_installed
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
 from parley.extensions.push_delivery import PushDelivery
+from parley.extensions.questions import InTaskAuthorization, TypedQuestions
 from parley.extensions.resumable_streams import ResumableStreams
-from parley.extensions.skill_schemas import SkillSchemas
 from parley.extensions.task_search import TaskSearch
-from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import AgentCard, AgentExtension
 from parley.model.extensions import (
     IDEMPOTENT_SEND,
@@ -27,7 +25,7 @@ from parley.model.extensions import (
     Q,
     collect_extensions,
 )
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext
 
 SUPPORTED: tuple[Extension, ...] = (

@@ -16,15 +16,15 @@ from msgspec import UNSET, UnsetType
 
 from parley.model.cards import AgentCard
 from parley.model.errors import an
-from parley.model.parts import Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     SKILL_KEY,
     SendMessageConfiguration,
     SendMessageRequest,
+    TaskPushNotificationConfig,
     named_skill,
     unknown_skill,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.tasks import Task
 
 Content = str | bytes | Path | Part | dict[str, Any]

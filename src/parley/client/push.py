@@ -16,12 +16,13 @@ from parley.extensions.push_delivery import (
     PushHistory,
     SetPushOptionsRequest,
 )
-from parley.model.push import PushEvents, TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTaskPushNotificationConfigsResponse,
+    PushEvents,
+    TaskPushNotificationConfig,
 )
 from parley.model.service import A2AService, CallContext
 

@@ -44,11 +44,9 @@ from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
 from parley.model.backoff import Backoff
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS, A, ExtensionMethod, Q
-from parley.model.parts import Artifact, Message, Part
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
     GetTaskRequest,
@@ -57,8 +55,9 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Artifact, Message, Part
 from parley.model.service import A2AService, CallContext
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.wire import versions
 

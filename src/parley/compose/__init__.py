@@ -15,24 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.compose.calling import Calling
-    from parley.compose.combinators.broadcast import broadcast
-    from parley.compose.combinators.fallback import fallback
-    from parley.compose.combinators.map_reduce import map_reduce
-    from parley.compose.combinators.parallel import parallel
-    from parley.compose.combinators.quorum import quorum
-    from parley.compose.combinators.retry import may_pass, retry
-    from parley.compose.combinators.route import route
-    from parley.compose.combinators.sequence import sequence
     from parley.compose.composition import Composition
+    from parley.compose.concurrent import broadcast, map_reduce, parallel, quorum
     from parley.compose.drawing import Edge
-    from parley.compose.outcome import Outcome, PartFailed, PartFailure
+    from parley.compose.outcome import Budget, Outcome, PartFailed, PartFailure
     from parley.compose.parts import CompositionPart, part
-    from parley.compose.spending import Budget
+    from parley.compose.sequential import fallback, may_pass, retry, route, sequence
     from parley.engine.handoff import HandedConversation, Handoff, Handoffs, handoff
-    from parley.extensions.spent import Spent
+    from parley.extensions.usage import Spent
 
 _HOMES = {
-    "Budget": "parley.compose.spending",
+    "Budget": "parley.compose.outcome",
     "Calling": "parley.compose.calling",
     "Composition": "parley.compose.composition",
     "CompositionPart": "parley.compose.parts",
@@ -43,18 +36,18 @@ _HOMES = {
     "Outcome": "parley.compose.outcome",
     "PartFailed": "parley.compose.outcome",
     "PartFailure": "parley.compose.outcome",
-    "Spent": "parley.extensions.spent",
-    "broadcast": "parley.compose.combinators.broadcast",
-    "fallback": "parley.compose.combinators.fallback",
+    "Spent": "parley.extensions.usage",
+    "broadcast": "parley.compose.concurrent",
+    "fallback": "parley.compose.sequential",
     "handoff": "parley.engine.handoff",
-    "map_reduce": "parley.compose.combinators.map_reduce",
-    "may_pass": "parley.compose.combinators.retry",
-    "parallel": "parley.compose.combinators.parallel",
+    "map_reduce": "parley.compose.concurrent",
+    "may_pass": "parley.compose.sequential",
+    "parallel": "parley.compose.concurrent",
     "part": "parley.compose.parts",
-    "quorum": "parley.compose.combinators.quorum",
-    "retry": "parley.compose.combinators.retry",
-    "route": "parley.compose.combinators.route",
-    "sequence": "parley.compose.combinators.sequence",
+    "quorum": "parley.compose.concurrent",
+    "retry": "parley.compose.sequential",
+    "route": "parley.compose.sequential",
+    "sequence": "parley.compose.sequential",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Calls of parts, as a combinator makes them: ``Calling``."""
+"""``Calling``: calls of parts, the earlier tasks that a part may know, and the end of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import logging
 import math
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, cast
 
@@ -20,27 +20,34 @@ from parley.agent.turn import Turn
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Sendable, to_message
 from parley.compose.outcome import (
+    Budget,
     FailureReason,
     HandsOver,
     Outcome,
     PartFailed,
     PartFailure,
+    Spending,
     answered,
+    for_the_agent,
 )
 from parley.compose.parts import CompositionPart, PartLike, part
-from parley.compose.references import Reachable
-from parley.compose.spending import Budget, Spending, for_the_agent
 from parley.engine.content import to_parts
 from parley.engine.handoff import Handoff
-from parley.engine.turn.attempt import Failed, NotAuthorized, Rejected
-from parley.extensions.spent import Spent, spent_on
-from parley.extensions.usage import Usage
-from parley.model.encoding import decode, encode
+from parley.engine.turn.attempt import (
+    CALL_PREFIX,
+    Failed,
+    NotAuthorized,
+    Rejected,
+    RemoteCall,
+    calls_to_cancel,
+)
+from parley.extensions.usage import Spent, Usage, spent_on
 from parley.model.errors import A2AError
-from parley.model.incident import log_incident
-from parley.model.parts import Artifact, Message, Role
+from parley.model.ids import log_incident, new_id
+from parley.model.parts import Artifact, Message, Role, tasks_named
+from parley.model.struct import decode, encode
 from parley.model.tasks import Task, TaskState
-from parley.model.uuid7 import new_id
+from parley.store.events import RecordKind, StepResult
 from parley.store.protocols.errors import StoreError
 
 log = logging.getLogger("parley.compose")
@@ -397,3 +404,96 @@ _STATES: dict[TaskState, FailureReason] = {
     TaskState.REJECTED: "rejected",
     TaskState.CANCELED: "canceled",
 }
+
+
+MOST_RECORDS = 1000
+"""How many records of an earlier task are read for the calls that it made."""
+
+MOST_TASKS = 20
+"""How many earlier tasks are read, and how many of its own a part is referred to: the last ones."""
+
+
+class Reachable:
+    """The tasks of parts that a composition knows, by the addresses of their agents.
+
+    A caller refers to tasks of the composition. What these began at an agent is what that agent
+    knows, so it is what a message to it refers to.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._address_of: dict[str, str] = {}
+        self._earlier: dict[str, list[str]] | None = None
+        self._reading = asyncio.Lock()
+
+    def add(self, answer: Task | Message, address: str) -> None:
+        """Note whose task an answer is."""
+        if isinstance(answer, Task):
+            self._address_of[answer.id] = address
+
+    async def by(self, address: str, task_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return what of the tasks that a message refers to the agent at an address knows."""
+        found = [id for id in task_ids if self._address_of.get(id) == address]
+        if any(id not in self._address_of for id in task_ids):
+            async with self._reading:  # parts at the same time read it once
+                found += (await self._began()).get(address, [])
+        return tuple(dict.fromkeys(found))[-MOST_TASKS:]
+
+    async def _began(self) -> dict[str, list[str]]:
+        """Return the tasks that the composition's earlier tasks began, by their agents' addresses.
+
+        These are the tasks that the newest message refers to, and its caller owns.
+        """
+        if self._earlier is None:
+            found: dict[str, list[str]] = {}
+            named = tasks_named(self._turn.latest)[-MOST_TASKS:]
+            for task in await self._turn._context.tasks(named):
+                store = self._turn._attempt.runner.store
+                records = await store.private_records(
+                    task.id, [RecordKind.REMEMBERED], limit=MOST_RECORDS
+                )
+                for record in records:
+                    event = record.event
+                    if isinstance(event, StepResult) and event.key.startswith(CALL_PREFIX):
+                        call = decode(event.value, RemoteCall)
+                        if call.task_id:
+                            found.setdefault(call.address, []).append(call.task_id)
+            self._earlier = found
+        return self._earlier
+
+
+async def stop(works: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks of this process, and wait until they have ended. What they raise is dropped."""
+    every = list(works)
+    for work in every:
+        work.cancel()
+    if every:
+        await asyncio.wait(every)
+    for work in every:
+        if not work.cancelled():
+            work.exception()  # marks it as seen: a turn that has ended lets nothing more be said
+
+
+async def cancel_parts(calling: Calling, keys: Iterable[str] | None = None) -> None:
+    """Cancel what calls began at other agents, by their keys, else all. What fails is logged.
+
+    The log then has that they need nothing more, so a further attempt does not cancel them again.
+    """
+    attempt = calling.turn._attempt
+    wanted = None if keys is None else tuple(keys)
+    found = {
+        name: call
+        for name, call in calls_to_cancel(_calls(attempt.results or {})).items()
+        if wanted is None or name in wanted or name.startswith(tuple(f"{k}/" for k in wanted))
+    }
+    if not found:
+        return
+    with attempt.waits.busy():
+        connections = calling.turn._services.connections
+        await cancel_calls(connections, calling.turn.task_id, found)
+        for name, call in found.items():
+            await attempt.log_call(name, replace(call, ended=True), durable=False)
+
+
+def _calls(results: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in results.items() if key.startswith(CALL_PREFIX)}

@@ -1,21 +1,19 @@
-"""``Composition``: an agent that is made of other agents."""
+"""``Composition``: an agent that is made of other agents, and the checks of its options."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from parley.agent.agent import Agent, slug
 from parley.agent.turn import Turn
-from parley.compose.calling import Calling
-from parley.compose.drawing import OUT, Drawable, Edge, drawn, in_order
-from parley.compose.losers import cancel_parts
-from parley.compose.outcome import HandsOver
+from parley.compose.calling import Calling, cancel_parts
+from parley.compose.drawing import OUT, Drawable, Edge, drawn, in_order, svg_of
+from parley.compose.outcome import Budget, HandsOver
 from parley.compose.parts import CompositionPart, PartLike, parts_of
-from parley.compose.picture import svg_of
-from parley.compose.spending import Budget
 from parley.engine.turn.attempt import Failed
-from parley.extensions.composition import CompositionPicture
+from parley.extensions.declared import CompositionPicture
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.parts import Message
@@ -147,3 +145,27 @@ def _agent_modes(part: CompositionPart, which: str) -> tuple[str, ...] | None:
     if which == "input_modes" and not own and not all(of_skills):
         return None
     return tuple(dict.fromkeys([*own, *(mode for modes in of_skills for mode in modes)]))
+
+
+def check_decides(function: Any, option: str, returns: str) -> None:
+    """Refuse what cannot decide at once. Raises ``TypeError``."""
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if not callable(function) or inspect.iscoroutinefunction(target):
+        raise TypeError(
+            f"{option} is a plain function that returns {returns}, not {function!r}: a coroutine "
+            "would count as true; have an agent decide with route(agent, ...)"
+        )
+
+
+def check_failures(failures: str, at_least: int) -> None:
+    """Refuse a rule for failures that there is not. Raises ``ValueError``."""
+    if failures not in ("fail", "partial"):
+        raise ValueError(f"failures is 'fail' or 'partial', not {failures!r}")
+    if failures == "fail" and at_least != 1:
+        raise ValueError("at_least goes with failures='partial': with 'fail' all have to answer")
+
+
+def check_seconds(timeout: float | None) -> None:
+    """Refuse a time limit that is none. Raises ``ValueError``."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")

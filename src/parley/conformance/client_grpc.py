@@ -9,10 +9,10 @@ from typing import Any
 
 from parley.conformance.client_forms import CONTEXT_ID, TASK_ID
 from parley.conformance.client_server import MAX_REQUESTS, ReceivedCall, Visit
-from parley.model.encoding import encode
 from parley.model.operations import Operation
 from parley.model.parts import Artifact, Part
 from parley.model.service import StreamItem
+from parley.model.struct import encode
 from parley.model.tasks import (
     Event,
     Task,

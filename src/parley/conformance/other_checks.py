@@ -18,12 +18,12 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
+    TaskPushNotificationConfig,
 )
 
 check = Checks()

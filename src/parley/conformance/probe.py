@@ -17,15 +17,15 @@ from parley.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.conformance.wire_log import LoggedTransport, WireExchange
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.errors import A2AError, an
-from parley.model.operations import BY_NAME
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     GetTaskRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent

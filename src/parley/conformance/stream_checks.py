@@ -9,8 +9,8 @@ from parley.conformance.probe import MISSING_TASK, Probe, Streamed, last_state
 from parley.conformance.server_check import OVER_HTTP, Checks
 from parley.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError, an
+from parley.model.operations import SubscribeToTaskRequest
 from parley.model.parts import Message
-from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.wire.sse import SseParser
 

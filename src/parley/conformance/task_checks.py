@@ -10,7 +10,7 @@ from parley.conformance.probe import MISSING_TASK, Probe
 from parley.conformance.server_check import OVER_HTTP, Checks
 from parley.conformance.verdicts import ConformanceViolation, NotApplicable
 from parley.model.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
-from parley.model.requests import CancelTaskRequest, ListTasksRequest
+from parley.model.operations import CancelTaskRequest, ListTasksRequest
 from parley.model.tasks import Task, TaskState
 
 check = Checks()

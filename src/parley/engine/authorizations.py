@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from parley.model.encoding import decode, encode
+from parley.model.struct import decode, encode
 from parley.security.sealing import SealBroken, Sealer
 from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
 from parley.server.endpoint import AUTHORIZE, CALLBACKS, CredentialRefused, NoLongerNeeded

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from parley.extensions.call_chain import CallChain, Chain
 from parley.model.errors import UnsupportedOperationError
 from parley.model.extensions import CALL_CHAIN
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, Caller, caller_of
 from parley.store.events import StoredCaller
 from parley.store.task_store import TaskStore

@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from parley.extensions.in_task_authorization import AUTH_MEDIA_TYPE
-from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE
-from parley.model.encoding import decode, encode, from_wire, to_wire, valid_text
+from parley.extensions.questions import AUTH_MEDIA_TYPE, SCHEMA_MEDIA_TYPE
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Part
+from parley.model.struct import decode, encode, from_wire, to_wire, valid_text
 
 log = logging.getLogger("parley.engine")
 

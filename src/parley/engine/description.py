@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from parley.engine.handoff import Handoffs
 from parley.engine.skill import Skill, form_of
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.encoding import decode, encode
 from parley.model.errors import (
     A2AError,
     ExtendedAgentCardNotConfiguredError,
@@ -27,9 +26,10 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import Extension
-from parley.model.incident import log_incident
-from parley.model.push import PushEvents
+from parley.model.ids import log_incident
+from parley.model.operations import PushEvents
 from parley.model.service import Caller
+from parley.model.struct import decode, encode
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
 from parley.security.owner import PER_CALLER, OwnerPolicy

@@ -34,8 +34,8 @@ from parley.engine.turn.usage import TurnMeter
 from parley.model.concurrency import end
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
+from parley.model.ids import new_id
 from parley.model.service import ANONYMOUS, Caller
-from parley.model.uuid7 import new_id
 from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, Scope

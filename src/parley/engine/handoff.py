@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.struct import decode, encode
 from parley.store.events import Scope
 from parley.store.task_store import TaskStore
 

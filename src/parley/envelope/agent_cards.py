@@ -28,18 +28,16 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
     AgentSkill,
-)
-from parley.model.encoding import encode
-from parley.model.errors import A2AError
-from parley.model.extensions import ENVELOPE_CARD, SKILL_SCHEMAS
-from parley.model.ids import may_be_name
-from parley.model.schemes import (
     HTTPAuthSecurityScheme,
     MutualTlsSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
 )
+from parley.model.errors import A2AError
+from parley.model.extensions import ENVELOPE_CARD, SKILL_SCHEMAS
+from parley.model.ids import may_be_name
+from parley.model.struct import encode
 
 PROTOCOL_VERSION = "1.0"
 """The version of A2A whose operations the binding carries."""

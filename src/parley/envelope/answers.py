@@ -21,10 +21,9 @@ from parley.envelope.messages import (
     SubType,
     Target,
 )
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
-from parley.model.struct import Timestamp
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
+from parley.model.struct import Timestamp, encode
 
 Payload = RequestPayload | ResponsePayload | msgspec.Raw
 

@@ -11,8 +11,7 @@ from starlette.types import Receive, Scope, Send
 from parley.envelope.declared import EnvelopeSettings
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError, ExtendedAgentCardNotConfiguredError, PermissionDeniedError
-from parley.model.operations import BY_NAME
-from parley.model.requests import GetExtendedAgentCardRequest
+from parley.model.operations import BY_NAME, GetExtendedAgentCardRequest
 from parley.model.service import ANONYMOUS, Caller
 from parley.server.added_bindings import BindingPlace, SeenFromScope
 from parley.server.address import BadAddress

@@ -10,10 +10,9 @@ from msgspec import Meta, to_builtins
 from parley.envelope.declared import MAX_WINDOWS, MaintenanceWindow, check_window, window_of
 from parley.envelope.messages import Count
 from parley.envelope.syntax import MAX_DEPTH, parse
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.model.ids import RIGHT_NAME, may_be_name
-from parley.model.struct import A2AStruct, NonEmpty, Timestamp
+from parley.model.struct import A2AStruct, NonEmpty, Timestamp, encode
 from parley.wire.json import protojson
 from parley.wire.json.tolerance import logging_problems, report
 

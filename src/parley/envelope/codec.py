@@ -31,10 +31,9 @@ from parley.envelope.messages import (
 )
 from parley.envelope.structs import object_of, read_struct
 from parley.envelope.syntax import MAX_BYTES, MAX_DEPTH, parse
-from parley.model.encoding import encode, to_wire
 from parley.model.errors import A2AError, FieldViolation, InvalidRequestError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
-from parley.model.struct import A2AStruct, Timestamp
+from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
 from parley.wire.json.problems import InvalidValue, Problem, expected
 from parley.wire.json.protojson import refuse
 

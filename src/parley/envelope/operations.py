@@ -8,10 +8,9 @@ import msgspec
 
 from parley.envelope.errors import UnknownAction
 from parley.envelope.messages import OPERATION_PREFIX
-from parley.model.encoding import encode
 from parley.model.operations import BY_NAME, Operation
 from parley.model.service import StreamItem
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, encode
 from parley.model.tasks import Event
 from parley.wire.v1_0.json import Json, read_params
 

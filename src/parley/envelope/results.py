@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from parley.envelope.messages import Status
-from parley.model.encoding import to_wire
 from parley.model.parts import Message, Part
+from parley.model.struct import to_wire
 from parley.model.tasks import Task, TaskState
 
 _STATUSES = {

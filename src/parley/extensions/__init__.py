@@ -4,9 +4,13 @@ from parley.extensions import Extension, TaskSearch, method
 """
 
 from parley.extensions.call_chain import CallChain, Chain, ChainBudget
-from parley.extensions.file_transfer import FileTransfer
-from parley.extensions.idempotent_send import IdempotentSend
-from parley.extensions.in_task_authorization import AuthRequest, InTaskAuthorization, auth_request
+from parley.extensions.declared import (
+    FileTransfer,
+    IdempotentSend,
+    SkillSchema,
+    SkillSchemas,
+    schemas_on,
+)
 from parley.extensions.installed import installed_extension, installed_extensions
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.push_delivery import (
@@ -20,27 +24,34 @@ from parley.extensions.push_delivery import (
     PushOptionsResponse,
     SetPushOptionsRequest,
 )
+from parley.extensions.questions import (
+    AuthRequest,
+    InTaskAuthorization,
+    Question,
+    TypedQuestions,
+    auth_request,
+    question,
+)
 from parley.extensions.resumable_streams import ResumableStreams
-from parley.extensions.run_progress import RunProgress, run_progress
-from parley.extensions.skill_schemas import SkillSchema, SkillSchemas, schemas_on
-from parley.extensions.spent import Spent
 from parley.extensions.task_search import (
     SEARCH,
     SearchTasksRequest,
     SearchTasksResponse,
     TaskSearch,
 )
-from parley.extensions.typed_questions import Question, TypedQuestions, question
 from parley.extensions.usage import (
     REPORT,
     LimitState,
+    RunProgress,
+    Spent,
     Usage,
     UsageOfDay,
     UsageRequest,
     UsageResponse,
+    run_progress,
 )
 from parley.model.extensions import Extension, ExtensionMethod, method
-from parley.model.push import PushOptions
+from parley.model.operations import PushOptions
 from parley.model.struct import A2AStruct
 
 __all__ = [

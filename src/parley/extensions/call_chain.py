@@ -1,6 +1,6 @@
 """The chain of calls that a message belongs to (``docs/extensions/call-chain.md``).
 
-This reads and writes the value: ``engine.call_chain`` checks it, and ``agent.remote`` extends it.
+This reads and writes the value: ``engine.caller`` checks it, and ``agent.remote`` extends it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import CALL_CHAIN, Carrier, Extension
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.struct import A2AStruct, Timestamp
 
 MAX_PATH = 64

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import Carrier, Extension
+from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message
-from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskArtifactUpdateEvent

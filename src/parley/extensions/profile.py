@@ -13,13 +13,13 @@ from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InternalError, an
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, RESUMABLE_STREAMS, Extension
-from parley.model.incident import log_incident
+from parley.model.ids import log_incident
+from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message
-from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
+from parley.model.struct import decode, encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 log = logging.getLogger("parley.extensions")

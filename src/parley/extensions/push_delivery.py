@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from parley.model.errors import PushNotificationNotSupportedError
 from parley.model.extensions import PUSH_DELIVERY, Extension, method
-from parley.model.push import PushEvents, PushOptions
+from parley.model.operations import PushEvents, PushOptions
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
 

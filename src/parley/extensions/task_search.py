@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import Extension, method
+from parley.model.operations import ListTasksRequest
 from parley.model.parts import Message
-from parley.model.requests import ListTasksRequest
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import A2AStruct, Int32, Timestamp, freeze
 from parley.model.tasks import Task, TaskState

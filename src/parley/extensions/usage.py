@@ -1,13 +1,19 @@
-"""The method ``usage/report`` (``docs/extensions/usage.md``)."""
+"""What is used: ``usage/report``, the cost of an answer, and the progress of a run of a model.
+
+See ``docs/extensions/usage.md`` and ``docs/extensions/run-progress.md``.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
 from parley.model.errors import FieldViolation, InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import Extension, method
+from parley.model.parts import Artifact, Message
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import A2AStruct, Int32, freeze
+from parley.model.tasks import Task, TaskStatusUpdateEvent
 
 USAGE = "urn:parley:usage:v1"
 
@@ -97,3 +103,75 @@ class Usage(Extension):
     uri = USAGE
     description = "Reports the caller's own usage by day and skill, and its limits: usage/report."
     methods = (REPORT,)
+
+
+MOST = 2**53
+"""The most that an answer may say of anything: more is taken for no number."""
+
+
+class Spent(A2AStruct, frozen=True, kw_only=True):
+    """What was spent on an answer: calls of other agents, tokens, and what they cost.
+
+    An agent says it in the metadata of an artifact, or of a message that is its answer:
+    ``turn.artifact(text, metadata=Usage.says(Spent(tokens=812, cost=0.004)))``.
+    """
+
+    calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            calls=self.calls + other.calls,
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+        )
+
+
+def spent_on(answer: Task | Message) -> Spent:
+    """Return what an answer says that it has cost, nothing if it does not say.
+
+    It is what another agent says: numbers that are none count as nothing.
+    """
+    carriers: Iterable[Task | Message | Artifact] = [answer]
+    if isinstance(answer, Task):
+        said = answer.status.message
+        carriers = [answer, *answer.artifacts, *([said] if said is not None else [])]
+    total = Spent()
+    for carrier in carriers:
+        value = (carrier.metadata or {}).get(USAGE)
+        if isinstance(value, dict):
+            total += Spent(
+                calls=int(_number(value.get("calls"))),
+                tokens=int(_number(value.get("tokens"))),
+                cost=_number(value.get("cost")),
+            )
+    return total
+
+
+def _number(value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and 0 <= value <= MOST else 0
+
+
+RUN_PROGRESS = "urn:parley:run-progress:v1"
+"""The metadata of status updates that tell how a run goes."""
+
+
+class RunProgress(Extension):
+    """Status updates say which tools a model calls, and what it thinks.
+
+    Agents of ``parley.llm`` and of frameworks declare it by themselves. Nobody has to activate it.
+    """
+
+    uri = RUN_PROGRESS
+    description = (
+        "Status updates have the tool calls and the thinking of a run in their metadata; it is "
+        "always sent, and may be ignored."
+    )
+
+
+def run_progress(event: TaskStatusUpdateEvent) -> dict[str, Any] | None:
+    """Return what a status update tells of a run, ``None`` if it tells nothing."""
+    said = (event.metadata or {}).get(RUN_PROGRESS)
+    return said if isinstance(said, dict) and isinstance(said.get("kind"), str) else None

@@ -22,7 +22,7 @@ import secrets
 
 import msgspec
 
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
 
 MIB = 1024 * 1024
 

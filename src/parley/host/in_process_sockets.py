@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from parley.client.bindings.websocket import HandshakeRefused, OpenSocket, SocketRefused
 from parley.client.errors import ClientError, Disconnected, ResponseTooLarge
-from parley.model.retry_after import seconds_of
+from parley.model.backoff import seconds_of
 
 WAITING_TEXTS = 64
 """The messages that one side may be ahead of the other: then it waits."""

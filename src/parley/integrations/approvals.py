@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from parley.agent.turn import Turn
-from parley.extensions.typed_questions import schema_part
+from parley.extensions.questions import schema_part
 from parley.integrations.answers import DoesNotFit, ask_until
+from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
-from parley.model.uuid7 import new_id
 
 MAX_SHOWN = 2000
 """How many characters of the arguments a question shows."""

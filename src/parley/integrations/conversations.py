@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from parley.agent.turn import Turn
-from parley.model.encoding import valid_text
+from parley.model.struct import valid_text
 
 MAX_BYTES = 1_000_000
 """How many bytes of JSON a conversation or a state keeps in a context."""

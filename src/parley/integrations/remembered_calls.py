@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import valid_text
+from parley.model.struct import valid_text
 
 MAX_KEPT = 1 << 20
 """The most bytes of one reply or result that are remembered; a longer one is made again."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.extensions.run_progress import RunProgress
-from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
+from parley.extensions.declared import SkillSchema, SkillSchemas
+from parley.extensions.usage import RunProgress
 from parley.llm.model_failures import BROKE_OFF, model_failure
 from parley.llm.model_requests import MAX_CUT, MAX_MODEL_CALLS, ModelRequests
 from parley.llm.run_output import RunOutput

@@ -9,7 +9,7 @@ from typing import Any
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Failed, Rejected
-from parley.extensions.run_progress import RunProgress
+from parley.extensions.usage import RunProgress
 from parley.llm.model import Model, ModelFailed, ReplyBroken
 from parley.llm.model_failures import BROKE_OFF, told_of
 from parley.llm.model_loop import MAX_ROUNDS, MEMORY_TOKENS, Instructions, ModelLoop

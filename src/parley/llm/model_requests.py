@@ -12,9 +12,7 @@ import msgspec
 
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Failed, Rejected, TurnOver
-from parley.extensions.run_progress import RUN_PROGRESS
-from parley.extensions.spent import Spent
-from parley.extensions.usage import USAGE
+from parley.extensions.usage import RUN_PROGRESS, USAGE, Spent
 from parley.llm.model_usage import ModelUsage
 
 MAX_MODEL_CALLS = 100

@@ -37,7 +37,7 @@ from parley.llm.token_budget import (
 )
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
 from parley.model.backoff import Backoff
-from parley.model.encoding import valid_text
+from parley.model.struct import valid_text
 
 MAX_EMPTY = 2
 """How many replies of a run may say nothing."""

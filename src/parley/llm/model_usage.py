@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from parley.extensions.spent import Spent
+from parley.extensions.usage import Spent
 
 
 class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):

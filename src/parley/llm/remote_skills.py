@@ -12,9 +12,9 @@ from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import ChainBudget
-from parley.extensions.skill_schemas import SkillSchema, schemas_on
-from parley.extensions.spent import Spent, spent_on
-from parley.extensions.typed_questions import question
+from parley.extensions.declared import SkillSchema, schemas_on
+from parley.extensions.questions import question
+from parley.extensions.usage import Spent, spent_on
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
 from parley.llm.function_tools import free_name

@@ -13,8 +13,7 @@ import msgspec
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Failed, Rejected
-from parley.extensions.run_progress import RUN_PROGRESS
-from parley.extensions.spent import Spent
+from parley.extensions.usage import RUN_PROGRESS, Spent
 from parley.llm.current_turn import within
 from parley.llm.model_requests import ModelRequests
 from parley.llm.model_usage import ModelUsage

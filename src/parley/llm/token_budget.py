@@ -9,7 +9,7 @@ import msgspec
 
 from parley.agent.turn import Turn
 from parley.extensions.call_chain import ChainBudget
-from parley.extensions.spent import Spent
+from parley.extensions.usage import Spent
 from parley.llm.message_content import without_files
 from parley.llm.model import ModelReply, ModelRequest
 from parley.llm.model_usage import ModelUsage

@@ -18,7 +18,7 @@ from parley.agent.tools.mcp_tool_problems import schema_problem
 from parley.client.errors import ClientError
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
-from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.declared import schemas_on
 from parley.host.connecting import connect
 from parley.llm.function_tools import LONGEST
 from parley.llm.remote_skills import RemoteSkill, tool_name

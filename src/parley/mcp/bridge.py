@@ -24,8 +24,8 @@ from parley.mcp.registry_tools import REGISTRY_TOOLS, RegistryTools
 from parley.mcp.task_tools import TASK_TOOLS
 from parley.mcp.tasks import TaskMethods
 from parley.model.distribution import VERSION
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
+from parley.model.struct import encode
 from parley.model.tasks import TaskState
 
 WAIT_SECONDS = 50.0

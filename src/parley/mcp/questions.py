@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from mcp import types
 
-from parley.extensions.in_task_authorization import auth_request
-from parley.extensions.typed_questions import question
+from parley.extensions.questions import auth_request, question
 from parley.mcp.schemas import WRAPPED_ANSWER, form_schema
 from parley.model.tasks import Task, TaskState
 

@@ -1,9 +1,10 @@
-"""Backoff: the delay before the next try, by how many tries in a row have failed."""
+"""The delay before the next try: by the failures in a row, or by a ``Retry-After`` header."""
 
 from __future__ import annotations
 
 import os
 import random
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -34,3 +35,21 @@ class Backoff(msgspec.Struct, frozen=True):
         """Return the delay after so many failures in a row (1 or more), in seconds."""
         full = min(self.longest, self.first * self.factor ** min(failures - 1, 32))
         return full * uniform(*self.jitter)
+
+
+def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | None:
+    """Return the seconds of a ``Retry-After`` header, which may be a date."""
+    if retry_after is None:
+        return None
+    value = retry_after.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:10])  # longer numbers mean for ever, too
+    from email.utils import parsedate_to_datetime  # slow to import, rarely needed
+
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

@@ -1,11 +1,162 @@
-"""The agent card: identity, skills, capabilities and interfaces (specification §4.4, §8)."""
+"""The agent card: identity, skills, capabilities, interfaces and schemes (§4.4, §4.5, §8)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from parley.model.schemes import SecurityRequirement, SecurityScheme
 from parley.model.struct import A2AStruct, NonEmpty, freeze
+
+LOCATIONS = ("header", "query", "cookie")
+"""Where an API key is sent."""
+
+
+class StringList(A2AStruct, frozen=True, kw_only=True):
+    """A list of strings; in a security requirement, the scopes of one scheme."""
+
+    list: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze(self, "list")
+
+
+class SecurityRequirement(A2AStruct, frozen=True, kw_only=True):
+    """Schemes that must all be satisfied, each with its scopes."""
+
+    schemes: dict[str, StringList] = {}
+
+
+class APIKeySecurityScheme(A2AStruct, frozen=True, kw_only=True):
+    """A key in a header, query parameter or cookie (§4.5.2)."""
+
+    description: str = ""
+    location: str
+    name: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it says where a key goes."""
+        return bool(self.name) and self.location in LOCATIONS
+
+
+class HTTPAuthSecurityScheme(A2AStruct, frozen=True, kw_only=True):
+    """An HTTP authentication scheme, such as Bearer (§4.5.3)."""
+
+    description: str = ""
+    scheme: str
+    bearer_format: str = ""
+
+
+class AuthorizationCodeOAuthFlow(A2AStruct, frozen=True, kw_only=True):
+    """OAuth 2 authorization code (§4.5.8)."""
+
+    authorization_url: str
+    token_url: str
+    refresh_url: str = ""
+    scopes: dict[str, str]
+    pkce_required: bool = False
+
+
+class ClientCredentialsOAuthFlow(A2AStruct, frozen=True, kw_only=True):
+    """OAuth 2 client credentials (§4.5.9)."""
+
+    token_url: str
+    refresh_url: str = ""
+    scopes: dict[str, str]
+
+
+class ImplicitOAuthFlow(A2AStruct, frozen=True, kw_only=True):
+    """OAuth 2 implicit; deprecated by the specification."""
+
+    authorization_url: str = ""
+    refresh_url: str = ""
+    scopes: dict[str, str] = {}
+
+
+class PasswordOAuthFlow(A2AStruct, frozen=True, kw_only=True):
+    """OAuth 2 password; deprecated by the specification."""
+
+    token_url: str = ""
+    refresh_url: str = ""
+    scopes: dict[str, str] = {}
+
+
+class DeviceCodeOAuthFlow(A2AStruct, frozen=True, kw_only=True):
+    """OAuth 2 device code (§4.5.10)."""
+
+    device_authorization_url: str
+    token_url: str
+    refresh_url: str = ""
+    scopes: dict[str, str]
+
+
+class OAuthFlows(A2AStruct, frozen=True, kw_only=True):
+    """Exactly one OAuth 2 flow (§4.5.7)."""
+
+    authorization_code: AuthorizationCodeOAuthFlow | None = None
+    client_credentials: ClientCredentialsOAuthFlow | None = None
+    implicit: ImplicitOAuthFlow | None = None
+    password: PasswordOAuthFlow | None = None
+    device_code: DeviceCodeOAuthFlow | None = None
+
+    def __post_init__(self) -> None:
+        given = [
+            self.authorization_code,
+            self.client_credentials,
+            self.implicit,
+            self.password,
+            self.device_code,
+        ]
+        if sum(flow is not None for flow in given) != 1:
+            raise ValueError(
+                "flows has exactly one of authorizationCode, clientCredentials, implicit, "
+                "password and deviceCode"
+            )
+
+
+class OAuth2SecurityScheme(A2AStruct, frozen=True, kw_only=True):
+    """OAuth 2 (§4.5.4)."""
+
+    description: str = ""
+    flows: OAuthFlows
+    oauth2_metadata_url: str = ""
+
+
+class OpenIdConnectSecurityScheme(A2AStruct, frozen=True, kw_only=True):
+    """OpenID Connect, by its discovery document (§4.5.5)."""
+
+    description: str = ""
+    open_id_connect_url: str
+
+
+class MutualTlsSecurityScheme(A2AStruct, frozen=True, kw_only=True):
+    """A client certificate (§4.5.6)."""
+
+    description: str = ""
+
+
+class SecurityScheme(A2AStruct, frozen=True, kw_only=True):
+    """Exactly one kind of security scheme (§4.5.1)."""
+
+    api_key_security_scheme: APIKeySecurityScheme | None = None
+    http_auth_security_scheme: HTTPAuthSecurityScheme | None = None
+    oauth2_security_scheme: OAuth2SecurityScheme | None = None
+    open_id_connect_security_scheme: OpenIdConnectSecurityScheme | None = None
+    mtls_security_scheme: MutualTlsSecurityScheme | None = None
+
+    def __post_init__(self) -> None:
+        given = [
+            self.api_key_security_scheme,
+            self.http_auth_security_scheme,
+            self.oauth2_security_scheme,
+            self.open_id_connect_security_scheme,
+            self.mtls_security_scheme,
+        ]
+        if sum(scheme is not None for scheme in given) != 1:
+            raise ValueError(
+                "a security scheme has exactly one of apiKeySecurityScheme, "
+                "httpAuthSecurityScheme, oauth2SecurityScheme, openIdConnectSecurityScheme and "
+                "mtlsSecurityScheme"
+            )
 
 
 class AgentInterface(A2AStruct, frozen=True, kw_only=True):

@@ -15,9 +15,8 @@ import msgspec
 
 from parley.model.cards import AgentCard, AgentExtension
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.model.operations import BY_NAME, Operation
+from parley.model.operations import BY_NAME, Operation, SendMessageRequest
 from parley.model.parts import Artifact, Message, Part
-from parley.model.requests import SendMessageRequest
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent

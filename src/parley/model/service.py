@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.parts import Message
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     Empty,
@@ -23,7 +21,9 @@ from parley.model.requests import (
     ListTasksResponse,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Message
 from parley.model.struct import A2AStruct, Timestamp
 from parley.model.tasks import Event, Task
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model import backoff
-from parley.model.push import PushEvents, server_of
+from parley.model.operations import PushEvents, server_of
 from parley.push.http_sender import (
     Challenges,
     DeliveryFailure,

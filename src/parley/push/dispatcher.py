@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from parley.model.concurrency import end
+from parley.model.operations import PushEvents
 from parley.model.parts import Message
-from parley.model.push import PushEvents
 from parley.push.delivery import STORE_PAUSE, Reader, RetryPolicy, Webhook, WebhookDelivery, label
 from parley.push.http_sender import (
     Challenges,

@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
+from parley.model.backoff import seconds_of
 from parley.model.bounded import Bounded
-from parley.model.retry_after import seconds_of
 from parley.push.jobs import further_requests
 from parley.push.proofs.proof import ProofFailed, WebhookAttempt, WebhookProof
 from parley.push.proofs.proofs import Proofs

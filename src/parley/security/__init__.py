@@ -5,9 +5,9 @@ from parley.security import OpenIdConnect
 agent = Agent("Bank", security=OpenIdConnect("https://id.example.com", audience="bank"))
 """
 
-from parley.model.schemes import AuthorizationCodeOAuthFlow as AuthorizationCodeOAuthFlow
-from parley.model.schemes import ClientCredentialsOAuthFlow as ClientCredentialsOAuthFlow
-from parley.model.schemes import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
+from parley.model.cards import AuthorizationCodeOAuthFlow as AuthorizationCodeOAuthFlow
+from parley.model.cards import ClientCredentialsOAuthFlow as ClientCredentialsOAuthFlow
+from parley.model.cards import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
 from parley.security.api_keys import create_key as create_key
 from parley.security.authorization import Access as Access
 from parley.security.authorization import Policy as Policy

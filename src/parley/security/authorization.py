@@ -20,7 +20,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     an,
 )
-from parley.model.incident import log_incident
+from parley.model.ids import log_incident
 from parley.model.service import Caller
 from parley.security.schemes.scheme import Granted, Security, caller_proved_by
 

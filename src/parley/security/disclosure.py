@@ -11,7 +11,7 @@ import msgspec
 
 from parley.model.cards import AgentInterface
 from parley.model.errors import an
-from parley.model.incident import log_incident
+from parley.model.ids import log_incident
 from parley.model.service import Caller
 
 log = logging.getLogger("parley.security")

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from parley.model.errors import InternalError, PermissionDeniedError, UnauthenticatedError
-from parley.model.ids import RIGHT_NAME, may_be_name
-from parley.model.incident import log_incident
+from parley.model.ids import RIGHT_NAME, log_incident, may_be_name
 from parley.model.service import Caller, group_key
 
 log = logging.getLogger("parley.security")

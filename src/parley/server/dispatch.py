@@ -22,14 +22,14 @@ from parley.model.errors import (
     an,
 )
 from parley.model.extensions import ExtensionMethod
-from parley.model.operations import Operation
-from parley.model.parts import Message
-from parley.model.requests import (
+from parley.model.operations import (
     GetExtendedAgentCardRequest,
     GetTaskRequest,
     ListTasksRequest,
+    Operation,
     SendMessageRequest,
 )
+from parley.model.parts import Message
 from parley.model.service import (
     ANONYMOUS,
     NO_TRACE,

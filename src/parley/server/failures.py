@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from parley.model.errors import InternalError
-from parley.model.incident import log_incident
+from parley.model.ids import log_incident
 
 _log = logging.getLogger("parley.server")
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from parley.extensions.file_transfer import FILE_TRANSFER, FileTransfer
+from parley.extensions.declared import FILE_TRANSFER, FileTransfer
 from parley.files.file_store import FileStore
 from parley.files.layout import FileScope
 from parley.model.cards import AgentCard, AgentInterface

@@ -7,7 +7,7 @@ from typing import Any
 
 from parley.model.errors import FieldViolation, InvalidParamsError, UnauthenticatedError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
-from parley.model.requests import GetTaskRequest, SendMessageRequest
+from parley.model.operations import GetTaskRequest, SendMessageRequest
 from parley.model.service import Caller
 
 _REQUEST_IDS = (

@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import from_wire
 from parley.model.parts import Message
 from parley.model.service import TraceContext
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, from_wire
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import decode, encode
 from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part
-from parley.model.struct import A2AStruct, NonEmpty
+from parley.model.struct import A2AStruct, NonEmpty, decode, encode
 from parley.model.tasks import (
     TERMINAL_STATES,
     Task,

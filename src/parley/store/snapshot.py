@@ -13,8 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from parley.model.encoding import decode, encode
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, decode, encode
 from parley.model.tasks import Task, TaskState
 from parley.store.fold import (
     ArtifactPiece,

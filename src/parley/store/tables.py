@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, astuple, replace
 
-from parley.model.encoding import decode
-from parley.model.push import PushOptions, TaskPushNotificationConfig, server_of
+from parley.model.operations import PushOptions, TaskPushNotificationConfig, server_of
 from parley.model.service import group_key
+from parley.model.struct import decode
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.head import Head
 from parley.store.protocols.errors import PushReplaced, TooManyPushes

@@ -11,8 +11,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from parley.model.encoding import from_wire
 from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidRequestError
+from parley.model.struct import from_wire
 from parley.wire.errors import details_of, error_of
 from parley.wire.json import protojson
 from parley.wire.json.syntax import Bytes, not_json

@@ -14,8 +14,7 @@ from parley.engine.caller import chain_id
 from parley.extensions import CallChain, Chain
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import CALL_CHAIN
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
-from parley.model.requests import ListTasksRequest
+from parley.model.operations import AuthenticationInfo, ListTasksRequest, TaskPushNotificationConfig
 from parley.model.struct import Timestamp
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore

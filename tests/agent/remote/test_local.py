@@ -23,10 +23,10 @@ from parley import (
     Turn,
 )
 from parley.extensions import CallChain, Chain
-from parley.extensions.typed_questions import TypedQuestions
+from parley.extensions.questions import TypedQuestions
 from parley.host.host import Host
 from parley.model.extensions import CALL_CHAIN
-from parley.model.requests import GetTaskRequest, ListTasksRequest
+from parley.model.operations import GetTaskRequest, ListTasksRequest
 from parley.security import Bearer, anonymous
 from parley.store.memory import MemoryTaskStore
 from parley.testing import client

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from parley import Agent, BlockingTurn, McpServer, McpServerUnavailable, TaskState, ToolResult, Turn
-from parley.extensions.run_progress import run_progress
-from parley.extensions.typed_questions import question
+from parley.extensions.questions import question
+from parley.extensions.usage import run_progress
 from parley.host.host import Host, placed
-from parley.model.requests import CancelTaskRequest, GetTaskRequest
+from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
 from parley.store.admin.sqlite import SqliteAdmin

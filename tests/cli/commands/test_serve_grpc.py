@@ -10,9 +10,8 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageRequest
 from parley.wire import versions
 from tests.cli.processes import Running
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from parley.cli.output.rendering import EventWriter, write_message, write_page, write_task
 from parley.cli.output.text import TextWriter
+from parley.model.operations import ListTasksResponse
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
     Task,
     TaskArtifactUpdateEvent,

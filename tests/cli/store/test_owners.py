@@ -11,7 +11,7 @@ import pytest
 from parley import Agent, CallContext, Caller, Message, Part, Role, Turn
 from parley.host.host import Host, placed
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import ListTasksRequest, SendMessageRequest
+from parley.model.operations import ListTasksRequest, SendMessageRequest
 from parley.store.sql import migrations
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.cli.store.test_store import fill

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parley.database.sqlite.private_file import LockFile
 from parley.host.host import Host
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.security.egress import Egress
 from parley.store.admin.sqlite import SqliteAdmin

@@ -12,7 +12,7 @@ from joserfc.jwk import KeySet
 
 import parley
 from parley import Agent, Caller, Turn
-from parley.model.schemes import (
+from parley.model.cards import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,
     DeviceCodeOAuthFlow,

@@ -18,15 +18,17 @@ from parley.client.auth.logins import KeptLogin, Logins
 from parley.client.auth.selection import MAX_ALTERNATIVES, alternatives
 from parley.client.bindings.binding import is_supported
 from parley.client.errors import AuthenticationRequired
-from parley.model.cards import AgentCapabilities, AgentCard, AgentSkill
-from parley.model.errors import PermissionDeniedError, UnauthenticatedError
-from parley.model.schemes import (
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentSkill,
     APIKeySecurityScheme,
     HTTPAuthSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
 )
+from parley.model.errors import PermissionDeniedError, UnauthenticatedError
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.client.scripted_server import Exchange, card, scripted

@@ -245,8 +245,8 @@ async def test_nothing_that_follows_the_end_is_yielded(last: dict[str, Any]) -> 
 
 
 def _request() -> Any:
+    from parley.model.operations import SendMessageRequest
     from parley.model.parts import Message, Part, Role
-    from parley.model.requests import SendMessageRequest
 
     message = Message(message_id="m", role=Role.USER, parts=(Part(text="go"),))
     return SendMessageRequest(message=message)

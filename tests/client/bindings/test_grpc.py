@@ -44,9 +44,13 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import RESUMABLE_STREAMS
-from parley.model.operations import BY_NAME
+from parley.model.operations import (
+    BY_NAME,
+    GetTaskRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import App

@@ -13,7 +13,7 @@ from parley.client import connect
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Untrusted
 from parley.client.retry import Retry, is_worth_repeating
-from parley.model.retry_after import seconds_of
+from parley.model.backoff import seconds_of
 from tests.client.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio

@@ -24,10 +24,8 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import method
-from parley.model.operations import BY_NAME
-from parley.model.parts import Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     Empty,
@@ -38,7 +36,9 @@ from parley.model.requests import (
     ListTasksRequest,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState

@@ -15,8 +15,8 @@ from parley.client import connect
 from parley.client.calls.diff import new_output
 from parley.client.retry import Retry
 from parley.model.extensions import RESUMABLE_STREAMS
+from parley.model.operations import StreamResponse
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import StreamResponse
 from parley.model.tasks import (
     Event,
     Task,

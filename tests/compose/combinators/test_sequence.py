@@ -9,7 +9,7 @@ import pytest
 import parley
 from parley import Agent, Part, Task, TaskState, Turn
 from parley.compose import Composition, part, sequence
-from parley.extensions.in_task_authorization import InTaskAuthorization
+from parley.extensions.questions import InTaskAuthorization
 from parley.testing import client
 from tests.compose.parts import Worker
 

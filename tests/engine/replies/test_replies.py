@@ -216,7 +216,7 @@ async def test_a_message_skill_never_makes_a_task(talk: Any) -> None:
 
 
 def list_request(**options: Any) -> Any:
-    from parley.model.requests import ListTasksRequest
+    from parley.model.operations import ListTasksRequest
 
     return ListTasksRequest(**options)
 
@@ -250,7 +250,7 @@ async def test_each_yield_is_a_chunk_and_the_last_says_so(talk: Any) -> None:
 
 
 def get_request(task_id: str, **options: Any) -> Any:
-    from parley.model.requests import GetTaskRequest
+    from parley.model.operations import GetTaskRequest
 
     return GetTaskRequest(id=task_id, **options)
 

@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Caller, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.routing import RoutedMessage
-from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.declared import schemas_on
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, UnsupportedOperationError
 from parley.model.tasks import TaskState
 from parley.security import Bearer, anonymous

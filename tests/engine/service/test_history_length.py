@@ -8,7 +8,7 @@ import pytest
 
 from parley import Agent, Turn
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.service import CallContext
 from tests.engine.fleet import collect
 

@@ -14,8 +14,7 @@ from parley.model.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
-from parley.model.push import AuthenticationInfo
-from parley.model.requests import ListTasksRequest
+from parley.model.operations import AuthenticationInfo, ListTasksRequest
 from parley.store.protocols.webhooks import MAX_PUSHES, PushState
 from parley.store.task_store import TaskStore
 from tests.push.pushing import Pushed, config, gated, of_version, pushing

@@ -11,7 +11,7 @@ import parley
 from parley import Agent, Message, Part, Role, Turn, testing
 from parley.client.auth.selection import skill_of
 from parley.model.errors import InvalidParamsError
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -12,17 +12,17 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.engine.service.service import AgentService
-from parley.model import encoding
-from parley.model.encoding import encode
+from parley.model import struct
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.operations import BY_NAME
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
     SubscribeToTaskRequest,
 )
 from parley.model.service import CallContext
+from parley.model.struct import encode
 from parley.model.tasks import Task
 from parley.server.http.streams import is_input_required
 from parley.server.run import serving
@@ -146,7 +146,7 @@ async def test_get_task_decodes_nothing_however_long_the_history(
 
     def counting(data: Any, kind: Any) -> Any:
         decoded.append((kind, len(data)))
-        return encoding.decode(data, kind)
+        return struct.decode(data, kind)
 
     monkeypatch.setattr(snapshot, "decode", counting)
     async with serving(parley.asgi(curious())) as url:

@@ -16,7 +16,7 @@ import parley
 from parley import Agent, Message, Task, TaskState, Turn
 from parley.agent.blocking_turn import BlockingTurn
 from parley.engine.turn.task_writer import TaskWriter
-from parley.model.requests import GetTaskRequest, ListTasksRequest
+from parley.model.operations import GetTaskRequest, ListTasksRequest
 from parley.server.run import serving
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import Scope, TurnStarted

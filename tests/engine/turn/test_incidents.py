@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, TaskState, Turn
-from parley.model.incident import INCIDENT_KEY
+from parley.model.ids import INCIDENT_KEY
 from parley.store.audit.reading import fact_of
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
-from parley.model.requests import CancelTaskRequest
+from parley.model.operations import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.protocols.tables import NEVER
 from tests.engine.fleet import collect, get, states

@@ -12,7 +12,7 @@ import pytest
 
 from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
 from parley.host.host import Host, placed
-from parley.model.requests import SubscribeToTaskRequest
+from parley.model.operations import SubscribeToTaskRequest
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.tables import MAX_WAITS

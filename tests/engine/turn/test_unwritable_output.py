@@ -21,8 +21,8 @@ from parley.engine.turn.outcome import TaskOutcome
 from parley.host.host import Host, placed
 from parley.llm.agent_of_model import llm_agent
 from parley.llm.model import ModelRequest
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
+from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.store.events import StepResult
 from parley.store.memory import MemoryTaskStore

@@ -16,7 +16,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from parley import Agent, find
 from parley.client.registry.found import FoundAgent
 from parley.client.registry.remote_registry import RemoteRegistry
-from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
+from parley.extensions.declared import SkillSchema, SkillSchemas
 from parley.mcp.agents import BridgedAgents
 from parley.mcp.bridge import McpBridge, NoAgents
 from parley.mcp.handles import Handles, UnknownHandle
@@ -24,7 +24,7 @@ from parley.mcp.host import TASKS
 from parley.mcp.schemas import form_schema, object_schema
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from parley.model.catalog.entries import CatalogEntry
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from tests.integrations.mcp import workshop
 from tests.polling import until
 

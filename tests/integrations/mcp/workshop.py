@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from parley import Agent, Caller, Turn
-from parley.extensions.run_progress import RUN_PROGRESS
+from parley.extensions.usage import RUN_PROGRESS
 from parley.security import Bearer, anonymous
 
 

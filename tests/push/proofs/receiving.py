@@ -15,7 +15,7 @@ from aiohttp import web
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from tests.webhooks import Told
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from parley.host.store_urls import open_store
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import CHALLENGE_HEADER, response_to
 from parley.push.proofs.proof import ProofFailed
 from parley.push.proofs.proofs import WebhookSecrets

@@ -20,7 +20,7 @@ from parley.client.auth.issuer_http import IssuerHttp
 from parley.client.bindings.http import HttpTransport
 from parley.client.files.stream import FileFacts
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import HttpSender
 from parley.security.egress import Egress, turn_egress
 from parley.security.issuers.fetch import Fetcher, FetchFailed

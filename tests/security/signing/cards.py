@@ -12,8 +12,6 @@ from parley.model.cards import (
     AgentExtension,
     AgentInterface,
     AgentSkill,
-)
-from parley.model.schemes import (
     HTTPAuthSecurityScheme,
     SecurityRequirement,
     SecurityScheme,

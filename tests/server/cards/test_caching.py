@@ -7,9 +7,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from parley.model.errors import OverloadedError, TaskNotFoundError, UnauthenticatedError
-from parley.model.operations import OPERATIONS
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import ListTaskPushNotificationConfigsResponse
+from parley.model.operations import (
+    OPERATIONS,
+    ListTaskPushNotificationConfigsResponse,
+    TaskPushNotificationConfig,
+)
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving
 from parley.wire import versions

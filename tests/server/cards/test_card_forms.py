@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from parley.model.cards import AgentCard, AgentCardSignature
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CardPage

@@ -10,10 +10,10 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.model.encoding import encode
 from parley.model.extensions import Extension
-from parley.model.requests import GetExtendedAgentCardRequest
+from parley.model.operations import GetExtendedAgentCardRequest
 from parley.model.service import Caller
+from parley.model.struct import encode
 from parley.security import Bearer, anonymous
 from parley.security.issuers.jwks import KeySet, read_keys
 from parley.security.signing import keys as key_module

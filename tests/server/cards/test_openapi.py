@@ -10,11 +10,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from parley.extensions import FileTransfer
-from parley.model.encoding import encode
-from parley.model.operations import OPERATIONS
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import StreamResponse
-from parley.model.schemes import (
+from parley.model.cards import (
     APIKeySecurityScheme,
     AuthorizationCodeOAuthFlow,
     DeviceCodeOAuthFlow,
@@ -27,7 +23,9 @@ from parley.model.schemes import (
     SecurityScheme,
     StringList,
 )
-from parley.model.struct import Timestamp
+from parley.model.operations import OPERATIONS, StreamResponse
+from parley.model.parts import Message, Part, Role
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import Artifact, Task, TaskState, TaskStatus
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.cards.openapi import document

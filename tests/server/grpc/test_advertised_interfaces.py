@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.model.requests import GetExtendedAgentCardRequest
+from parley.model.operations import GetExtendedAgentCardRequest
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.grpc.options import GrpcOptions, grpc_options
 from parley.server.run import serving

@@ -10,9 +10,8 @@ import grpc
 import pytest
 
 from parley.model.errors import InternalError, InvalidRequestError, OverloadedError
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.grpc import limits

@@ -23,9 +23,8 @@ from parley.model.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from parley.model.operations import BY_NAME
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     Empty,
@@ -36,6 +35,7 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, Caller
 from parley.model.struct import A2AStruct
 from parley.server.app import Endpoint, Settings, create_app

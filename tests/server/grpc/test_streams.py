@@ -11,8 +11,8 @@ from parley.extensions.resumable_streams import number_of
 from parley.model.cards import AgentExtension
 from parley.model.errors import InternalError, OverloadedError, TaskNotFoundError
 from parley.model.extensions import RESUMABLE_STREAMS
+from parley.model.operations import GetTaskRequest
 from parley.model.parts import Artifact, Part
-from parley.model.requests import GetTaskRequest
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import Settings

@@ -10,10 +10,12 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
-from parley.model.operations import OPERATIONS
+from parley.model.operations import (
+    OPERATIONS,
+    ListTaskPushNotificationConfigsResponse,
+    TaskPushNotificationConfig,
+)
 from parley.model.parts import Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import ListTaskPushNotificationConfigsResponse
 from parley.model.service import Caller
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from parley.model.extensions import Extension, method
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.tasks import Task
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving

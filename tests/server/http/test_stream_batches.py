@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley import Agent, Turn, asgi
-from parley.model.encoding import encode
 from parley.model.service import CallContext, ItemStream, StreamItem
+from parley.model.struct import encode
 from parley.model.tasks import TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import Settings
 from parley.server.http.streams import Streams

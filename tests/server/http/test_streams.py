@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from parley.model.encoding import encode
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError
 from parley.model.service import StreamItem
+from parley.model.struct import encode
 from parley.server.app import Settings
 from parley.server.http.streams import OpenStream
 from parley.server.run import serving

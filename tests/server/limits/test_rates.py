@@ -17,9 +17,8 @@ from parley import Agent, Caller, Turn
 from parley.client.retry import Retry
 from parley.extensions import REPORT, Usage, UsageRequest
 from parley.model.errors import InvalidParamsError, TooManyRequestsError
-from parley.model.operations import BY_NAME
+from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageRequest
 from parley.security.rates.limit import DAY_MS, Rate, parse_limits
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.model.tasks import TaskState
 from parley.store.admin.export_format import export_to
 from parley.store.admin.importer import import_into

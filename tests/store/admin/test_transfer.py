@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parley.host.store_urls import open_admin
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.service import TraceContext
 from parley.model.tasks import TaskState
 from parley.store.admin import export_format, importer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind
 from parley.store.protocols.task_log import LogPosition

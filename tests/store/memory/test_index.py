@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.store.events import CancelRequested, Scope
 from parley.store.memory import MemoryLogs, MemoryTaskStore, index

@@ -18,7 +18,7 @@ from parley.envelope.messages import (
     ResponsePayload,
     Target,
 )
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from tests.strategies import json_objects, json_values, timestamps, value_of
 
 REQUEST: dict[str, Any] = {

@@ -17,17 +17,18 @@ from parley.envelope.cards import EnvelopeCard, read_card, windows_of, write_car
 from parley.envelope.declared import MaintenanceWindow
 from parley.envelope.messages import BINDING
 from parley.envelope.resources import schema
-from parley.extensions.skill_schemas import schemas_on
-from parley.model.cards import AgentCard, AgentInterface
-from parley.model.encoding import encode
-from parley.model.errors import A2AError
-from parley.model.schemes import (
+from parley.extensions.declared import schemas_on
+from parley.model.cards import (
+    AgentCard,
+    AgentInterface,
     HTTPAuthSecurityScheme,
     MutualTlsSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
 )
+from parley.model.errors import A2AError
+from parley.model.struct import encode
 from parley.wire import versions
 from tests.strategies import value_of
 

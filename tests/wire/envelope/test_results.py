@@ -22,9 +22,14 @@ from parley.envelope.operations import (
 )
 from parley.envelope.results import results_of, status_of
 from parley.model.errors import InvalidAgentResponseError, InvalidParamsError
-from parley.model.operations import OPERATIONS, Operation
+from parley.model.operations import (
+    OPERATIONS,
+    GetTaskRequest,
+    Operation,
+    SendMessageResponse,
+    StreamResponse,
+)
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import GetTaskRequest, SendMessageResponse, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus
 from tests.strategies import value_of

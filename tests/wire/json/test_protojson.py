@@ -8,18 +8,17 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from parley.model.cards import AgentCard
+from parley.model.cards import AgentCard, ClientCredentialsOAuthFlow, SecurityScheme
 from parley.model.errors import InvalidParamsError, JSONParseError
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     GetTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
     SendMessageRequest,
     StreamResponse,
+    TaskPushNotificationConfig,
 )
-from parley.model.schemes import ClientCredentialsOAuthFlow, SecurityScheme
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.wire.json.protojson import decode, encode
 from tests.strategies import any_message

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidParamsError
-from parley.model.operations import BY_NAME, OPERATIONS
+from parley.model.operations import BY_NAME, OPERATIONS, Empty, SendMessageResponse, StreamResponse
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import Empty, SendMessageResponse, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState

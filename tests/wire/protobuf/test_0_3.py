@@ -17,16 +17,17 @@ from parley.model.errors import (
     InvalidParamsError,
     InvalidRequestError,
 )
-from parley.model.operations import BY_NAME, Operation
-from parley.model.parts import Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     Empty,
     ListTaskPushNotificationConfigsResponse,
+    Operation,
     SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire import versions

@@ -22,9 +22,8 @@ from parley.model.errors import (
     InvalidParamsError,
     InvalidRequestError,
 )
-from parley.model.operations import BY_NAME, OPERATIONS
+from parley.model.operations import BY_NAME, OPERATIONS, GetTaskRequest, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import GetTaskRequest, SendMessageRequest
 from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatus

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.operations import OPERATIONS, Operation
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageResponse, StreamResponse
+from parley.model.operations import (
+    OPERATIONS,
+    Operation,
+    SendMessageResponse,
+    StreamResponse,
+    TaskPushNotificationConfig,
+)
 from parley.wire.dialect import HttpRequest
 from parley.wire.v0_3.http_json import HttpJson
 from tests.strategies import names, value_of

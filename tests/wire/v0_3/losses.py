@@ -11,9 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from parley.model.cards import AgentCard
-from parley.model.parts import Artifact, Message, Part
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
+    AuthenticationInfo,
     CancelTaskRequest,
     GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
@@ -21,7 +20,9 @@ from parley.model.requests import (
     ListTasksResponse,
     SendMessageConfiguration,
     SendMessageRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from parley.wire.v0_3.params import optional_length
 from parley.wire.v0_3.proto.file_bytes import decode_content

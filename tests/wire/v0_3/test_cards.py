@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
-from parley.model.errors import A2AError, InvalidParamsError
-from parley.model.schemes import (
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
     APIKeySecurityScheme,
     AuthorizationCodeOAuthFlow,
     DeviceCodeOAuthFlow,
@@ -24,6 +26,7 @@ from parley.model.schemes import (
     SecurityScheme,
     StringList,
 )
+from parley.model.errors import A2AError, InvalidParamsError
 from parley.wire import versions
 from parley.wire.v0_3.cards import proto_members_of
 from tests.wire.v0_3.exchanges import cards

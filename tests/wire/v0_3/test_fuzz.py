@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.model.errors import A2AError, InvalidAgentResponseError
-from parley.model.requests import StreamResponse
+from parley.model.operations import StreamResponse
 from parley.model.service import StreamItem
 from parley.wire import versions
 from parley.wire.json.limits import check_limits

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    APIKeySecurityScheme,
+    SecurityScheme,
+)
 from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,
@@ -16,10 +22,8 @@ from parley.model.errors import (
     TaskNotFoundError,
     VersionNotSupportedError,
 )
-from parley.model.operations import BY_NAME
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     Empty,
     GetTaskRequest,
@@ -27,8 +31,9 @@ from parley.model.requests import (
     ListTasksResponse,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
-from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import (
     Task,

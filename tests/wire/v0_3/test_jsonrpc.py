@@ -16,10 +16,9 @@ from parley.model.errors import (
     PeerError,
     TaskNotFoundError,
 )
-from parley.model.operations import BY_NAME
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
+    AuthenticationInfo,
     DeleteTaskPushNotificationConfigRequest,
     Empty,
     GetExtendedAgentCardRequest,
@@ -28,7 +27,9 @@ from parley.model.requests import (
     ListTasksRequest,
     SendMessageConfiguration,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import (

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.model.errors import InvalidParamsError
-from parley.model.operations import BY_NAME
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     GetTaskRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
 )
+from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task
 from parley.wire import versions

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.errors import ERRORS
-from parley.model.operations import BY_NAME
-from parley.model.requests import StreamResponse
-from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
+from parley.model.operations import BY_NAME, StreamResponse
 from parley.model.service import StreamItem
 from parley.wire import jsonrpc
 from parley.wire.v0_3.cards import write_merged_card

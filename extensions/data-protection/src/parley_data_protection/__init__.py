@@ -19,7 +19,7 @@ from parley.extensions import Extension
 from parley.model.cards import AgentCard
 from parley.model.errors import InvalidParamsError
 from parley.model.extensions import Carrier
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 
 __all__ = ["URI", "DataNotAllowed", "DataProtection", "Label", "Practice"]
 

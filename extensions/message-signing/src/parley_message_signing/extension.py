@@ -16,8 +16,8 @@ from parley import CallContext
 from parley.extensions import Extension
 from parley.model.cards import AgentCard
 from parley.model.errors import InvalidParamsError
+from parley.model.operations import SendMessageRequest
 from parley.model.parts import Message
-from parley.model.requests import SendMessageRequest
 from parley.model.tasks import TaskArtifactUpdateEvent
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import encode
 from parley.model.parts import Message, Part
+from parley.model.struct import encode
 from parley.security.signing.canonical import canonical
 
 URI = "https://github.com/parley-agents/parley/blob/main/extensions/message-signing/v1.md"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from parley import CallContext
 from parley.extensions import Extension
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 
 __all__ = ["Priority", "Template"]
 

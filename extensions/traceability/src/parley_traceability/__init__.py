@@ -24,10 +24,9 @@ from parley.client.bindings.http import redacted
 from parley.client.errors import ClientError, RemoteTaskFailed
 from parley.client.message import to_parts
 from parley.extensions import Extension
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.parts import Message
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.security.signing.canonical import canonical
 

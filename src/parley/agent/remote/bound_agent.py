@@ -44,12 +44,11 @@ from parley.client.message import Push, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent
 from parley.extensions.call_chain import CallChain, ChainBudget
-from parley.extensions.in_task_authorization import auth_request
+from parley.extensions.questions import auth_request
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN
+from parley.model.operations import SendMessageRequest, TaskPushNotificationConfig
 from parley.model.parts import Message, Part
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageRequest
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskState
 

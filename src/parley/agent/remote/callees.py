@@ -41,22 +41,21 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.engine.caller import caller_in
 from parley.engine.turn.attempt import Attempt, RemoteCall
-from parley.extensions.in_task_authorization import InTaskAuthorization
-from parley.extensions.typed_questions import TypedQuestions
+from parley.extensions.questions import InTaskAuthorization, TypedQuestions
 from parley.model.cards import AgentCard, AgentExtension, AgentInterface
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, Extension
-from parley.model.operations import BY_NAME, Operation
-from parley.model.parts import Part
-from parley.model.requests import (
+from parley.model.operations import (
+    BY_NAME,
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
     GetTaskRequest,
+    Operation,
     SendMessageRequest,
 )
+from parley.model.parts import Part
 from parley.model.service import A2AService, CallContext, Caller, StreamItem
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, encode
 from parley.security.authorization import Authorization, access_of
 from parley.security.owner import OwnerPolicy
 from parley.wire import versions

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -19,6 +18,8 @@ from parley.client.connection import connect
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.attempt import RemoteCall
+from parley.model.bounded import Bounded
+from parley.model.concurrency import KeyedLocks
 from parley.model.errors import A2AError, OverloadedError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.parts import Message
@@ -80,16 +81,16 @@ class Connections:
         self.egress = egress
         self.local: LocalAgents | None = None
         self._shared: dict[Hashable, SharedConnection] = {}
-        self._of_calls: dict[tuple[str, str], tuple[Reference, dict[str, Any]]] = {}
-        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._of_calls: Bounded[tuple[str, str], tuple[Reference, dict[str, Any]]]
+        self._of_calls = Bounded(MAX_NOTED)
+        self._locks = KeyedLocks()
         self._retired: set[SharedConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     async def acquire(self, reference: Reference, options: Mapping[str, Any]) -> SharedConnection:
         """Return a connection, to be given to ``release``. Raises as ``connect`` does."""
         key = (_frozen(reference), _frozen(options))
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:
+        async with self._locks.of(key):
             found = self._shared.get(key)
             now = asyncio.get_running_loop().time()
             if found is not None and (found.retired or now - found.opened > MAX_AGE):
@@ -123,8 +124,6 @@ class Connections:
         Only the newest ``MAX_NOTED`` calls are noted. See ``forget``.
         """
         self._of_calls[task_id, call] = shared.opened_with
-        if len(self._of_calls) > MAX_NOTED:
-            del self._of_calls[next(iter(self._of_calls))]
 
     def forget(self, task_id: str, call: str) -> None:
         """Drop the note of a call that has ended. Idempotent."""

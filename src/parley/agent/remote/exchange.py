@@ -27,18 +27,21 @@ from parley.client.remote_agent import RemoteAgent
 from parley.engine.caller import chain_id, record_of
 from parley.engine.turn.attempt import Answer, Attempt, RemoteCall, TurnOver
 from parley.extensions.call_chain import MAX_PATH, Chain, ChainBudget
-from parley.model.encoding import encode
 from parley.model.errors import (
     A2AError,
     InvalidParamsError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from parley.model.ids import new_id
+from parley.model.operations import (
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import TraceContext
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import (
     Event,
     Task,
@@ -46,7 +49,6 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from parley.model.uuid7 import new_id
 from parley.store.fold import CONTINUES
 from parley.wire import versions
 

@@ -14,7 +14,7 @@ from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
 from parley.agent.tools.mcp_sessions import ServerUse
 from parley.agent.tools.tool import ToolResult
 from parley.engine.turn.attempt import Attempt, ToolCallRecord
-from parley.extensions.run_progress import RUN_PROGRESS
+from parley.extensions.usage import RUN_PROGRESS
 from parley.model.parts import Part
 from parley.model.tasks import TaskState
 

@@ -13,11 +13,11 @@ from mcp import types
 from referencing import Registry
 
 from parley.engine.turn.attempt import Answer, Attempt
-from parley.extensions.typed_questions import schema_part
+from parley.extensions.questions import schema_part
 from parley.model.errors import FieldViolation
+from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
 from parley.model.tasks import TaskState
-from parley.model.uuid7 import new_id
 
 MOST_TRIES = 20
 """How often a caller is asked until the answer fits."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from parley.extensions.spent import Spent
+from parley.extensions.usage import Spent
 from parley.model.parts import Part
 
 

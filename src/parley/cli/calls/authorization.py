@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from parley.cli.output.failures import UsageFailure
 from parley.client.authorizing import kind_of
-from parley.extensions.in_task_authorization import AuthRequest
+from parley.extensions.questions import AuthRequest
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall

@@ -15,9 +15,9 @@ from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.client import RemoteAgent
 from parley.client.calls.diff import new_output
 from parley.client.files.saving import numbered_paths, safe_name
-from parley.model.encoding import encode
 from parley.model.extensions import FILE_TRANSFER
 from parley.model.parts import Artifact, Message, Part
+from parley.model.struct import encode
 from parley.model.tasks import Task
 
 

@@ -15,10 +15,9 @@ from parley.cli.output.rendering import (
     write_task,
 )
 from parley.client.calls.diff import new_output
-from parley.extensions.in_task_authorization import auth_request
-from parley.extensions.typed_questions import Question, question
+from parley.extensions.questions import Question, auth_request, question
+from parley.model.operations import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.parts import Message
-from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
 
 MAX_PROPERTIES = 6

@@ -200,8 +200,8 @@ class Printer:
             raise
 
     def _print(self, notification: PushNotification) -> None:
-        from parley.model.encoding import encode
-        from parley.model.requests import StreamResponse
+        from parley.model.operations import StreamResponse
+        from parley.model.struct import encode
 
         output, proof = self._output, notification.verified_by
         if output.is_json:

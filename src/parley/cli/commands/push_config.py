@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
     from parley.cli.output.text import TextWriter
     from parley.extensions.push_delivery import PushHistory
-    from parley.model.push import PushEvents, TaskPushNotificationConfig
+    from parley.model.operations import PushEvents, TaskPushNotificationConfig
 
 EXAMPLES = """\b
 Examples:
@@ -89,7 +89,7 @@ def register(task: typer.Typer) -> None:
         events: str = EVENTS,
     ) -> int:
         """Have the events of a task posted to a webhook."""
-        from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+        from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 
         output.redact = Redactor(
             (settings.bearer, settings.api_key, token, credentials), settings.svc_param

@@ -20,7 +20,7 @@ from parley.cli.settings.options import (
     settings_command,
 )
 from parley.cli.settings.table import CommandSettings
-from parley.model.requests import SKILL_KEY
+from parley.model.operations import SKILL_KEY
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall

@@ -240,7 +240,7 @@ async def _cancel(call: AgentCall, task_id: str) -> None:
 
 async def _authorize(call: AgentCall, task_id: str, trust: Sequence[str], *, refuse: bool) -> None:
     from parley.cli.calls.authorization import credential_for, describe
-    from parley.extensions.in_task_authorization import auth_request
+    from parley.extensions.questions import auth_request
 
     async with call.agent() as agent:
         task = await agent.get(task_id, history_length=0)

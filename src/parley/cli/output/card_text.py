@@ -7,9 +7,14 @@ from typing import Any
 
 from parley.cli.output.text import TextWriter, json_text
 from parley.client.card.trust import CardCheck
-from parley.extensions.skill_schemas import SkillSchema, schemas_on
-from parley.model.cards import AgentCard, AgentInterface, AgentSkill
-from parley.model.schemes import SecurityRequirement, SecurityScheme
+from parley.extensions.declared import SkillSchema, schemas_on
+from parley.model.cards import (
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+    SecurityRequirement,
+    SecurityScheme,
+)
 
 
 def write_card(

@@ -9,10 +9,10 @@ from typing import Any
 from parley.cli.output.text import TextWriter, json_text
 from parley.client.calls.diff import new_output
 from parley.client.calls.prior_question import restates_prior_question
-from parley.extensions.run_progress import run_progress
-from parley.model.incident import INCIDENT_KEY
+from parley.extensions.usage import run_progress
+from parley.model.ids import INCIDENT_KEY
+from parley.model.operations import ListTasksResponse
 from parley.model.parts import Artifact, Message, Part, text_of
-from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
     Event,
     Task,

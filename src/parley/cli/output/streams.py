@@ -22,7 +22,7 @@ import msgspec
 from parley.cli.output.failures import CommandFailure, OutputLost
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.text import TextWriter, visible, visible_json
-from parley.model.encoding import encode
+from parley.model.struct import encode
 
 
 class Output:

@@ -13,7 +13,7 @@ import msgspec
 from parley.client.auth.issuers import Issuers
 from parley.client.bindings.request_auth import NOTHING, RequestParameters
 from parley.client.headers import check_secret
-from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
+from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 
 DEFAULT_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
 

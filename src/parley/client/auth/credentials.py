@@ -19,8 +19,7 @@ from parley.client.bindings.request_auth import RequestParameters
 from parley.client.errors import NotEncrypted, OriginNotTrusted
 from parley.client.headers import check_secret, override
 from parley.client.origin import PUBLIC_HEADERS, Origin
-from parley.model.cards import AgentCard
-from parley.model.schemes import APIKeySecurityScheme
+from parley.model.cards import AgentCard, APIKeySecurityScheme
 
 logger = logging.getLogger(__name__)
 

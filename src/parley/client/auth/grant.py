@@ -17,7 +17,7 @@ from parley.client.auth.tokens import Token, TokenCache, TokenKey, read_token
 from parley.client.bindings.http import redacted
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
-from parley.model.schemes import OAuthFlows, SecurityScheme
+from parley.model.cards import OAuthFlows, SecurityScheme
 
 logger = logging.getLogger(__name__)
 

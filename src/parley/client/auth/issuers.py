@@ -27,7 +27,7 @@ from parley.client.auth.errors import TokenRefused
 from parley.client.auth.issuer_http import IssuerHttp
 from parley.client.bindings.http import redacted
 from parley.client.origin import Origin
-from parley.model.schemes import SecurityScheme
+from parley.model.cards import SecurityScheme
 
 OPENID = "/.well-known/openid-configuration"
 RFC_8414 = "/.well-known/oauth-authorization-server"

@@ -25,7 +25,7 @@ from parley.client.auth.issuers import TokenIssuer, check_page
 from parley.client.auth.redirect import RedirectListener
 from parley.client.auth.tokens import Token, read_token
 from parley.client.bindings.http import redacted
-from parley.model.schemes import OAuthFlows
+from parley.model.cards import OAuthFlows
 
 logger = logging.getLogger(__name__)
 

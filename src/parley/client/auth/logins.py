@@ -22,7 +22,7 @@ from parley.client.auth.storage import LoginStorage, StorageUnusable
 from parley.client.auth.tokens import Token, TokenKey
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
-from parley.model.schemes import SecurityScheme
+from parley.model.cards import SecurityScheme
 from parley.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from parley.client.auth.credential import Credential
-from parley.model.cards import AgentCard
-from parley.model.requests import SendMessageRequest, named_skill
-from parley.model.schemes import SecurityRequirement, SecurityScheme
+from parley.model.cards import AgentCard, SecurityRequirement, SecurityScheme
+from parley.model.operations import SendMessageRequest, named_skill
 from parley.model.struct import A2AStruct
 
 MAX_ALTERNATIVES = 64

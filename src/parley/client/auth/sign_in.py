@@ -21,8 +21,7 @@ from parley.client.bindings.http import HttpTransport
 from parley.client.errors import NotEncrypted
 from parley.client.headers import check_secret
 from parley.client.origin import Origin
-from parley.model.cards import AgentCard
-from parley.model.schemes import SecurityScheme
+from parley.model.cards import AgentCard, SecurityScheme
 from parley.security.loopback import is_loopback
 
 CODE, DEVICE, CLIENT = "authorization-code", "device-code", "client-credentials"

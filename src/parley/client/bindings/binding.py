@@ -9,8 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from parley.model.operations import Operation
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import Operation, SendMessageRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 

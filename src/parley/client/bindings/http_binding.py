@@ -14,6 +14,7 @@ from parley.client.bindings.http import HttpTransport, OpenResponse, Reply, reda
 from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.headers import header_value, join_items, list_items, override
+from parley.model.backoff import seconds_of
 from parley.model.errors import (
     A2AError,
     InvalidAgentResponseError,
@@ -21,7 +22,6 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.operations import Operation
-from parley.model.retry_after import seconds_of
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event

@@ -17,7 +17,7 @@ from parley.client.errors import (
     ResponseTooLarge,
     UnexpectedStatus,
 )
-from parley.model.retry_after import seconds_of
+from parley.model.backoff import seconds_of
 
 MAX_SENT_AHEAD = 60.0
 """How long a server may leave what is sent to it unread, in seconds."""

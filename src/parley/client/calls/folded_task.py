@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from parley.client.bindings import http
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.fold import Fold
 

@@ -20,8 +20,8 @@ from parley.client.calls.stream_reader import StreamReader
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, StreamCut, Unreachable
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
+from parley.model.operations import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.parts import Message
-from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import A2AService, CallContext, StreamItem
 from parley.model.tasks import Event, Task, TaskState
 

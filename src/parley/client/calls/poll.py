@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from parley.client.calls.prior_question import is_settled
 from parley.client.calls.stream_reader import StreamReader
 from parley.client.retry import Retry
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.service import A2AService, CallContext
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley.client.errors import ClientError, ConnectionClosed, Unreachable
 from parley.model.errors import A2AError
-from parley.model.requests import GetTaskRequest
+from parley.model.operations import GetTaskRequest
 from parley.model.service import A2AService, CallContext
 from parley.model.tasks import Task, TaskState
 

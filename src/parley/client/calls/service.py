@@ -23,15 +23,16 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.operations import OPERATIONS, Operation
-from parley.model.parts import Message
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
+    OPERATIONS,
     CancelTaskRequest,
     GetTaskRequest,
+    Operation,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Message
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent

@@ -12,8 +12,8 @@ from parley.client.calls.poll import poll
 from parley.client.calls.prior_question import snapshot_before
 from parley.client.calls.stream_reader import StreamReader
 from parley.client.retry import Retry
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.model.parts import Message
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import A2AService, CallContext
 from parley.model.tasks import Event
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parley.model.operations import Operation
-from parley.model.requests import GetExtendedAgentCardRequest
+from parley.model.operations import GetExtendedAgentCardRequest, Operation
 
 _MAX_KEPT = 4
 

@@ -40,10 +40,10 @@ from parley.client.errors import (
 from parley.client.headers import override
 from parley.client.origin import Origin
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
-from parley.model import encoding
+from parley.model import struct
+from parley.model.backoff import seconds_of
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
-from parley.model.retry_after import seconds_of
 from parley.security.loopback import is_loopback
 from parley.wire import versions
 from parley.wire.json.syntax import without_bom
@@ -168,7 +168,7 @@ class CardResolver:
         (something else), ``AuthenticationRequired``, and the errors of ``HttpTransport``.
         """
         if isinstance(reference, AgentCard):
-            return ResolvedCard(reference, encoding.encode(reference))
+            return ResolvedCard(reference, struct.encode(reference))
         if isinstance(reference, ForeignCard):
             own = await self.resolve(reference.card)
             first = first_origin(own.card)

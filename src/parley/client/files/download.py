@@ -36,7 +36,7 @@ from parley.client.errors import (
 from parley.client.files.stream import FileFacts, Progress
 from parley.client.headers import override
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
-from parley.model.retry_after import seconds_of
+from parley.model.backoff import seconds_of
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from parley.client.files.content import Content
 from parley.client.files.stream import Progress
 from parley.client.headers import override
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating, repeat
+from parley.model.backoff import seconds_of
 from parley.model.errors import InvalidAgentResponseError
-from parley.model.retry_after import seconds_of
 
 logger = logging.getLogger(__name__)
 

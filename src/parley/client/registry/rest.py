@@ -15,6 +15,7 @@ from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.origin import Origin
 from parley.client.registry.errors import AgentNotFound, NotARegistry, RegistryRefused
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
+from parley.model.backoff import seconds_of
 from parley.model.catalog.entries import CatalogEntry
 from parley.model.catalog.searching import (
     MAX_PAGE,
@@ -25,7 +26,6 @@ from parley.model.catalog.searching import (
     QueryModel,
     SearchRequest,
 )
-from parley.model.retry_after import seconds_of
 from parley.wire.catalog.answers import (
     BrowseAnswer,
     InvalidAnswer,

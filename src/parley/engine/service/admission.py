@@ -36,10 +36,10 @@ from parley.model.errors import (
     TaskNotFoundError,
 )
 from parley.model.extensions import CALL_CHAIN, PUSH_DELIVERY
+from parley.model.ids import new_id
+from parley.model.operations import SendMessageRequest
 from parley.model.parts import Message
-from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext
-from parley.model.uuid7 import new_id
 from parley.push.proofs.proofs import validated
 from parley.security.authorization import Authorization, access_of
 from parley.server.limits.once import AgentNames, StoredNames

@@ -21,13 +21,13 @@ from parley.model.errors import (
     TaskNotFoundError,
 )
 from parley.model.ids import may_be_id
-from parley.model.parts import Message, Role
-from parley.model.requests import (
+from parley.model.operations import (
     ListTasksRequest,
     ListTasksResponse,
     SendMessageConfiguration,
     SendMessageRequest,
 )
+from parley.model.parts import Message, Role
 from parley.model.tasks import Task
 from parley.store.events import Scope
 from parley.store.protocols.task_log import TaskLists, TaskLog, TaskQuery, TaskRecord

@@ -13,12 +13,12 @@ import msgspec
 from parley.engine.replies import RemoteReplies, ReplyHandle
 from parley.engine.service.admission import Admission
 from parley.engine.service.checks import check_request, invalid
-from parley.model.encoding import decode, encode
 from parley.model.errors import OverloadedError
 from parley.model.extensions import IDEMPOTENT_SEND
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.model.parts import Message
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import CallContext
+from parley.model.struct import decode, encode
 from parley.store.events import Scope
 from parley.store.protocols.errors import DuplicateReceipt
 from parley.store.protocols.tables import Receipt

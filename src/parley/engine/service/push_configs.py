@@ -28,17 +28,19 @@ from parley.extensions.push_delivery import (
     SetPushOptionsRequest,
 )
 from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
-from parley.model.push import PushEvents, PushOptions, TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.ids import new_id
+from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     Empty,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTaskPushNotificationConfigsResponse,
+    PushEvents,
+    PushOptions,
+    TaskPushNotificationConfig,
 )
 from parley.model.service import CallContext
 from parley.model.struct import Timestamp
-from parley.model.uuid7 import new_id
 from parley.push.proofs.proof import ProofFailed
 from parley.push.proofs.proofs import validated
 from parley.store.events import Scope

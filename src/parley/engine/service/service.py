@@ -35,9 +35,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import RESUMABLE_STREAMS
-from parley.model.parts import Message
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     Empty,
@@ -50,7 +48,9 @@ from parley.model.requests import (
     ListTasksResponse,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
+from parley.model.parts import Message
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.limits.rates import AgentLimits

@@ -20,14 +20,13 @@ from parley.engine.skill import Skill
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
-from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
+from parley.model.ids import new_id
+from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import SendMessageRequest
 from parley.model.service import NO_TRACE, Caller, TraceContext
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
-from parley.model.uuid7 import new_id
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import (
     LoggedEvent,

@@ -18,10 +18,9 @@ from parley.model.errors import (
     PermissionDeniedError,
     UnsupportedOperationError,
 )
-from parley.model.incident import INCIDENT_KEY, log_incident
+from parley.model.ids import INCIDENT_KEY, log_incident, new_id
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
-from parley.model.uuid7 import new_id
 from parley.store.protocols.errors import StoreUnavailable
 
 Invoke = Callable[[Attempt], Awaitable[object]]

@@ -15,12 +15,12 @@ from parley.engine.skill import Skill
 from parley.engine.turn.attempt import PrivateRecords, Request
 from parley.engine.turn.task_writer import timestamp
 from parley.extensions.call_chain import CallChain, Chain
-from parley.model.encoding import encode
 from parley.model.extensions import CALL_CHAIN
+from parley.model.ids import milliseconds_of
 from parley.model.parts import Message, Role
 from parley.model.service import NO_TRACE
+from parley.model.struct import encode
 from parley.model.tasks import Task, TaskState, TaskStatus
-from parley.model.uuid7 import milliseconds_of
 from parley.store.events import (
     LoggedEvent,
     MessageReceived,

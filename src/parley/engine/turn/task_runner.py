@@ -50,10 +50,9 @@ from parley.engine.turn.replay import (
 from parley.engine.turn.task_writer import OutputFilter, OutputFilters, TaskWriter, handed_over
 from parley.engine.turn.usage import MeasuredWriter, TurnMeter
 from parley.model.errors import A2AError, InternalError
-from parley.model.incident import log_incident
+from parley.model.ids import log_incident, new_id
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.model.uuid7 import new_id
 from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, Scope, TurnStarted

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from parley.engine.content import fitted, writable
 from parley.extensions.profile import InThread, Profile, Profiles
-from parley.model.encoding import encode
 from parley.model.extensions import Extension
 from parley.model.parts import Message, Part
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import PUBLIC_TYPES, PrivateEvent, Scope, StepResult, TaskEvent

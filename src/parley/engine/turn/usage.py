@@ -13,10 +13,10 @@ import msgspec
 from parley.engine.turn.attempt import Attempt, Request
 from parley.engine.turn.task_writer import TaskWriter
 from parley.extensions.usage import MOST_LINES, LimitState, UsageOfDay, UsageResponse
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, UnsupportedOperationError
 from parley.model.parts import Artifact, Message, Part
 from parley.model.service import CallContext, Caller
+from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from parley.security.rates.limit import DAY_MS, SizeLimit
 from parley.server.limits.rates import AgentLimits, TurnSizes

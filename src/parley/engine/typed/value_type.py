@@ -19,9 +19,8 @@ from msgspec import UNSET
 from parley.engine.content import refuse_non_finite
 from parley.engine.typed.schema import add_formats, class_of, hoisted, parts_of, plain, standalone
 from parley.engine.typed.violations import Mismatch, UnsupportedType, Violation, violations_of
-from parley.model.encoding import from_wire, to_wire
 from parley.model.parts import Message
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, from_wire, to_wire
 
 SUPPORTED = (
     "dataclasses, msgspec structs, TypedDicts, pydantic models, enums, Literal, str, int, float, "

@@ -14,8 +14,8 @@ from uuid import UUID
 import msgspec
 
 from parley.engine.typed.schema import arms, class_of, fields_of, plain
-from parley.model.encoding import encode
 from parley.model.errors import FieldViolation
+from parley.model.struct import encode
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ import msgspec
 
 from parley.client.errors import ClientError
 from parley.envelope.messages import Envelope, Source
-from parley.model.ids import RIGHT_NAME, may_be_name
-from parley.model.uuid7 import new_id
+from parley.model.ids import RIGHT_NAME, may_be_name, new_id
 
 if TYPE_CHECKING:
     from parley.envelope.signatures import EnvelopeKey

@@ -18,9 +18,14 @@ from parley.envelope.client.endpoints import LinkEndpoint
 from parley.envelope.client.identity import EnvelopeIdentity
 from parley.envelope.client.settings import LinkSettings
 from parley.envelope.messages import BINDING
-from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    HTTPAuthSecurityScheme,
+    SecurityScheme,
+)
 from parley.model.errors import A2AError
-from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 
 if TYPE_CHECKING:
     from parley.envelope.cards import EnvelopeCard

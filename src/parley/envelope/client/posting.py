@@ -16,8 +16,8 @@ from parley.envelope.client.numbering import SeenIds
 from parley.envelope.client.settings import LinkSettings
 from parley.envelope.codec import UnreadableEnvelope, read_message
 from parley.envelope.messages import Envelope, MessageType, SubType
+from parley.model.backoff import seconds_of
 from parley.model.errors import InvalidAgentResponseError
-from parley.model.retry_after import seconds_of
 from parley.wire.sse import SseParser
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from parley.envelope.routing.candidates import AgentCandidate, NotForCaller, Not
 from parley.envelope.server.directory import MessageContext
 from parley.envelope.server.peers import SocketPeer
 from parley.model.errors import TooManyRequestsError
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
 
 MAX_AGENTS = 10_000
 MAX_PER_OWNER = 32

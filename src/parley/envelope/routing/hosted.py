@@ -17,9 +17,9 @@ from parley.envelope.messages import BINDING, OPERATION_PREFIX, PATH, Envelope
 from parley.envelope.routing.candidates import NotForCaller
 from parley.envelope.server.directory import ROUTED, MessageContext, PassedOnMessage
 from parley.model.cards import AgentInterface
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
 from parley.model.service import Caller
+from parley.model.struct import encode
 from parley.server.endpoint import Endpoint
 from parley.wire.sse import SseParser
 from parley.wire.versions import LATEST

@@ -35,7 +35,6 @@ from parley.envelope.server.peers import SocketPeer
 from parley.envelope.server.plugins import EnvelopeHandler
 from parley.model.cards import AgentCard
 from parley.model.catalog.entries import A2A_CARD, CatalogEntry
-from parley.model.encoding import to_wire
 from parley.model.errors import (
     A2AError,
     FieldViolation,
@@ -44,6 +43,7 @@ from parley.model.errors import (
     UnauthenticatedError,
 )
 from parley.model.service import Caller
+from parley.model.struct import to_wire
 from parley.wire.catalog.entries import write_entry
 from parley.wire.json.protojson import read_answer
 

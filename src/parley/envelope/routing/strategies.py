@@ -40,8 +40,8 @@ from parley.envelope.routing.candidates import (
     is_refused_early,
 )
 from parley.envelope.server.directory import MessageContext
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
+from parley.model.struct import encode
 
 log = logging.getLogger("parley.envelope")
 

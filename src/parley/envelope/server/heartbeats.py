@@ -18,8 +18,8 @@ import msgspec
 from parley.envelope.messages import VERSION, Envelope, MessageInfo, MessageType, Source
 from parley.envelope.server.peers import SocketPeer
 from parley.model.errors import TooManyRequestsError
+from parley.model.ids import new_id
 from parley.model.struct import Timestamp
-from parley.model.uuid7 import new_id
 
 log = logging.getLogger("parley.envelope")
 

@@ -18,7 +18,7 @@ from parley.host.audit.forwarder import AuditForwarder
 from parley.model.backoff import uniform
 from parley.model.concurrency import end, see_through
 from parley.model.distribution import VERSION
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.security.failures import Failures
 from parley.security.signing.keys import Reload, SigningKeys
 from parley.store.audit.recorder import AuditRecorder, user_act

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from parley.model.cards import AgentCard
-from parley.model.schemes import SecurityRequirement, SecurityScheme
+from parley.model.cards import AgentCard, SecurityRequirement, SecurityScheme
 from parley.model.service import ANONYMOUS
 from parley.security.evidence import Evidence
 from parley.security.schemes.scheme import Proof, Requirement, Scheme, Security

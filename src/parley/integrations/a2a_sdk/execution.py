@@ -13,7 +13,7 @@ from parley.engine.turn.outcome import TaskOutcome
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.integrations.a2a_sdk.turn_events import TurnEvents, state_before
 from parley.model.errors import InvalidAgentResponseError
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Task, TaskState
 
 log = logging.getLogger("parley.integrations.a2a_sdk")

@@ -22,8 +22,7 @@ from a2a.utils.errors import ServerError
 from parley.integrations.a2a_sdk.errors import error_named
 from parley.integrations.a2a_sdk.official_sdk import Take
 from parley.model.errors import A2AError
-from parley.model.operations import BY_NAME
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.service import Caller, StreamItem
 from parley.model.tasks import Event, Task
 from parley.wire.versions import dialect

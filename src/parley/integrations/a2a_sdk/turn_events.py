@@ -11,9 +11,9 @@ import msgspec
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.engine.turn.outcome import TaskOutcome
-from parley.model.encoding import decode, encode
 from parley.model.errors import an
 from parley.model.parts import Message, Role
+from parley.model.struct import decode, encode
 from parley.model.tasks import (
     INTERRUPTED_STATES,
     TERMINAL_STATES,

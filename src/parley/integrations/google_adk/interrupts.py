@@ -14,12 +14,12 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from parley.agent.turn import Turn
-from parley.extensions.typed_questions import schema_part
+from parley.extensions.questions import schema_part
 from parley.integrations.answers import said_in
 from parley.integrations.approvals import approval, decision_in
 from parley.integrations.google_adk.content import json_of
+from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
-from parley.model.uuid7 import new_id
 
 CONFIRMATION = "adk_request_confirmation"
 INPUT = "adk_request_input"

@@ -10,10 +10,10 @@ from langgraph.func import task
 from langgraph.types import interrupt
 
 from parley.agent.tools.tool import ToolResult
-from parley.extensions.typed_questions import question
+from parley.extensions.questions import question
 from parley.llm.remote_skills import RemoteQuestion
-from parley.model.encoding import decode, encode
 from parley.model.parts import Part
+from parley.model.struct import decode, encode
 from parley.model.tasks import Task, TaskState
 
 Send = Callable[[Any, str, str], Awaitable[ToolResult]]

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from pydantic_core import to_jsonable_python
 
-from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE, schema_part
+from parley.extensions.questions import SCHEMA_MEDIA_TYPE, schema_part
 from parley.integrations.answers import DoesNotFit
 from parley.integrations.approvals import clear_decision_in, decision_in
+from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
-from parley.model.uuid7 import new_id
 
 Resume = Callable[[Any, Message], Any]
 """Returns what a graph resumes with, from the value of its interrupt and the caller's answer."""

@@ -12,7 +12,7 @@ from llama_index.core.workflow import HumanResponseEvent, InputRequiredEvent, Wo
 
 from parley.agent.turn import Turn
 from parley.engine.typed.value_type import ValueType, data_of
-from parley.extensions.typed_questions import schema_part
+from parley.extensions.questions import schema_part
 from parley.integrations.answers import DoesNotFit, ask_until
 from parley.integrations.remembered_calls import CallKeys
 from parley.llm.remote_skills import RemoteSkill

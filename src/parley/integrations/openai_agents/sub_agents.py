@@ -22,9 +22,9 @@ from parley.integrations.openai_agents.turn_run import current_run
 from parley.integrations.remote_answers import answer_of
 from parley.llm.model import text_of
 from parley.llm.remote_skills import RemoteQuestion, result_of
+from parley.model.ids import new_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.model.uuid7 import new_id
 
 ASKS = "a2a-asks-"
 """The ids of messages that are questions of a remote task begin like this; its id follows."""

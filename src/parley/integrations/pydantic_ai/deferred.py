@@ -11,7 +11,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDen
 from pydantic_ai.toolsets import AbstractToolset
 
 from parley.agent.turn import Turn
-from parley.extensions.typed_questions import schema_part
+from parley.extensions.questions import schema_part
 from parley.integrations.answers import said_in
 from parley.integrations.approvals import approval
 from parley.integrations.pydantic_ai.remote_toolset import ASKED, RemoteToolset, returned

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus, urlsplit
 import msgspec
 
 from parley.model.concurrency import SingleFlight
-from parley.model.push import server_of
+from parley.model.operations import server_of
 from parley.push.jobs import DestinationBusy, further_requests
 from parley.security.egress import Egress, ForbiddenAddress, find_cause, find_forbidden
 from parley.security.response_limits import ResponseLimitExceeded

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
-from parley.model.uuid7 import new_id
+from parley.model.ids import new_id
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from parley.push.proofs.proof import (
     CREDENTIALS,
     SCHEME,

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from parley.database.errors import StoreUnavailable
 from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
-from parley.model.incident import log_incident
+from parley.model.ids import log_incident
 from parley.model.service import ANONYMOUS, Caller
 from parley.registry.app.operations import Needs, Operation, RestAnswer, RestError, RestRequest
 from parley.registry.app.viewers import OPERATE, is_operator, viewer_of

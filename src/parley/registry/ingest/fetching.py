@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from parley.model.backoff import seconds_of
 from parley.model.distribution import VERSION
-from parley.model.retry_after import seconds_of
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
 from parley.registry.ingest.limits import AGENT_NAME, IngestLimits
 from parley.security.egress import Egress, ForbiddenAddress, NameLookup, find_forbidden

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from parley.client.bindings.binding import canonical
-from parley.model.cards import AgentCard
+from parley.model.cards import AgentCard, SecurityScheme
 from parley.model.catalog.entries import CatalogEntry, CatalogHost
-from parley.model.schemes import SecurityScheme
 from parley.wire.catalog.entries import write_entry
 
 MAX_PATHS = 128

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from parley.model.backoff import Backoff
+from parley.model.backoff import Backoff, seconds_of
 from parley.model.catalog.entries import MAX_NESTING
-from parley.model.retry_after import seconds_of
 
 AGENT_NAME = "parley-registry"
 """The name that a registry has in robots.txt and in ``User-Agent``."""

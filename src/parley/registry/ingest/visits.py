@@ -327,7 +327,7 @@ def _host_of(entry: IndexedEntry) -> CatalogHost | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    from parley.model.retry_after import seconds_of
+    from parley.model.backoff import seconds_of
 
     return seconds_of(headers.get("retry-after"))
 

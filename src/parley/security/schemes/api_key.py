@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary, ref
 import msgspec
 from msgspec.structs import replace
 
+from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.errors import OverloadedError, an
-from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security.api_keys import (
     STORE_SECRET,

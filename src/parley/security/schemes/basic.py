@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.errors import an
 from parley.model.ids import may_be_name
-from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security.credentials.passwords import MAX_PASSWORD, PasswordHash, hash_password, normal
 from parley.security.credentials.slots import Slots

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
-from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
+from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security.evidence import Evidence
 from parley.security.schemes.challenge import bearer_challenge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
+from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.security.issuers.fetch import checked_url, is_url
 from parley.security.issuers.jwks import FixedKeys, PublishedKeys, keys_of
 from parley.security.schemes.access_token import ClaimRules, audiences_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from parley.model.cards import MutualTlsSecurityScheme, SecurityScheme
 from parley.model.ids import may_be_name
-from parley.model.schemes import MutualTlsSecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security.certificates.forwarded import CLIENT_CERT, XFCC, forwarded_identity
 from parley.security.certificates.identity import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from parley.model.schemes import OpenIdConnectSecurityScheme, SecurityScheme
+from parley.model.cards import OpenIdConnectSecurityScheme, SecurityScheme
 from parley.security.issuers.discovery import OPENID, Discovery, openid_url
 from parley.security.issuers.fetch import checked_url
 from parley.security.schemes.access_token import ClaimRules, audiences_of

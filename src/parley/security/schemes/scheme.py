@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from parley.model.cards import SecurityRequirement, SecurityScheme, StringList
 from parley.model.errors import UnauthenticatedError
 from parley.model.ids import RIGHT_NAME, may_be_name
-from parley.model.schemes import SecurityRequirement, SecurityScheme, StringList
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.evidence import Evidence
 from parley.security.resources import SchemeResources as SchemeResources

@@ -13,14 +13,12 @@ from typing import Any
 
 import msgspec
 
-from parley.extensions.composition import CompositionPicture
-from parley.model.cards import AgentCard
+from parley.extensions.declared import CompositionPicture
+from parley.model.cards import AgentCard, OAuthFlows, SecurityScheme
 from parley.model.errors import ERRORS, A2AError
 from parley.model.extensions import Extension
-from parley.model.operations import OPERATIONS, Operation
+from parley.model.operations import OPERATIONS, Operation, SendMessageResponse, StreamResponse
 from parley.model.parts import Part
-from parley.model.requests import SendMessageResponse, StreamResponse
-from parley.model.schemes import OAuthFlows, SecurityScheme
 from parley.model.service import A2AService
 from parley.model.struct import A2AStruct, Timestamp
 from parley.server.cards.openapi_files import file_paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parley.extensions.file_transfer import FILE_TRANSFER
+from parley.extensions.declared import FILE_TRANSFER
 from parley.model.cards import AgentCard
 
 Json = dict[str, Any]

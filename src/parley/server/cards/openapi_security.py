@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.cards import AgentCard
-from parley.model.schemes import OAuthFlows, SecurityScheme
+from parley.model.cards import AgentCard, OAuthFlows, SecurityScheme
 
 Json = dict[str, Any]
 

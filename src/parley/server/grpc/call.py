@@ -22,8 +22,7 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.extensions import RESUMABLE_STREAMS
-from parley.model.operations import Operation
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import Operation, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
 from parley.security.credentials.client_address import client_address

@@ -25,7 +25,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     VersionNotSupportedError,
 )
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.security.credentials.client_address import client_address
 from parley.security.rates.exceeded import Fields, LimitExceeded, fields_of

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, InvalidParamsError, VersionNotSupportedError
 from parley.model.extensions import Extension
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.service import Caller
 from parley.server.address import route_path
 from parley.server.dispatch import ServiceCall

@@ -14,9 +14,9 @@ from typing import Protocol, cast, runtime_checkable
 import msgspec
 from starlette.types import Receive, Send
 
-from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
+from parley.model.struct import decode, encode
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 from parley.server.failures import log_unforeseen
 from parley.server.http.open_credentials import CredentialWatch, OpenCredentials

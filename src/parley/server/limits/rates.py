@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from parley.model.encoding import encode
 from parley.model.errors import FieldViolation
-from parley.model.requests import SendMessageRequest
+from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext, Caller
+from parley.model.struct import encode
 from parley.security.credentials.client_address import network_of
 from parley.security.rates.exceeded import (
     Fields,

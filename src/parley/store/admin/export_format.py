@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.push import PushOptions
+from parley.model.operations import PushOptions
 from parley.model.tasks import TaskState
 from parley.store.events import RecordKind
 from parley.store.protocols.errors import StoreError

@@ -8,10 +8,10 @@ from typing import IO, Any
 
 import msgspec
 
-from parley.model.encoding import decode
 from parley.model.ids import may_be_id
+from parley.model.operations import TaskPushNotificationConfig
 from parley.model.parts import Message
-from parley.model.push import TaskPushNotificationConfig
+from parley.model.struct import decode
 from parley.store.admin.export_format import (
     FORMAT,
     ContextMessage,

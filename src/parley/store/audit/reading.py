@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.incident import INCIDENT_KEY
+from parley.model.ids import INCIDENT_KEY
 from parley.model.parts import Message
 from parley.model.service import caller_of
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent

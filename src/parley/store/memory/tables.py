@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.struct import decode, encode
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.audit.trail import PAGE, AuditEntry, AuditFilter, AuditLine, AuditPrune
 from parley.store.events import Scope

@@ -14,7 +14,7 @@ import msgspec
 
 from parley.database.postgres.connection import BoundedConnection, blobs, flags, ints, texts
 from parley.database.sql import filled
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.store.events import Scope
 from parley.store.head import Head
 from parley.store.protocols.tables import HISTORY_KEPT, Receipt

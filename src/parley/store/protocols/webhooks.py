@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from parley.model.push import PushOptions, TaskPushNotificationConfig
+from parley.model.operations import PushOptions, TaskPushNotificationConfig
 from parley.store.protocols.claims import Replicas
 
 MAX_PUSHES = 20

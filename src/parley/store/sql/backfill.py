@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from parley.model.encoding import decode
 from parley.model.parts import Artifact
 from parley.model.service import caller_of
+from parley.model.struct import decode
 from parley.model.tasks import Task
 from parley.store.events import StoredCaller, records_in
 from parley.store.fold import fold

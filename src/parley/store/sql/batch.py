@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from parley.database.database import GroupWriter, Job, JobResult
-from parley.model.encoding import decode
-from parley.model.push import PushOptions, TaskPushNotificationConfig
+from parley.model.operations import PushOptions, TaskPushNotificationConfig
+from parley.model.struct import decode
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent, Scope
 from parley.store.fold import IllegalEvent

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import asdict
 
 from parley.database.database import GroupWriter, ReaderPool
-from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.struct import decode, encode
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.audit.trail import LAST, PAGE, AuditFilter, AuditLine, line_of

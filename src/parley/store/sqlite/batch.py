@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.database.sqlite.database import SqliteJobs
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.store.head import Head, with_claim
 from parley.store.protocols.claims import Claimed
 from parley.store.protocols.webhooks import (

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from parley.model.encoding import encode
 from parley.model.errors import InvalidParamsError
-from parley.model.operations import Operation
-from parley.model.requests import (
+from parley.model.operations import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
+    Operation,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.struct import encode
 from parley.wire.json import protojson
 from parley.wire.json.syntax import Bytes
 

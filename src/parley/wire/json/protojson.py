@@ -15,9 +15,9 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from parley.model import encoding
-from parley.model.encoding import encode
+from parley.model import struct
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError
+from parley.model.struct import encode
 from parley.wire.json import readers
 from parley.wire.json.limits import check_limits
 from parley.wire.json.problems import MAX_PROBLEMS, InvalidValue
@@ -51,7 +51,7 @@ def decode(data: Bytes, kind: type[T]) -> T:
     is not a ``kind``: ``violations`` then name the fields, in wire names.
     """
     try:
-        return encoding.decode(data, kind)
+        return struct.decode(data, kind)
     except (ValueError, RecursionError):  # msgspec's errors and Unicode's are ValueErrors
         return read(parse(data), kind)
 
@@ -78,7 +78,7 @@ def decode_answer(data: Bytes, kind: type[T]) -> T:
     Raises what ``decode`` does for what is no ``kind``.
     """
     try:
-        return encoding.decode(data, kind)
+        return struct.decode(data, kind)
     except (ValueError, RecursionError):
         return read_answer(parse_answer(data), kind)
 

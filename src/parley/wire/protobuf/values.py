@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import to_wire
-from parley.model.struct import Timestamp
+from parley.model.struct import Timestamp, to_wire
 from parley.wire.json.problems import InvalidValue, read_items, read_members
 from parley.wire.protobuf.messages import Message
 

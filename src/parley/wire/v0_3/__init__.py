@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.model.tasks import Event, Task, TaskState
 from parley.wire.dialect import GrpcCodec, HttpJsonCodec
 from parley.wire.v0_3 import cards, values

@@ -9,8 +9,13 @@ from typing import Any
 
 import msgspec
 
-from parley.model.cards import AgentCardSignature, AgentProvider
-from parley.model.schemes import LOCATIONS, AuthorizationCodeOAuthFlow, ClientCredentialsOAuthFlow
+from parley.model.cards import (
+    LOCATIONS,
+    AgentCardSignature,
+    AgentProvider,
+    AuthorizationCodeOAuthFlow,
+    ClientCredentialsOAuthFlow,
+)
 from parley.model.struct import A2AStruct, InvalidField, NonEmpty
 
 _NEEDED = {

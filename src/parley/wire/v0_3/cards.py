@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.encoding import encode
+from parley.model.struct import encode
 from parley.wire.json import protojson, tolerance
 from parley.wire.v1_0 import cards as latest
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from parley.model.encoding import encode
 from parley.model.errors import (
     ERRORS_BY_CODE,
     A2AError,
@@ -19,6 +18,7 @@ from parley.model.errors import (
     InvalidParamsError,
     PeerError,
 )
+from parley.model.struct import encode
 from parley.wire.errors import ERRORS_BY_STATUS, details_of, error_of, status_of
 from parley.wire.json.syntax import Bytes
 from parley.wire.v0_3.operations import NAMES, PROTO_NAMES

@@ -8,8 +8,7 @@ from typing import Any
 
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError, FieldViolation
-from parley.model.operations import BY_NAME, Operation
-from parley.model.requests import Empty, SendMessageRequest, StreamResponse
+from parley.model.operations import BY_NAME, Empty, Operation, SendMessageRequest, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, InvalidField
 from parley.model.tasks import Event

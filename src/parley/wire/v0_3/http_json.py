@@ -12,15 +12,22 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
-from parley.model import requests
 from parley.model.cards import AgentCard
-from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, FieldViolation, InvalidAgentResponseError
-from parley.model.operations import Operation
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
+from parley.model.operations import (
+    CancelTaskRequest,
+    Empty,
+    GetExtendedAgentCardRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+    Operation,
+    SendMessageRequest,
+    SendMessageResponse,
+    StreamResponse,
+    TaskPushNotificationConfig,
+)
 from parley.model.service import StreamItem
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Event, Task
 from parley.wire.dialect import HttpRequest, Route, path_segment
 from parley.wire.json import legacy_requests, protojson
@@ -78,18 +85,18 @@ class HttpJson:
                 lambda members: _normalize_message(route, members),
                 lambda members: _read_message(members, is_legacy=route.alias),
             )
-        if kind is requests.GetExtendedAgentCardRequest:
-            return requests.GetExtendedAgentCardRequest()
+        if kind is GetExtendedAgentCardRequest:
+            return GetExtendedAgentCardRequest()
         if kind is TaskPushNotificationConfig:
             return codec.read_request(
                 route.operation, _create_config_members(_object(body), path["id"])
             )
         members = {OTHER_NAMES.get(name, name): text for name, text in query}
-        if kind is requests.CancelTaskRequest:
+        if kind is CancelTaskRequest:
             cancel = _object(body) if bytes(body).strip() not in (b"", b"null") else {}
             members = {"id": path["id"], "metadata": cancel.get("metadata")}
-            return protojson.read(members, requests.CancelTaskRequest)
-        if kind is requests.ListTasksRequest:
+            return protojson.read(members, CancelTaskRequest)
+        if kind is ListTasksRequest:
             if members.get("includeArtifacts") in ("true", "false"):
                 members["includeArtifacts"] = members["includeArtifacts"] == "true"
             return legacy_requests.read_with_fallback(
@@ -97,7 +104,7 @@ class HttpJson:
                 lambda members: normalize_params(route.operation, members, is_legacy=True),
                 lambda members: codec.read_request(route.operation, members),
             )
-        if kind is requests.ListTaskPushNotificationConfigsRequest:
+        if kind is ListTaskPushNotificationConfigsRequest:
             members["parent"] = codec.task_name(path["id"])
         elif "config_id" in path:
             members = {"name": codec.config_name(path["id"], path["config_id"])}
@@ -177,7 +184,7 @@ class HttpJson:
             try:
                 error = errors.read_error(500, data)
             except InvalidAgentResponseError:
-                kind = requests.StreamResponse
+                kind = StreamResponse
                 raise invalid_answer("an event of a stream", kind, problem) from None
             raise error from None
 

@@ -6,15 +6,19 @@ from typing import Any
 
 import msgspec
 
-from parley.model import requests
+from parley.model import operations
 from parley.model.cards import AgentCard
-from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidParamsError
-from parley.model.operations import Operation
-from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
+from parley.model.operations import (
+    Empty,
+    ListTasksResponse,
+    Operation,
+    SendMessageRequest,
+    SendMessageResponse,
+    TaskPushNotificationConfig,
+)
 from parley.model.service import StreamItem
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Event, Task
 from parley.wire import errors
 from parley.wire.json import legacy_answers, legacy_requests, protojson
@@ -22,16 +26,16 @@ from parley.wire.json.syntax import Bytes, is_null
 from parley.wire.json.tolerance import logging_problems
 from parley.wire.v0_3 import cards, params, values
 
-Configs = requests.ListTaskPushNotificationConfigsResponse
+Configs = operations.ListTaskPushNotificationConfigsResponse
 
 _PARAMS: dict[type[A2AStruct], Any] = {
     SendMessageRequest: params.MessageSendParams,
-    requests.GetTaskRequest: params.TaskQueryParams,
-    requests.ListTasksRequest: params.ListTasksParams,
+    operations.GetTaskRequest: params.TaskQueryParams,
+    operations.ListTasksRequest: params.ListTasksParams,
     TaskPushNotificationConfig: params.TaskPushNotificationConfig,
-    requests.GetTaskPushNotificationConfigRequest: params.GetConfigParams,
-    requests.ListTaskPushNotificationConfigsRequest: params.ListConfigsParams,
-    requests.DeleteTaskPushNotificationConfigRequest: params.DeleteConfigParams,
+    operations.GetTaskPushNotificationConfigRequest: params.GetConfigParams,
+    operations.ListTaskPushNotificationConfigsRequest: params.ListConfigsParams,
+    operations.DeleteTaskPushNotificationConfigRequest: params.DeleteConfigParams,
 }
 _OUTGOING_PARAMS: dict[type[A2AStruct], Any] = {
     **_PARAMS,
@@ -175,7 +179,7 @@ class Json:
             with logging_problems("an event of a stream"):
                 return read_value(data, in_stream=True)
         except (A2AError, ValueError, RecursionError) as error:
-            raise invalid_answer("an event of a stream", requests.StreamResponse, error) from None
+            raise invalid_answer("an event of a stream", operations.StreamResponse, error) from None
 
     def ends_stream(self, event: Event) -> bool:
         """Return whether the event is a final one (0.3 §7.2.2)."""

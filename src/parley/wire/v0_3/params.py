@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parley.model import push, requests
+from parley.model import operations
 from parley.model.struct import A2AStruct, Int32, InvalidField, NonEmpty
 from parley.wire.v0_3.values import (
     DEFAULT_CONFIG_ID,
@@ -43,18 +43,18 @@ class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
     credentials: str = ""
 
     @classmethod
-    def of(cls, info: push.AuthenticationInfo | None) -> AuthenticationInfo | None:
+    def of(cls, info: operations.AuthenticationInfo | None) -> AuthenticationInfo | None:
         """Return the 0.3 form of the info."""
         if info is None:
             return None
         return cls(schemes=(info.scheme,) if info.scheme else (), credentials=info.credentials)
 
-    def to_model(self) -> push.AuthenticationInfo | None:
+    def to_model(self) -> operations.AuthenticationInfo | None:
         """Return the info of the data model; ``None`` for an empty one."""
         if not self.schemes and not self.credentials:
             return None
         scheme = self.schemes[0] if self.schemes else ""
-        return push.AuthenticationInfo(scheme=scheme, credentials=self.credentials)
+        return operations.AuthenticationInfo(scheme=scheme, credentials=self.credentials)
 
 
 class PushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class PushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
     authentication: AuthenticationInfo | None = None
 
     @classmethod
-    def of(cls, config: push.TaskPushNotificationConfig) -> PushNotificationConfig:
+    def of(cls, config: operations.TaskPushNotificationConfig) -> PushNotificationConfig:
         """Return the 0.3 form of a webhook, without the task that it is for."""
         return cls(
             id=config.id,
@@ -75,10 +75,10 @@ class PushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
             authentication=AuthenticationInfo.of(config.authentication),
         )
 
-    def to_model(self, task_id: str = "") -> push.TaskPushNotificationConfig:
+    def to_model(self, task_id: str = "") -> operations.TaskPushNotificationConfig:
         """Return the webhook of the data model."""
         authentication = self.authentication
-        return push.TaskPushNotificationConfig(
+        return operations.TaskPushNotificationConfig(
             id=self.id or DEFAULT_CONFIG_ID,
             task_id=task_id,
             url=self.url,
@@ -99,12 +99,12 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
             raise InvalidField("task_id", "required, but missing")
 
     @classmethod
-    def of(cls, config: push.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    def of(cls, config: operations.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
         """Return the 0.3 form of a webhook."""
         webhook = PushNotificationConfig.of(config)
         return cls(task_id=config.task_id, push_notification_config=webhook)
 
-    def to_model(self) -> push.TaskPushNotificationConfig:
+    def to_model(self) -> operations.TaskPushNotificationConfig:
         """Return the webhook of the data model."""
         return self.push_notification_config.to_model(self.task_id or self.id)
 
@@ -126,7 +126,7 @@ class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, configuration: requests.SendMessageConfiguration | None
+        cls, configuration: operations.SendMessageConfiguration | None
     ) -> MessageSendConfiguration | None:
         """Return the 0.3 form of a configuration."""
         if configuration is None:
@@ -141,10 +141,10 @@ class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
             blocking=not configuration.return_immediately,
         )
 
-    def to_model(self) -> requests.SendMessageConfiguration:
+    def to_model(self) -> operations.SendMessageConfiguration:
         """Return the configuration of the data model."""
         webhook = self.push_notification_config
-        return requests.SendMessageConfiguration(
+        return operations.SendMessageConfiguration(
             accepted_output_modes=self.accepted_output_modes,
             history_length=self.history_length,
             task_push_notification_config=None if webhook is None else webhook.to_model(),
@@ -159,10 +159,10 @@ class MessageSendParams(A2AStruct, frozen=True, kw_only=True):
     configuration: MessageSendConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
-    def to_model(self) -> requests.SendMessageRequest:
+    def to_model(self) -> operations.SendMessageRequest:
         """Return the request of the data model."""
         given = self.configuration
-        return requests.SendMessageRequest(
+        return operations.SendMessageRequest(
             message=self.message.to_model(),
             configuration=None if given is None else given.to_model(),
             metadata=self.metadata,
@@ -177,7 +177,7 @@ class OutgoingMessageSendParams(A2AStruct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, request: requests.SendMessageRequest) -> OutgoingMessageSendParams:
+    def of(cls, request: operations.SendMessageRequest) -> OutgoingMessageSendParams:
         """Return the 0.3 form of a request."""
         return cls(
             message=Message.of(request.message),
@@ -203,7 +203,7 @@ class LegacyTaskSendParams(A2AStruct, frozen=True, kw_only=True):
     configuration: MessageSendConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
-    def to_model(self) -> requests.SendMessageRequest:
+    def to_model(self) -> operations.SendMessageRequest:
         """Return the request of the data model."""
         configuration = self.configuration or MessageSendConfiguration(
             accepted_output_modes=self.accepted_output_modes,
@@ -221,7 +221,7 @@ class LegacyTaskSendParams(A2AStruct, frozen=True, kw_only=True):
             extensions=message.extensions,
             reference_task_ids=message.reference_task_ids,
         )
-        return requests.SendMessageRequest(
+        return operations.SendMessageRequest(
             message=message.to_model(),
             configuration=configuration.to_model(),
             metadata=self.metadata,
@@ -235,13 +235,13 @@ class TaskQueryParams(A2AStruct, frozen=True, kw_only=True):
     history_length: Int32 | None = None
 
     @classmethod
-    def of(cls, request: requests.GetTaskRequest) -> TaskQueryParams:
+    def of(cls, request: operations.GetTaskRequest) -> TaskQueryParams:
         """Return the 0.3 form of a request."""
         return cls(id=request.id, history_length=explicit_length(request.history_length))
 
-    def to_model(self) -> requests.GetTaskRequest:
+    def to_model(self) -> operations.GetTaskRequest:
         """Return the request of the data model."""
-        return requests.GetTaskRequest(
+        return operations.GetTaskRequest(
             id=self.id, history_length=optional_length(self.history_length)
         )
 
@@ -264,7 +264,7 @@ class ListTasksParams(A2AStruct, frozen=True, kw_only=True):
             raise InvalidField("status_timestamp_after", str(error)) from None
 
     @classmethod
-    def of(cls, request: requests.ListTasksRequest) -> ListTasksParams:
+    def of(cls, request: operations.ListTasksRequest) -> ListTasksParams:
         """Return the 0.3 form of a request."""
         after = request.status_timestamp_after
         return cls(
@@ -277,9 +277,9 @@ class ListTasksParams(A2AStruct, frozen=True, kw_only=True):
             include_artifacts=request.include_artifacts,
         )
 
-    def to_model(self) -> requests.ListTasksRequest:
+    def to_model(self) -> operations.ListTasksRequest:
         """Return the request of the data model."""
-        return requests.ListTasksRequest(
+        return operations.ListTasksRequest(
             context_id=self.context_id,
             status=TASK_STATE_OF[self.status],
             page_size=self.page_size,
@@ -299,7 +299,7 @@ class ListTasksResult(A2AStruct, frozen=True, kw_only=True):
     total_size: Int32
 
     @classmethod
-    def of(cls, page: requests.ListTasksResponse) -> ListTasksResult:
+    def of(cls, page: operations.ListTasksResponse) -> ListTasksResult:
         """Return the 0.3 form of a page with tasks."""
         return cls(
             tasks=tuple([Task.of(task) for task in page.tasks]),
@@ -308,9 +308,9 @@ class ListTasksResult(A2AStruct, frozen=True, kw_only=True):
             total_size=page.total_size,
         )
 
-    def to_model(self) -> requests.ListTasksResponse:
+    def to_model(self) -> operations.ListTasksResponse:
         """Return the page of the data model. Raises ``ValueError``."""
-        return requests.ListTasksResponse(
+        return operations.ListTasksResponse(
             tasks=tuple([task.to_model() for task in self.tasks]),
             next_page_token=self.next_page_token,
             page_size=self.page_size,
@@ -325,13 +325,13 @@ class GetConfigParams(A2AStruct, frozen=True, kw_only=True):
     push_notification_config_id: str = ""
 
     @classmethod
-    def of(cls, request: requests.GetTaskPushNotificationConfigRequest) -> GetConfigParams:
+    def of(cls, request: operations.GetTaskPushNotificationConfigRequest) -> GetConfigParams:
         """Return the 0.3 form of a request."""
         return cls(id=request.task_id, push_notification_config_id=request.id)
 
-    def to_model(self) -> requests.GetTaskPushNotificationConfigRequest:
+    def to_model(self) -> operations.GetTaskPushNotificationConfigRequest:
         """Return the request of the data model."""
-        return requests.GetTaskPushNotificationConfigRequest(
+        return operations.GetTaskPushNotificationConfigRequest(
             task_id=self.id, id=self.push_notification_config_id or DEFAULT_CONFIG_ID
         )
 
@@ -343,13 +343,13 @@ class DeleteConfigParams(A2AStruct, frozen=True, kw_only=True):
     push_notification_config_id: NonEmpty
 
     @classmethod
-    def of(cls, request: requests.DeleteTaskPushNotificationConfigRequest) -> DeleteConfigParams:
+    def of(cls, request: operations.DeleteTaskPushNotificationConfigRequest) -> DeleteConfigParams:
         """Return the 0.3 form of a request."""
         return cls(id=request.task_id, push_notification_config_id=request.id)
 
-    def to_model(self) -> requests.DeleteTaskPushNotificationConfigRequest:
+    def to_model(self) -> operations.DeleteTaskPushNotificationConfigRequest:
         """Return the request of the data model."""
-        return requests.DeleteTaskPushNotificationConfigRequest(
+        return operations.DeleteTaskPushNotificationConfigRequest(
             task_id=self.id, id=self.push_notification_config_id
         )
 
@@ -360,10 +360,10 @@ class ListConfigsParams(A2AStruct, frozen=True, kw_only=True):
     id: NonEmpty
 
     @classmethod
-    def of(cls, request: requests.ListTaskPushNotificationConfigsRequest) -> ListConfigsParams:
+    def of(cls, request: operations.ListTaskPushNotificationConfigsRequest) -> ListConfigsParams:
         """Return the 0.3 form of a request."""
         return cls(id=request.task_id)
 
-    def to_model(self) -> requests.ListTaskPushNotificationConfigsRequest:
+    def to_model(self) -> operations.ListTaskPushNotificationConfigsRequest:
         """Return the request of the data model."""
-        return requests.ListTaskPushNotificationConfigsRequest(task_id=self.id)
+        return operations.ListTaskPushNotificationConfigsRequest(task_id=self.id)

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from parley.model.cards import AgentCard
-from parley.model.encoding import encode
 from parley.model.service import StreamItem
+from parley.model.struct import encode
 from parley.model.tasks import Event, Task, TaskState
 from parley.wire.dialect import GrpcCodec, HttpJsonCodec
 from parley.wire.v1_0 import cards

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from parley.model.cards import AgentCard
-from parley.model.schemes import LOCATIONS
+from parley.model.cards import LOCATIONS, AgentCard
 from parley.wire.json import protojson, tolerance
 
 UNREADABLE = "(unreadable)"

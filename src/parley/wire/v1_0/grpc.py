@@ -12,8 +12,14 @@ from parley.model.errors import (
     InvalidRequestError,
     an,
 )
-from parley.model.operations import BY_NAME, Operation
-from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse, StreamResponse
+from parley.model.operations import (
+    BY_NAME,
+    Empty,
+    Operation,
+    SendMessageRequest,
+    SendMessageResponse,
+    StreamResponse,
+)
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event

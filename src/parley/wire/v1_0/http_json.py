@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from parley.model.encoding import encode
 from parley.model.errors import (
     A2AError,
     FieldViolation,
@@ -19,9 +18,8 @@ from parley.model.errors import (
     InvalidRequestError,
     UnsupportedOperationError,
 )
-from parley.model.operations import OPERATIONS, Operation
-from parley.model.requests import SubscribeToTaskRequest
-from parley.model.struct import A2AStruct
+from parley.model.operations import OPERATIONS, Operation, SubscribeToTaskRequest
+from parley.model.struct import A2AStruct, encode
 from parley.model.tasks import Event
 from parley.wire.dialect import HttpRequest, Route, path_segment
 from parley.wire.errors import ERRORS_BY_STATUS, error_of, status_of

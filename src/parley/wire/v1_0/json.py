@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InvalidParamsError
-from parley.model.operations import Operation
-from parley.model.parts import Message, Role
-from parley.model.requests import (
+from parley.model.operations import (
     Empty,
     ListTaskPushNotificationConfigsResponse,
     ListTasksResponse,
+    Operation,
     SendMessageResponse,
     StreamResponse,
 )
+from parley.model.parts import Message, Role
 from parley.model.service import StreamItem
+from parley.model.struct import decode, encode
 from parley.model.tasks import (
     Event,
     Task,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
-from parley.model.operations import BY_NAME, Operation
-from parley.model.requests import SendMessageResponse, StreamResponse
-from parley.model.struct import A2AStruct
+from parley.model.operations import BY_NAME, Operation, SendMessageResponse, StreamResponse
+from parley.model.struct import A2AStruct, encode
 from parley.model.tasks import Event, Task
 from parley.wire import jsonrpc
 from parley.wire.json.syntax import Bytes

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from parley.model.encoding import to_wire
 from parley.model.errors import FieldViolation
-from parley.model.struct import A2AStruct, Timestamp
+from parley.model.struct import A2AStruct, Timestamp, to_wire
 
 OTHER_NAMES = {"lastUpdatedAfter": "statusTimestampAfter"}
 """What others call parameters that narrow a list: the Go SDK (2.4), as drafts of 1.0 did."""

@@ -18,7 +18,7 @@ from parley.envelope.errors import DeadlineExceeded, MessageIdReused, UnknownAct
 from parley.envelope.messages import OPERATION_PREFIX, Envelope, RequestPayload, SubType
 from parley.envelope.operations import operation_of, read_operation
 from parley.envelope.server.directory import MessageContext
-from parley.extensions.skill_schemas import schemas_on
+from parley.extensions.declared import schemas_on
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     A2AError,
@@ -29,9 +29,8 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
-from parley.model.operations import BY_NAME, Operation
+from parley.model.operations import BY_NAME, SKILL_KEY, Operation, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import SKILL_KEY, SendMessageRequest
 from parley.model.service import NO_TRACE, TraceContext
 from parley.model.struct import Timestamp
 from parley.server.added_bindings import SeenFromScope

@@ -28,13 +28,13 @@ from parley.envelope.operations import write_operation_result, write_stream_even
 from parley.envelope.results import results_of, status_of
 from parley.envelope.server.requests.calls import Exchanged, in_terms_of_messages
 from parley.model.errors import A2AError
-from parley.model.parts import Message
-from parley.model.requests import (
+from parley.model.operations import (
     GetTaskRequest,
     ListTasksResponse,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.parts import Message
 from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 

@@ -11,13 +11,17 @@ from typing import Any
 
 import msgspec
 
-from parley.model import push, requests
+from parley.model import operations
 from parley.model.cards import AgentCard
-from parley.model.encoding import encode
 from parley.model.errors import A2AError
-from parley.model.operations import Operation
-from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
-from parley.model.struct import A2AStruct, Int32, InvalidField
+from parley.model.operations import (
+    Empty,
+    ListTasksResponse,
+    Operation,
+    SendMessageRequest,
+    SendMessageResponse,
+)
+from parley.model.struct import A2AStruct, Int32, InvalidField, encode
 from parley.model.tasks import Event, Task
 from parley.wire.json import protojson, tolerance
 from parley.wire.v0_3 import cards
@@ -63,7 +67,7 @@ class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
     blocking: bool | None = None
 
     @classmethod
-    def of(cls, configuration: requests.SendMessageConfiguration) -> SendMessageConfiguration:
+    def of(cls, configuration: operations.SendMessageConfiguration) -> SendMessageConfiguration:
         """Return the 0.3 form of a configuration."""
         webhook = configuration.task_push_notification_config
         return cls(
@@ -73,10 +77,10 @@ class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
             blocking=not configuration.return_immediately,
         )
 
-    def to_model(self) -> requests.SendMessageConfiguration:
+    def to_model(self) -> operations.SendMessageConfiguration:
         """Return the configuration of the data model."""
         webhook = self.push_notification
-        return requests.SendMessageConfiguration(
+        return operations.SendMessageConfiguration(
             accepted_output_modes=self.accepted_output_modes,
             task_push_notification_config=None if webhook is None else webhook.to_model(),
             history_length=optional_length(self.history_length),
@@ -111,7 +115,7 @@ class OutgoingSendMessageParams(A2AStruct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, request: SendMessageRequest) -> OutgoingSendMessageParams:
         """Return the 0.3 form of a request."""
-        configuration = request.configuration or requests.SendMessageConfiguration()
+        configuration = request.configuration or operations.SendMessageConfiguration()
         return cls(
             request=messages.Message.of(request.message),
             configuration=SendMessageConfiguration.of(configuration),
@@ -156,14 +160,14 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
     push_notification_config: PushNotificationConfig
 
     @classmethod
-    def of(cls, config: push.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    def of(cls, config: operations.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
         """Return the 0.3 form of a webhook."""
         return cls(
             name=config_name(config.task_id, config.id),
             push_notification_config=PushNotificationConfig.of(config),
         )
 
-    def to_model(self) -> push.TaskPushNotificationConfig:
+    def to_model(self) -> operations.TaskPushNotificationConfig:
         """Return the webhook of the data model; without a valid name it has no task."""
         task_id = config_id = ""
         try:
@@ -186,7 +190,7 @@ class CreateConfig(A2AStruct, frozen=True, kw_only=True):
         _parse_name(self.parent, "parent")
 
     @classmethod
-    def of(cls, config: push.TaskPushNotificationConfig) -> CreateConfig:
+    def of(cls, config: operations.TaskPushNotificationConfig) -> CreateConfig:
         """Return the 0.3 form of a request."""
         return cls(
             parent=task_name(config.task_id),
@@ -194,7 +198,7 @@ class CreateConfig(A2AStruct, frozen=True, kw_only=True):
             config=TaskPushNotificationConfig.of(config),
         )
 
-    def to_model(self) -> push.TaskPushNotificationConfig:
+    def to_model(self) -> operations.TaskPushNotificationConfig:
         """Return the webhook of the data model."""
         webhook = self.config.push_notification_config
         config = webhook.to_model(_parse_name(self.parent, "parent")[0])
@@ -222,30 +226,30 @@ def read_request(operation: Operation, members: Members) -> Any:
     kind = operation.request
     if kind is SendMessageRequest:
         return protojson.read(members, SendMessageParams).to_model()
-    if kind is push.TaskPushNotificationConfig:
+    if kind is operations.TaskPushNotificationConfig:
         return protojson.read(members, CreateConfig).to_model()
-    if kind is requests.ListTasksRequest:
+    if kind is operations.ListTasksRequest:
         return protojson.read(members, ListTasksParams).to_model()
-    if kind is requests.GetExtendedAgentCardRequest:
-        return requests.GetExtendedAgentCardRequest()
-    if kind is requests.ListTaskPushNotificationConfigsRequest:
+    if kind is operations.GetExtendedAgentCardRequest:
+        return operations.GetExtendedAgentCardRequest()
+    if kind is operations.ListTaskPushNotificationConfigsRequest:
         below = protojson.read(members, ParentRequest)
-        return requests.ListTaskPushNotificationConfigsRequest(
+        return operations.ListTaskPushNotificationConfigsRequest(
             task_id=_parse_name(below.parent)[0],
             page_size=below.page_size,
             page_token=below.page_token,
         )
     if kind in (
-        requests.GetTaskPushNotificationConfigRequest,
-        requests.DeleteTaskPushNotificationConfigRequest,
+        operations.GetTaskPushNotificationConfigRequest,
+        operations.DeleteTaskPushNotificationConfigRequest,
     ):
         task_id, config_id = _parse_name(protojson.read(members, NamedConfigRequest).name)
         return kind(task_id=task_id, id=config_id)
     named = protojson.read(members, NamedRequest)
     task_id = _parse_name(named.name)[0]
-    if kind is requests.GetTaskRequest:
+    if kind is operations.GetTaskRequest:
         length = optional_length(named.history_length)
-        return requests.GetTaskRequest(id=task_id, history_length=length)
+        return operations.GetTaskRequest(id=task_id, history_length=length)
     return kind(id=task_id)
 
 
@@ -258,22 +262,22 @@ def _request(request: Any) -> A2AStruct:
     match request:
         case SendMessageRequest():
             return OutgoingSendMessageParams.of(request)
-        case push.TaskPushNotificationConfig():
+        case operations.TaskPushNotificationConfig():
             return CreateConfig.of(request)
-        case requests.ListTasksRequest():
+        case operations.ListTasksRequest():
             return ListTasksParams.of(request)
-        case requests.GetExtendedAgentCardRequest():
+        case operations.GetExtendedAgentCardRequest():
             return Empty()
-        case requests.ListTaskPushNotificationConfigsRequest():
+        case operations.ListTaskPushNotificationConfigsRequest():
             parent = task_name(request.task_id)
             size, token = request.page_size, request.page_token
             return ParentRequest(parent=parent, page_size=size, page_token=token)
         case (
-            requests.GetTaskPushNotificationConfigRequest()
-            | requests.DeleteTaskPushNotificationConfigRequest()
+            operations.GetTaskPushNotificationConfigRequest()
+            | operations.DeleteTaskPushNotificationConfigRequest()
         ):
             return NamedConfigRequest(name=config_name(request.task_id, request.id))
-        case requests.GetTaskRequest():
+        case operations.GetTaskRequest():
             length = explicit_length(request.history_length)
             return NamedRequest(name=task_name(request.id), history_length=length)
     return NamedRequest(name=task_name(request.id))
@@ -296,9 +300,9 @@ def result_of(operation: Operation, answer: Any) -> A2AStruct:
                 page_size=answer.page_size,
                 total_size=answer.total_size,
             )
-        case push.TaskPushNotificationConfig():
+        case operations.TaskPushNotificationConfig():
             return TaskPushNotificationConfig.of(answer)
-        case requests.ListTaskPushNotificationConfigsResponse():
+        case operations.ListTaskPushNotificationConfigsResponse():
             found = tuple([TaskPushNotificationConfig.of(config) for config in answer.configs])
             return ListConfigsResponse(configs=found, next_page_token=answer.next_page_token)
         case Empty():
@@ -328,7 +332,7 @@ def _read_result(kind: type, members: Any) -> Any:
         return protojson.read_answer(members, messages.Task).to_model()
     if kind is SendMessageResponse:
         return protojson.read_answer(members, messages.Response).to_model()
-    if kind is push.TaskPushNotificationConfig:
+    if kind is operations.TaskPushNotificationConfig:
         return protojson.read_answer(members, TaskPushNotificationConfig).to_model()
     # Some agents send null for an empty list, or the items without the page around them.
     name = "configs" if kind is Configs else "tasks"
@@ -360,7 +364,7 @@ def read_event(members: Any) -> Event:
         with tolerance.logging_problems("an event of a stream"):
             return protojson.read_answer(members, messages.Response).to_model()
     except (A2AError, ValueError, RecursionError) as error:
-        raise invalid_answer("an event of a stream", requests.StreamResponse, error) from None
+        raise invalid_answer("an event of a stream", operations.StreamResponse, error) from None
 
 
 def _members(message: A2AStruct) -> Members:

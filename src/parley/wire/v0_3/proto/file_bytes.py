@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from parley.model.operations import ListTasksResponse, SendMessageRequest
 from parley.model.parts import Artifact, Message, Part
-from parley.model.requests import ListTasksResponse, SendMessageRequest
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 
 # User-Agent or Server of what these SDKs are built on: the libraries of their clients, and Python's

@@ -1,1 +1,0 @@
-"""The ways to make one agent of several, one file each."""
