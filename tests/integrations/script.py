@@ -57,6 +57,11 @@ class Script:
             return f"The sum is {results[-1]}."
         return ScriptedReply(text="Let me add.", tool_calls=[("add", {"a": 2, "b": 3})])
 
+    def _adds_in_vain(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return "The tool fails."
+        return ScriptedReply(tool_calls=[("add", {"a": 2, "b": 404})])
+
     def _books(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         if results:
             return f"Result: {results[-1]}."
@@ -202,6 +207,7 @@ class Script:
 
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
+        r"^add in vain": _adds_in_vain,
         r"^add": _adds,
         r"^book": _books,
         r"^who am i": _remembers,

@@ -10,7 +10,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.extensions.run_progress import RunProgress
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
-from parley.llm.model_failures import BROKE_OFF, model_failure
+from parley.llm.model_failures import BROKE_OFF
 from parley.llm.model_requests import MAX_CUT, MAX_MODEL_CALLS, ModelRequests
 from parley.llm.run_output import RunOutput
 from parley.model.cards import AgentExtension
@@ -26,6 +26,9 @@ A run that returns ``None`` has shown its answer.
 
 CUT_SECONDS = 2.0
 """The pause before a reply that broke off is asked for again; it grows by this."""
+
+MAX_TOOLS = 30
+"""How many tools a description names."""
 
 CUT = "model-reply-cut"
 """Begins the keys of these pauses in a task."""
@@ -86,7 +89,7 @@ def framework_agent(
                     if isinstance(error, Exception) and not isinstance(error, A2AError):
                         reason = told(error) if told is not None else ""
                         requests.check_whole()
-                        fail_with(turn, reason or model_failure(error), error)
+                        fail_with(turn, reason or requests.failure(error), error)
                     raise
             if requests.is_cut:
                 await _ask_again(turn)
@@ -122,7 +125,8 @@ def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) 
     Of what a tool says the first line is shown.
     """
     lines = [(tool, str(text or "").strip().partition("\n")[0]) for tool, text in tools]
-    shown = "; ".join(f"{tool} ({line})" if line else tool for tool, line in lines)
+    named = [f"{tool} ({line})" if line else tool for tool, line in lines]
+    shown = "; ".join([*named[:MAX_TOOLS], *(["…"] if len(named) > MAX_TOOLS else [])])
     return f"{said or f'The agent {name}.'}{f' Tools: {shown}.' if shown else ''}"
 
 

@@ -7,6 +7,12 @@ from typing import Any
 
 from parley.agent.turn import Turn
 
+CHECKPOINT_BYTES = 500_000
+"""How many bytes of JSON a run's state may have to be kept where nothing is asked.
+
+A larger one is kept only at a question; a crash then repeats more.
+"""
+
 
 class TaskValue:
     """A JSON value that the context keeps for one task.

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-CLIENTS = (
-    "openai", "anthropic", "httpx", "google.genai", "google.api_core", "botocore", "litellm",
-    "ollama", "mistralai", "groq", "cohere", "writerai", "llama_api_client",
-)  # fmt: skip
-"""The packages that ask models: their errors are failures of a model."""
+from collections.abc import Iterable, Iterator
 
 BROKE_OFF = (
     "The reply of the language model broke off each time that it was asked for; try again later."
@@ -21,7 +15,7 @@ MAX_CAUSES = 16
 def told_of(status: int, kind: str = "") -> str:
     """Return what a caller is told of a status of HTTP, 0 without an answer.
 
-    ``kind`` is the name of the error's class.
+    ``kind`` has the name of the error's class.
     """
     if status in (401, 403):
         return "The language model does not accept this agent's credentials."
@@ -36,20 +30,23 @@ def told_of(status: int, kind: str = "") -> str:
     return "The language model cannot be reached now; try again later."
 
 
-def model_failure(error: BaseException) -> str:
-    """Return what a caller may know of a failed request to a model, empty for other errors.
+def model_failure(error: BaseException, failures: Iterable[BaseException]) -> str:
+    """Return what a caller may know of an error of a run that a request to a model led to.
 
-    The request may be the cause of the error, or one of its group.
+    ``failures`` are the errors of the run's requests: one of them is the error, its cause, or a
+    member of its group. Empty for other errors.
     """
-    modules = tuple(f"{name}." for name in CLIENTS)  # tools of others have statuses, too
-    found = [each for each in _causes(error) if f"{type(each).__module__}.".startswith(modules)]
-    answered = [each for each in found if _status(each)]
-    for each in answered or found:
-        return told_of(_status(each), type(each).__name__)
-    return ""
+    known = {id(each) for each in failures}
+    failed = next((each for each in causes(error) if id(each) in known), None)
+    if failed is None:
+        return ""
+    found = list(causes(failed))
+    status = next((status for each in found if (status := _status(each))), 0)
+    return told_of(status, " ".join(type(each).__name__ for each in found))
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its causes, and the members of groups among them."""
     todo: list[BaseException | None] = [error]
     for _ in range(MAX_CAUSES):
         if not todo:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from parley.engine.turn.attempt import Failed, Rejected, TurnOver
 from parley.extensions.run_progress import RUN_PROGRESS
 from parley.extensions.spent import Spent
 from parley.extensions.usage import USAGE
+from parley.llm.model_failures import MAX_CAUSES, model_failure
 from parley.llm.model_usage import ModelUsage
 
 MAX_MODEL_CALLS = 100
@@ -55,7 +57,7 @@ class ModelRequests:
     ``usage`` is what all of them used, as the task's log has it, so a further attempt counts none
     twice. ``spent`` is what tools and other agents have cost. ``ending`` is how the newest reply
     ended: ``length``, ``content_filter``, ``stop`` or empty. ``has_said`` is whether the run has
-    shown something of its answer.
+    shown something of its answer. ``failures`` are the newest errors of requests.
     """
 
     def __init__(self, turn: Turn, *, most: int | None = None) -> None:
@@ -64,6 +66,7 @@ class ModelRequests:
         self.ending = ""
         self.has_said = False
         self.is_cut = False
+        self.failures: deque[BaseException] = deque(maxlen=MAX_CAUSES)
         self._turn = turn
         self._most = most
         self._loop = asyncio.get_running_loop()
@@ -75,6 +78,19 @@ class ModelRequests:
             if key.startswith(REQUEST):
                 self.usage += msgspec.json.decode(value, type=ModelUsage)
                 self._number += key.startswith(self._prefix)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Note an error of a request. Other errors of the run are no failures of the model."""
+        try:
+            yield
+        except Exception as error:
+            self.failures.append(error)
+            raise
+
+    def failure(self, error: BaseException) -> str:
+        """Return what a caller may know of an error, empty if no request to a model led to it."""
+        return model_failure(error, self.failures)
 
     def count(self, usage: ModelUsage, *, ending: str = "") -> None:
         """Add a request whose usage the task's log has elsewhere."""

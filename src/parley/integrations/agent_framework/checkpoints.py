@@ -27,8 +27,9 @@ UNREADABLE = (WorkflowCheckpointException, pickle.PicklingError, AttributeError,
 
 
 class TaskCheckpoints:
-    """Keeps the newest checkpoint of one task: a ``CheckpointStorage`` of the framework.
+    """Keeps the newest checkpoint of one task.
 
+    It has what runs of the framework use of its ``CheckpointStorage``: ``save`` and ``load``.
     ``types`` are the author's types in checkpoints, as ``module:name``; the framework reads no
     others but its own.
     """
@@ -45,10 +46,6 @@ class TaskCheckpoints:
             return None
         decoded = decode_checkpoint_value(kept, allowed_types=self._types)
         return WorkflowCheckpoint.from_dict(decoded)
-
-    async def forget(self) -> None:
-        """Delete the checkpoint."""
-        await self._kept.remove()
 
     async def save(self, checkpoint: Any) -> str:
         """Keep a checkpoint in place of the one before. One that cannot be read ends the task."""
@@ -69,29 +66,6 @@ class TaskCheckpoints:
         if newest is None or newest.checkpoint_id != checkpoint_id:
             raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
         return newest
-
-    async def list_checkpoints(self, *, workflow_name: str) -> list[Any]:
-        """Return the newest checkpoint, if it is of this workflow."""
-        newest = await self.get_latest(workflow_name=workflow_name)
-        return [] if newest is None else [newest]
-
-    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
-        """Return the id of the newest checkpoint, if it is of this workflow."""
-        found = await self.list_checkpoints(workflow_name=workflow_name)
-        return [each.checkpoint_id for each in found]
-
-    async def get_latest(self, *, workflow_name: str) -> Any | None:
-        """Return the newest checkpoint, if it is of this workflow."""
-        newest = await self.newest()
-        return newest if newest is not None and newest.workflow_name == workflow_name else None
-
-    async def delete(self, checkpoint_id: str) -> bool:
-        """Delete a checkpoint, and return whether there was one."""
-        newest = await self.newest()
-        if newest is None or newest.checkpoint_id != checkpoint_id:
-            return False
-        await self.forget()
-        return True
 
 
 def check_types(workflow: Any, types: Iterable[str]) -> None:

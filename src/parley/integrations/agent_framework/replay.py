@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from agent_framework import (
+    BaseChatClient,
     ChatMiddleware,
-    ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
@@ -75,30 +75,34 @@ OPENAI = "agent_framework_openai"
 """The package whose replies say a finish reason: without one they broke off, or continue later."""
 
 
-class CountReplies(ChatMiddleware):  # type: ignore[misc]
-    """Counts each reply of a client, next to the client itself."""
+class CountedReplies:
+    """Counts the replies of a client, next to the client itself: none that a step remembers."""
 
     def __init__(self, requests: ModelRequests, client: Any) -> None:
         self._requests = requests
         modules = {each.__module__.partition(".")[0] for each in type(client).__mro__}
         self._says_reason = OPENAI in modules
 
-    async def process(self, context: Any, call_next: Next) -> None:
-        """Ask the model."""
-        await call_next()
-        if context.stream:
-            stream = context.result
-            context.result = ResponseStream(
-                self._streamed(stream), finalizer=lambda _: stream.get_final_response()
-            )
-        else:
-            self._replied(context.result)
+    def counted(self, made: Any) -> Any:
+        """Return a response that will come, or its stream, and count it when it is there."""
+        if not isinstance(made, ResponseStream):
+            return self._whole(made)
+        return ResponseStream(self._streamed(made), finalizer=lambda _: made.get_final_response())
+
+    async def _whole(self, made: Any) -> Any:
+        with self._requests.asking():
+            response = await made
+        if isinstance(response, ResponseStream):
+            return self.counted(response)
+        self._replied(response)
+        return response
 
     async def _streamed(self, stream: Any) -> AsyncIterator[Any]:
         updates = []
-        async for update in stream:
-            updates.append(update)
-            yield update
+        with self._requests.asking():
+            async for update in stream:
+                updates.append(update)
+                yield update
         self._replied(ChatResponse.from_updates(updates))
 
     def _replied(self, response: Any) -> None:
@@ -123,17 +127,14 @@ def is_refusal(content: Any) -> bool:
 
 
 def _get_response(
-    self: Any, *given: Any, get_response: Any = ChatMiddlewareLayer.get_response, **named: Any
+    self: Any, *given: Any, get_response: Any = BaseChatClient.get_response, **named: Any
 ) -> Any:
     """Ask a model as before. Agents in tools and executors take no middleware of a run."""
-    if (requests := _REQUESTS.get()) is not None:
-        more = dict(named.get("client_kwargs") or {})
-        more["middleware"] = [*more.get("middleware", ()), CountReplies(requests, self)]
-        named["client_kwargs"] = more
-    return get_response(self, *given, **named)
+    made, requests = get_response(self, *given, **named), _REQUESTS.get()
+    return made if requests is None else CountedReplies(requests, self).counted(made)
 
 
-ChatMiddlewareLayer.get_response = _get_response
+BaseChatClient.get_response = _get_response
 
 
 class RememberReplies(ChatMiddleware):  # type: ignore[misc]

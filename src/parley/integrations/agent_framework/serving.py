@@ -26,7 +26,7 @@ from parley.integrations.agent_framework.sessions import Bounds
 from parley.integrations.agent_framework.shown import ShownUpdates
 from parley.integrations.agent_framework.workflows import run_workflow
 from parley.integrations.conversations import MAX_BYTES, ContextState
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 
@@ -80,11 +80,14 @@ def agent(
             tuple(checkpoint_types),
             options,
         )
-    given = getattr(thing, "name", None)
+    name = name or getattr(thing, "name", None) or type(thing).__name__
+    if description is None:
+        said = getattr(thing, "description", None)
+        description = described(said, name, _tools_of(thing))
     return framework_agent(
         _Runs(thing, Bounds(max_messages, max_bytes), remember=remember_runs),
-        name=name or given or type(thing).__name__,
-        description=_described(thing, description),
+        name=name,
+        description=description,
         tags=("agent-framework",),
         told=told,
         input_modes=("text/plain", "application/json", "image/*", "audio/*", "application/pdf"),
@@ -202,15 +205,7 @@ def told(error: Exception) -> str:
     return ""
 
 
-def _described(thing: Any, description: str | None) -> str:
-    """Return the description of an agent, and what its tools do."""
-    text = description or getattr(thing, "description", None) or ""
+def _tools_of(thing: Any) -> list[tuple[str, object]]:
+    """Return the tools of an agent, and what they do."""
     tools = (getattr(thing, "default_options", None) or {}).get("tools") or ()
-    lines = [
-        f"- {tool.name}: {(tool.description or '').strip().partition(chr(10))[0]}"
-        for tool in tools
-        if hasattr(tool, "name")
-    ]
-    if description or not lines:
-        return text
-    return f"{text}\n\nTools:\n" + "\n".join(lines) if text else "Tools:\n" + "\n".join(lines)
+    return [(tool.name, tool.description) for tool in tools if hasattr(tool, "name")]

@@ -10,7 +10,6 @@ from typing import Any
 from beeai_framework.backend import ChatModel, ChatModelOutput
 
 from parley.integrations.litellm_streams import HEARD, HeardReply, listen
-from parley.llm.model_failures import model_failure
 from parley.llm.model_requests import CONTENT_FILTER, LENGTH, ModelRequests
 from parley.llm.model_usage import ModelUsage
 
@@ -32,11 +31,12 @@ class RunRequests:
         await self._begin(run)
         reply = ChatModelOutput(output=[])
         try:
-            async for chunk in chunks:
-                reply.merge(chunk)
-                yield chunk
-        except Exception as error:
-            if reply.output and model_failure(error):
+            with self._requests.asking():
+                async for chunk in chunks:
+                    reply.merge(chunk)
+                    yield chunk
+        except Exception:
+            if reply.output:
                 self._requests.replied(None, ending="")
             raise
         used = reply.usage

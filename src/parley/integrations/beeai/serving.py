@@ -24,7 +24,7 @@ from parley.integrations.beeai.requests import RUN
 from parley.integrations.beeai.shown import EmittedEvents
 from parley.integrations.conversations import ContextConversation
 from parley.integrations.remembered_calls import CallKeys
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
 MEMORY = "beeai.memory"
@@ -63,7 +63,7 @@ def agent(
         )
     if isinstance(thing, AgentWorkflow):
         _check_permissions(thing)
-    given_name, given_description = _described(thing)
+    given_name, given_description = _about(thing)
     return framework_agent(
         _Runs(thing, response_format, max_messages),
         name=name or given_name,
@@ -217,15 +217,12 @@ def _asking(turn: Turn, requirements: list[Any]) -> list[Any]:
     return copies
 
 
-def _described(thing: Any) -> tuple[str, str]:
+def _about(thing: Any) -> tuple[str, str]:
     """Return the name and the description of an agent or a workflow."""
     if isinstance(thing, BaseAgent):
         meta = thing.meta
-        tools = [
-            f"- {each.name}: {each.description.strip()}" for each in _without_answers(meta.tools)
-        ]
-        text = "\n".join([meta.description, "", "Tools:", *tools]) if tools else meta.description
-        return meta.name, text.strip()
+        tools = [(each.name, each.description) for each in _without_answers(meta.tools)]
+        return meta.name, described(meta.description.strip(), meta.name, tools)
     if isinstance(thing, Workflow | AgentWorkflow):
         workflow = thing.workflow if isinstance(thing, AgentWorkflow) else thing
         steps = ", ".join(str(each) for each in workflow.step_names)

@@ -9,8 +9,6 @@ from typing import Any
 from openai import Stream
 from openai.resources.chat.completions import Completions
 
-from parley.llm.model_failures import model_failure
-
 ENDED: ContextVar[Callable[..., None] | None] = ContextVar("parley_crewai_ended", default=None)
 """Counts the reply to the request that this thread makes; ``None`` once that is done."""
 
@@ -43,8 +41,8 @@ def _chunks(chunks: Iterator[Any], ended: Any, is_value: bool) -> Iterator[Any]:
                 last.append(chunk)
             else:
                 yield chunk
-    except Exception as error:
-        if said and model_failure(error):
+    except Exception:
+        if said:
             ended(usage, "", refusal)
         raise
     ended(usage, reason, refusal, is_empty=not said)

@@ -24,7 +24,7 @@ from parley.integrations.crewai.replay import ThreadedReplay
 from parley.integrations.crewai.shown import RunEvents
 from parley.integrations.crewai.threaded_run import ThreadedRun
 from parley.integrations.message_files import InputFile, input_of
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
 try:
@@ -234,9 +234,9 @@ def _told(error: Exception) -> str:
 def _described(thing: Any) -> tuple[str, str]:
     """Return the name and the description of a crew, an agent or a class of flow."""
     if isinstance(thing, CrewAgent):
-        tools = [f"- {tool.name}: {_about(tool)}" for tool in thing.tools or ()]
-        text = f"{thing.goal}\n\nTools:\n" + "\n".join(tools) if tools else thing.goal
-        return thing.role.strip(), text.strip()
+        tools = [(tool.name, _about(tool)) for tool in thing.tools or ()]
+        name = thing.role.strip()
+        return name, described(thing.goal.strip(), name, tools)
     if isinstance(thing, Crew):
         tasks = [
             f"- {task.name or task.description.strip().splitlines()[0]}" for task in thing.tasks
@@ -252,4 +252,4 @@ def _about(tool: Any) -> str:
     """Return what a tool does; the framework puts its name and arguments before that."""
     text = str(tool.description)
     _, found, rest = text.partition("Tool Description:")
-    return (rest if found else text).strip().partition("\n")[0]
+    return rest if found else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from parley.integrations.crewai.replies import ENDED
@@ -62,6 +63,10 @@ class RunEvents:
     def _llm_call_completed(self, event: Any) -> None:
         if ENDED.get() is not None:  # a model that calls tools itself has several events
             self._replied(event.usage, event.finish_reason, is_empty=not event.response)
+
+    def _llm_call_failed(self, event: Any) -> None:
+        if (error := sys.exception()) is not None:  # the model tells of it where it handles it
+            self._requests.failures.append(error)
 
     def _replied(
         self, used: Any, ending: str | None, refusal: str = "", *, is_empty: bool = False

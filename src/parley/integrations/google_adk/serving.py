@@ -138,7 +138,8 @@ class AdkRuns:
             try:
                 await self._advance(turn, runner, where, shown)
             except Exception as error:
-                raise error from replies.failure  # workflows of ADK leave the cause out
+                # A workflow of ADK fails without its cause, or where it words the cause.
+                raise error from error.__cause__ or replies.failure
         if shown.error is not None and output.requests.ending not in (LENGTH, CONTENT_FILTER):
             turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
             turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")

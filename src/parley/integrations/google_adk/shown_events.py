@@ -200,7 +200,7 @@ class ShownEvents:
 class ModelReplies(BasePlugin):
     """Notes the replies of models in a run, also in agents that are tools.
 
-    ``failure`` is the newest error of a request.
+    ``failure`` is the error of the newest request, if it failed.
     """
 
     def __init__(self, requests: ModelRequests) -> None:
@@ -215,12 +215,14 @@ class ModelReplies(BasePlugin):
             module._ensure_litellm_imported()  # else it is there after the first request alone
             listen(module)
         HEARD.set(HeardReply())
+        self.failure = None
 
     async def on_model_error_callback(
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> None:
         """Remember why a request failed; LiteLLM fails where the end of a stream is missing."""
         self.failure = error
+        self._requests.failures.append(error)
         if (HEARD.get() or HeardReply()).is_cut:
             self._requests.replied(None, ending="")
 

@@ -215,7 +215,7 @@ class _Shown:
             if not outcome:
                 outcome.append(await remote.get(task_id))
 
-        said = await _AgentModel(words=words).ainvoke("")
+        said = await _AgentModel(words=words, tags=[REMOTE]).ainvoke("")
         self.message_id = said.id
         return result_of(outcome[0])
 
@@ -247,7 +247,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         **options: Any,
     ) -> ChatResult:
         text = "".join([each async for each in self.words()])
-        return ChatResult(generations=[ChatGeneration(message=_said(AIMessage, text))])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
     async def _astream(
         self,
@@ -256,14 +256,10 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **options: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(message=_said(AIMessageChunk, ""))
+        yield ChatGenerationChunk(message=AIMessageChunk(""))
         async for text in self.words():
             if text:
-                yield ChatGenerationChunk(message=_said(AIMessageChunk, text))
-
-
-def _said(kind: Callable[..., Any], text: str) -> Any:
-    return kind(text, response_metadata={"model_provider": REMOTE})
+                yield ChatGenerationChunk(message=AIMessageChunk(text))
 
 
 def _newest(state: Any) -> Any:

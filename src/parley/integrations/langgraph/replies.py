@@ -25,8 +25,7 @@ ENDED_EARLY = {"LengthFinishReasonError": LENGTH, "ContentFilterFinishReasonErro
 """What the package openai raises in place of structured output that a finish reason cut short."""
 
 REMOTE = "a2a"
-"""The provider of messages that another agent said: they are no replies of a model."""
-
+"""The tag of messages that another agent says: they are no replies of a model."""
 
 AS_DATA = "parley_as_data"
 """The metadata of messages that are asked for as structured output, for the graph alone."""
@@ -51,16 +50,16 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
         if metadata is not None and any(given.get(each) for each in formats):
             metadata[AS_DATA] = True  # LangGraph streams the metadata with each piece
 
-    def on_llm_end(self, response: LLMResult, **options: Any) -> None:
+    def on_llm_end(
+        self, response: LLMResult, *, tags: list[str] | None = None, **options: Any
+    ) -> None:
         """Count the request, unless the reply is of a cache or of another agent."""
         generation = next((each for several in response.generations for each in several), None)
-        if generation is None:
+        if generation is None or REMOTE in (tags or ()):
             return
         message = getattr(generation, "message", AIMessage(generation.text))
         said = {**(generation.generation_info or {}), **message.response_metadata}
         usage = getattr(message, "usage_metadata", None) or {}
-        if said.get("model_provider") == REMOTE:
-            return
         if usage.get("total_cost") == 0:  # so LangChain marks what its cache had
             return self._requests.end_as(ending_of(said))
         tokens = (response.llm_output or {}).get("token_usage") or {}
@@ -70,8 +69,12 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
         )
         self._requests.replied(used, ending=ending_of(said), refusal=_refusal_in(message, said))
 
-    def on_llm_error(self, error: BaseException, **options: Any) -> None:
-        """Count structured output that ended too early, and end the task with the reason."""
+    def on_llm_error(
+        self, error: BaseException, *, tags: list[str] | None = None, **options: Any
+    ) -> None:
+        """Note why a request failed. Structured output that ended too early ends the task."""
+        if REMOTE not in (tags or ()):
+            self._requests.failures.append(error)
         if ending := ENDED_EARLY.get(type(error).__name__):
             self._requests.replied(None, ending=ending)
             self._requests.check_said()

@@ -29,7 +29,6 @@ from parley.integrations.langgraph.threads import (
     is_at_breakpoint,
 )
 from parley.integrations.task_values import TaskValue
-from parley.llm.model_failures import model_failure
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Message
 
@@ -218,7 +217,7 @@ class ThreadRun:
             state, _ = await self._thread.place()
             failed = () if state is None else await self._thread.failed(state)
             found = [{each.id for each in node.interrupts} & self._texts for node, _ in failed]
-            if model_failure(error) or not found or not all(found):
+            if self._output.requests.failure(error) or not found or not all(found):
                 return False
             unfit = set().union(*found)
         times = {each: self._asked[each] for each in unfit}

@@ -15,14 +15,11 @@ from parley.agent.turn import Turn
 from parley.integrations.langgraph.questions import Resume
 from parley.integrations.langgraph.running import Durability, ServedGraph
 from parley.integrations.langgraph.schemas import GraphSchemas
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
 DEFAULT_NAME = "LangGraph"
 """The name of graphs that were given none."""
-
-CAPACITY = 30
-"""How many tools a description names."""
 
 
 def agent(
@@ -61,7 +58,9 @@ def agent(
     if _is_graph(graph):
         served = ServedGraph(graph, config, context, inputs, resume, durability)
         name = name or _name_of(served.graph)
-        description = description or _description_of(served.graph)
+        tools = _tools_of(served.graph)
+        if tools and not description:
+            description = described("", name or DEFAULT_NAME, tools)
         options = {**_shown_on_the_card(served.schemas), **options}
     elif callable(graph):
         if options.get("lifespan") is not None:
@@ -123,20 +122,13 @@ def _name_of(graph: Any) -> str:
     return "" if name == DEFAULT_NAME else name
 
 
-def _description_of(graph: Any) -> str:
-    """Return what a graph says of itself: the docstring of its state, and its tools."""
+def _tools_of(graph: Any) -> list[tuple[str, object]]:
+    """Return the tools of a graph's nodes, and what they do."""
     tools: dict[str, Any] = {}
     for node in getattr(graph, "nodes", {}).values():
         found = getattr(getattr(node, "bound", None), "tools_by_name", None)
-        if isinstance(found, dict):
-            tools |= found
-    if not tools:
-        return ""
-    said = []
-    for name, tool in list(tools.items())[:CAPACITY]:
-        line = str(getattr(tool, "description", "") or "").strip().split("\n")[0]
-        said.append(f"{name} ({line.rstrip('.')})" if line else name)
-    return f"An agent that can use: {', '.join(said)}."
+        tools |= found if isinstance(found, dict) else {}
+    return [(name, getattr(tool, "description", "")) for name, tool in tools.items()]
 
 
 def _shown_on_the_card(schemas: GraphSchemas) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from parley.agent.turn import Turn
 from parley.integrations.llama_index.engine_run import chat, query
 from parley.integrations.llama_index.model_replies import heard
 from parley.integrations.llama_index.workflow_run import WorkflowRun
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 from parley.model.errors import an
 
@@ -55,7 +55,7 @@ def agent(
     schemas: dict[str, Any] = {}
     tags: tuple[str, ...] = ()
     if isinstance(thing, Workflow):
-        named, described, tags = _metadata(thing)
+        named, about, tags = _metadata(thing)
         if not isinstance(thing, AgentWorkflow | BaseWorkflowAgent):
             schemas = {
                 "input_schema": _schema(thing.start_event_class, StartEvent),
@@ -69,10 +69,10 @@ def agent(
             return await WorkflowRun(workflow, turn, output, memory, schema).run()
 
     elif isinstance(thing, BaseQueryEngine):
-        named, described = "", "Answers questions about documents."
+        named, about = "", "Answers questions about documents."
         run = partial(query, thing)
     elif callable(thing):
-        named, described = "", inspect.getdoc(thing) or ""
+        named, about = "", inspect.getdoc(thing) or ""
         run = partial(chat, thing)
     else:
         raise TypeError(
@@ -89,7 +89,7 @@ def agent(
     return framework_agent(
         counted,
         name=name,
-        description=described if description is None else description,
+        description=about if description is None else description,
         tags=tags,
         told=told,
         **schemas,
@@ -115,11 +115,8 @@ def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(thing, BaseWorkflowAgent):
         tools = [_tool(each) for each in thing.tools or ()]
         said = "" if thing.description == DEFAULT_AGENT_DESCRIPTION else thing.description
-        if tools:
-            shown = "; ".join(f"{name} ({text})" if text else name for name, text in tools)
-            said = f"{said} Tools: {shown}.".strip()
-        named = "" if thing.name == DEFAULT_AGENT_NAME else thing.name
-        return named or type(thing).__name__, said, tuple(name for name, _ in tools)
+        named = type(thing).__name__ if thing.name == DEFAULT_AGENT_NAME else thing.name
+        return named, described(said, named, tools), tuple(name for name, _ in tools)
     doc = type(thing).__dict__.get("__doc__") or ""
     return type(thing).__name__, inspect.cleandoc(doc), ()
 
@@ -129,7 +126,7 @@ def _schema(kind: Any, plain: Any) -> dict[str, Any] | None:
     return kind.model_json_schema() if kind is not plain and kind.model_fields else None
 
 
-def _tool(tool: Any) -> tuple[str, str]:
+def _tool(tool: Any) -> tuple[str, object]:
     metadata = getattr(tool, "metadata", None)
     if metadata is None:
         return getattr(tool, "__name__", "tool"), (inspect.getdoc(tool) or "").partition("\n")[0]

@@ -35,7 +35,7 @@ from parley.integrations.llama_index.serializing import (
     without_files,
     written_state,
 )
-from parley.integrations.task_values import TaskValue
+from parley.integrations.task_values import CHECKPOINT_BYTES, TaskValue
 from parley.integrations.threads import thread_id
 from parley.llm.run_output import RunOutput
 
@@ -44,8 +44,6 @@ MESSAGES = "urn:parley:llama-index:messages"
 STATE = "urn:parley:llama-index:state"
 CHECKPOINT = "urn:parley:llama-index:checkpoint"
 
-CHECKPOINT_BYTES = 500_000
-"""A larger context is kept only at a question; a crash then repeats more."""
 
 QUIET_SECONDS = 0.05
 """For how long no event comes of a workflow that stands still, and waits for none in a step."""

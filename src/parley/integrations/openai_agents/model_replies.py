@@ -32,7 +32,8 @@ class CountedModel:
 
     async def get_response(self, *given: Any, **options: Any) -> Any:
         """Return the reply of the model."""
-        reply = await self._model.get_response(*given, **options)
+        with self._requests.asking():
+            reply = await self._model.get_response(*given, **options)
         self._requests.replied(_usage(reply.usage))
         return reply
 
@@ -40,11 +41,12 @@ class CountedModel:
         """Yield the events of a reply. A reply that reached its longest length is one, too."""
         events = self._model.stream_response(*given, **options)
         try:
-            async for event in events:
-                if event.type in ("response.completed", "response.incomplete"):
-                    yield self._completed(event)
-                    return
-                yield event
+            with self._requests.asking():
+                async for event in events:
+                    if event.type in ("response.completed", "response.incomplete"):
+                        yield self._completed(event)
+                        return
+                    yield event
             self._requests.replied(None, ending="")
         finally:
             if (close := getattr(events, "aclose", None)) is not None:

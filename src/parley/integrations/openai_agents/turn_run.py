@@ -26,15 +26,13 @@ from parley.integrations.openai_agents.inputs import input_item
 from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
 from parley.integrations.openai_agents.run_context import decoded, encoded
 from parley.integrations.remembered_calls import CallKeys
-from parley.integrations.task_values import TaskValue
+from parley.integrations.task_values import CHECKPOINT_BYTES, TaskValue
 from parley.integrations.threads import thread_id
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
 
 STEP = "openai-agents"
 
-CHECKPOINT_BYTES = 500_000
-"""A larger state of a run is kept only for a question; a crash then repeats rounds of tools."""
 
 SETTLED = "urn:parley:openai-agents:session"
 """Where a context keeps how many items its session has of what is not in doubt."""

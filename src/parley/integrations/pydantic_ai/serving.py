@@ -158,9 +158,10 @@ class AgentRuns:
                     if any(isinstance(each, ModelResponse) for each in _new(run, kept)):
                         await kept.checkpoint([*run.all_messages(), node.request], run.usage)
                     await shown.begin_message()
-                    async with node.stream(run.ctx) as events:
-                        async for event in events:
-                            await shown.show(event)
+                    with shown.output.requests.asking():
+                        async with node.stream(run.ctx) as events:
+                            async for event in events:
+                                await shown.show(event)
                     is_asked = True
                 elif self._agent.is_call_tools_node(node):
                     if is_asked:  # else the response is of the run before the pause

@@ -18,14 +18,12 @@ from parley.integrations.strands.contents import prompt_of, without_files, writt
 from parley.integrations.strands.event_display import StrandsDisplay
 from parley.integrations.strands.interrupts import CurrentRun, RunOver, unanswered
 from parley.integrations.strands.user_sessions import UserSession
+from parley.integrations.task_values import CHECKPOINT_BYTES
 from parley.llm.run_output import RunOutput
 
 STEP = "strands"
 MESSAGES = "urn:parley:strands:messages"
 STATE = "urn:parley:strands:state"
-
-CHECKPOINT_BYTES = 500_000
-"""A larger snapshot is kept only at an interrupt; a crash then repeats rounds of tool calls."""
 
 
 class AgentRun:

@@ -32,19 +32,22 @@ async def _counted(model: Any, *given: Any, **options: Any) -> AsyncIterator[Any
         return
     run.check()
     chat, ending = ChatReply(), ""
-    async for event in _stream_messages(chat.seen(model), *given, **options):
-        ending = event.get("event", {}).get("messageStop", {}).get("stopReason", ending)
-        if isinstance(event, ModelStopReason):
-            reason, _, used, _ = event["stop"]
-            if reason == "cancelled" or chat.ending is None:
-                chat.ending = reason if reason == "cancelled" else ending
-            usage = ModelUsage(input_tokens=used["inputTokens"], output_tokens=used["outputTokens"])
-            try:
-                run.requests.replied(usage, ending=chat.ending, refusal=chat.refusal)
-            except BaseException as error:
-                run.ended = error
-                raise
-        yield event
+    with run.requests.asking():
+        async for event in _stream_messages(chat.seen(model), *given, **options):
+            ending = event.get("event", {}).get("messageStop", {}).get("stopReason", ending)
+            if isinstance(event, ModelStopReason):
+                reason, _, used, _ = event["stop"]
+                if reason == "cancelled" or chat.ending is None:
+                    chat.ending = reason if reason == "cancelled" else ending
+                usage = ModelUsage(
+                    input_tokens=used["inputTokens"], output_tokens=used["outputTokens"]
+                )
+                try:
+                    run.requests.replied(usage, ending=chat.ending, refusal=chat.refusal)
+                except BaseException as error:
+                    run.ended = error
+                    raise
+            yield event
 
 
 class ChatReply:
