@@ -71,7 +71,7 @@ OUTBOUND = {
     "registry/ingest/fetching.py": CRAWL,
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
-    "llm/endpoint/openai_model.py": OPERATOR,
+    "llm/openai_model.py": OPERATOR,
     "testing/faults/proxy.py": TEST,
 }
 

@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from parley.llm.model import ModelRequest, text_of
-from parley.llm.scripted import ScriptedReply
+from parley.llm.model import ModelRequest, ScriptedReply, text_of
 from parley.testing.model_endpoint import held
 
 WEATHER = {"city": "Oslo", "celsius": 21.5}

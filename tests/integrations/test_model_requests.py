@@ -15,9 +15,8 @@ from parley.extensions.spent import spent_on
 from parley.extensions.usage import USAGE
 from parley.integrations import serving
 from parley.integrations.serving import framework_agent
-from parley.llm.model_failures import model_failure
-from parley.llm.model_usage import ModelUsage
-from parley.llm.run_output import RUN_PROGRESS, RunOutput
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import RUN_PROGRESS, RunOutput, model_failure
 
 pytestmark = pytest.mark.anyio
 

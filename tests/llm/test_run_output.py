@@ -8,7 +8,7 @@ import parley
 from parley import Agent, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
 from parley.extensions.usage import USAGE
 from parley.llm.current_turn import current_turn
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
 from parley.llm.run_output import RUN_PROGRESS, RunOutput
 
 pytestmark = pytest.mark.anyio

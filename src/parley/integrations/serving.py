@@ -10,9 +10,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.extensions.run_progress import RunProgress
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas
-from parley.llm.model_failures import BROKE_OFF
-from parley.llm.model_requests import MAX_CUT, MAX_MODEL_CALLS, ModelRequests
-from parley.llm.run_output import RunOutput
+from parley.llm.run_output import BROKE_OFF, MAX_CUT, MAX_MODEL_CALLS, ModelRequests, RunOutput
 from parley.model.cards import AgentExtension
 from parley.model.distribution import install_command
 from parley.model.errors import A2AError

@@ -1,4 +1,4 @@
-"""Budgets of tokens, prices, and how many tokens something is about."""
+"""Budgets of tokens, and prices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import msgspec
 from parley.agent.turn import Turn
 from parley.extensions.call_chain import ChainBudget
 from parley.extensions.spent import Spent
-from parley.llm.message_content import without_files
-from parley.llm.model import ModelReply, ModelRequest
-from parley.llm.model_usage import ModelUsage
+from parley.llm.conversation import estimated, without_files
+from parley.llm.model import ModelReply, ModelRequest, ModelUsage
 
 CALLERS = "urn:parley:llm:callers"
 """The context in which the tokens of callers are counted."""
@@ -73,11 +72,6 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} of a token budget is 1 or more, or None, not {value!r}")
-
-
-def estimated(value: Any) -> int:
-    """Return about how many tokens a JSON value has: one for four bytes."""
-    return len(msgspec.json.encode(value)) // 4 + 1
 
 
 class Tally(msgspec.Struct, array_like=True):

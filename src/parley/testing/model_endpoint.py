@@ -14,9 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from parley.llm.model import ModelFailed, ModelRequest
-from parley.llm.model_usage import ModelUsage
-from parley.llm.scripted import Script, ScriptedModel
+from parley.llm.model import ModelFailed, ModelRequest, ModelUsage, Script, ScriptedModel
 from parley.testing.background_server import BackgroundServer
 
 MODEL = "scripted-1"

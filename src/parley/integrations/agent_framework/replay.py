@@ -25,8 +25,8 @@ from agent_framework import (
 
 from parley.agent.turn import Turn
 from parley.integrations.remembered_calls import CallKeys, json_value, remembered
-from parley.llm.model_requests import ModelRequests
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests
 
 PARLEY = "parley_remote_skill"
 """Marks tools that are remote skills: the turn remembers their calls by itself."""

@@ -19,7 +19,7 @@ from parley.agent.turn import Turn
 from parley.integrations.beeai.calling import BeeRemoteTool
 from parley.integrations.beeai.messages import plain, read, written
 from parley.integrations.remembered_calls import CallKeys, json_value, remembered
-from parley.llm.model_requests import ModelRequests
+from parley.llm.run_output import ModelRequests
 
 WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+(Z|[+-]\d\d:\d\d)?")
 """A time: prompts of the framework say when a message came, another time in each attempt."""

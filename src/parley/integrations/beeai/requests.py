@@ -10,8 +10,8 @@ from typing import Any
 from beeai_framework.backend import ChatModel, ChatModelOutput
 
 from parley.integrations.litellm_streams import HEARD, HeardReply, listen
-from parley.llm.model_requests import CONTENT_FILTER, LENGTH, ModelRequests
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests
 
 LITELLM = "beeai_framework.adapters.litellm.chat"
 """The module of the framework that asks models through LiteLLM."""

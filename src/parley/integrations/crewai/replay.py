@@ -16,7 +16,7 @@ import msgspec
 from parley.integrations.crewai.calling import CrewRemoteTool
 from parley.integrations.crewai.threaded_run import ThreadedRun
 from parley.integrations.remembered_calls import CallKeys, json_value, remembered
-from parley.llm.model_requests import ModelRequests
+from parley.llm.run_output import ModelRequests
 
 
 class ThreadedReplay:

@@ -7,9 +7,8 @@ from typing import Any
 
 from parley.integrations.crewai.replies import ENDED
 from parley.integrations.crewai.threaded_run import Show, ThreadedRun
-from parley.llm.model_requests import CONTENT_FILTER, LENGTH
-from parley.llm.model_usage import ModelUsage
-from parley.llm.run_output import RunOutput
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput
 
 MAX_NAME = 120
 """How many characters of a task's description name its step."""

@@ -30,8 +30,7 @@ from parley.integrations.google_adk.shown_events import ModelReplies, ShownEvent
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
 from parley.integrations.serving import framework_agent
 from parley.integrations.threads import user_id
-from parley.llm.model_requests import CONTENT_FILTER, LENGTH
-from parley.llm.run_output import RunOutput
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput
 
 TASK = "parleyTask"
 """The custom metadata of the events of a task."""

@@ -22,9 +22,8 @@ from pydantic_core import to_jsonable_python
 from parley.integrations.google_adk.content import file_of, parts_of
 from parley.integrations.google_adk.task_artifacts import TaskArtifacts
 from parley.integrations.litellm_streams import HEARD, HeardReply, listen
-from parley.llm.model_requests import ModelRequests
-from parley.llm.model_usage import ModelUsage
-from parley.llm.run_output import RunOutput
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests, RunOutput
 
 LITELLM = "google.adk.models.lite_llm"
 """The module of ADK that asks models through LiteLLM."""

@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import merge_configs
 
-from parley.llm.model_requests import CONTENT_FILTER, LENGTH, ModelRequests
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests
 
 REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 """How the metadata of messages name the finish reason."""

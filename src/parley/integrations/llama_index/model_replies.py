@@ -16,8 +16,8 @@ from llama_index.core.instrumentation.span_handlers import NullSpanHandler
 from llama_index.core.llms import callbacks
 
 from parley.engine.turn.attempt import Failed, Rejected
-from parley.llm.model_requests import ModelRequests, ReplyCut
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests, ReplyCut
 
 STARTS = (llm.LLMChatStartEvent, llm.LLMCompletionStartEvent)
 ENDS = (llm.LLMChatEndEvent, llm.LLMCompletionEndEvent)

@@ -12,8 +12,8 @@ from openai.types.responses import ResponseCompletedEvent
 
 from parley.integrations.openai_agents.sub_agents import RemoteAgentModel
 from parley.integrations.openai_agents.turn_run import current_run
-from parley.llm.model_requests import ModelRequests
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests
 
 FINISH = "parley:finish_reason"
 """The metadata of a streamed chat completion in which its finish reason is."""

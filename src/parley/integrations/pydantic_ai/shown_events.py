@@ -22,7 +22,7 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import to_jsonable_python
 
 from parley.integrations.pydantic_ai.content import file_of
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
 from parley.llm.run_output import RunOutput
 
 

@@ -14,8 +14,8 @@ from parley.agent.turn import Turn
 from parley.integrations.answers import said_in
 from parley.integrations.remembered_calls import CallKeys
 from parley.integrations.strands.copies import agents_in
-from parley.llm.model_requests import ModelRequests
 from parley.llm.remote_skills import RemoteSkill
+from parley.llm.run_output import ModelRequests
 from parley.model.errors import an
 from parley.model.parts import Part
 

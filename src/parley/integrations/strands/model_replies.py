@@ -11,7 +11,7 @@ from strands.event_loop import event_loop
 from strands.types._events import ModelStopReason
 
 from parley.integrations.strands.interrupts import current_run
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
 
 _stream_messages = event_loop.stream_messages
 
