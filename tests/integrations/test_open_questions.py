@@ -8,7 +8,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.integrations.open_questions import OpenQuestions
+from parley.integrations.remote_answers import OpenQuestions
 from parley.llm.remote_skills import RemoteQuestion, remote_skills
 from parley.testing.background_server import BackgroundServer
 

@@ -1,11 +1,12 @@
-"""The conversation and the state of a context, which several tasks change at the same time.
+"""What an adapter keeps in a context: conversation, state, values of tasks; ids of threads.
 
-What a task adds is merged in one update when its run has ended. What other tasks have added since
-it began stays.
+Several tasks change the conversation and the state at the same time. What a task adds is merged in
+one update when its run has ended; the additions of other tasks stay.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -262,3 +263,86 @@ def merged_value(now: Any, before: Any, after: Any) -> Any:
     if isinstance(now, list) and isinstance(before, list) and isinstance(after, list):
         return [*now, *after[len(before) :]] if after[: len(before)] == before else after
     return after
+
+
+CHECKPOINT_BYTES = 500_000
+"""How many bytes of JSON a run's state may have to be kept where nothing is asked.
+
+A larger one is kept only at a question; a crash then repeats more.
+"""
+
+
+class TaskValue:
+    """A JSON value that the context keeps for one task.
+
+    It is removed when the task ends: completed, failed, canceled or rejected, also while it waits
+    and after a crash. Other tasks of the context have values of their own under the same name.
+    If it ``lists`` others, it is an object with their ``keys``, and they are removed with it.
+    """
+
+    def __init__(self, turn: Turn, name: str, *, lists: bool = False) -> None:
+        self._turn = turn
+        self._lists = lists
+        self._key = f"{name}:{turn.task_id}"
+
+    async def read(self) -> Any:
+        """Return the newest value, ``None`` without one."""
+        return await self._turn.recall(self._key)
+
+    async def write(self, value: Any) -> None:
+        """Replace the value; it is durable before this returns.
+
+        Raises ``TypeError`` for what is no JSON, and ``TurnOver`` after the turn's end.
+        """
+        await self._turn._attempt.own_value(self._key, lists=self._lists)
+        await self._turn.remember(self._key, value)
+
+    async def update(self, function: Callable[[Any], Any], default: Any = None) -> None:
+        """Change the value as ``Turn.update`` does. Raises what that and ``write`` raise."""
+        await self._turn._attempt.own_value(self._key, lists=self._lists)
+        await self._turn.update(self._key, function, default)
+
+    async def remove(self) -> None:
+        """Remove the value before the task ends."""
+        await self._turn.remember(self._key, None)
+
+
+ANONYMOUS = "anonymous"
+"""The user of contexts without an owner."""
+
+
+def thread_id(turn: Turn) -> str:
+    """Return the id under which a framework keeps the conversation of this turn's context.
+
+    Two owners may name the same ``contextId`` and mean different contexts, so the id of a context
+    with an owner or a tenant ends with a point and a digest of them. Beside that it has letters,
+    digits, ``-`` and ``_``, so no caller can name the thread of another.
+    """
+    scope = turn._attempt.runner.scope
+    if not scope.owner and not scope.tenant and _is_plain(turn.context_id):
+        return turn.context_id
+    whole = (scope.agent, scope.tenant, scope.owner, turn.context_id)
+    return _digested(turn.context_id if _is_plain(turn.context_id) else "context", whole)
+
+
+def user_id(turn: Turn) -> str:
+    """Return the id under which a framework keeps what belongs to the owner of this turn's context.
+
+    Callers who share what they make are one user. It is ``anonymous`` without an owner, and no
+    owner has that id. It has the characters that ``thread_id`` has.
+    """
+    scope = turn._attempt.runner.scope
+    if not scope.owner and not scope.tenant:
+        return ANONYMOUS
+    if not scope.tenant and _is_plain(scope.owner) and scope.owner != ANONYMOUS:
+        return scope.owner
+    return _digested("user", (scope.tenant, scope.owner))
+
+
+def _digested(name: str, whole: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join(whole).encode()).hexdigest()
+    return f"{name[:64]}.{digest[:32]}"
+
+
+def _is_plain(text: str) -> bool:
+    return bool(text) and len(text) <= 128 and text.replace("-", "").replace("_", "").isalnum()

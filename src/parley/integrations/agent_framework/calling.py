@@ -19,8 +19,7 @@ from agent_framework import (
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.host.connecting import connect
-from parley.integrations.agent_framework.contents import file_of
-from parley.integrations.agent_framework.replay import PARLEY
+from parley.integrations.agent_framework.replay import PARLEY, file_of
 from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 from parley.model.cards import AgentCard

@@ -1,4 +1,4 @@
-"""What a turn remembers of a run: replies of the model, and results of tools.
+"""Runs in a turn: messages, counted requests, remembered replies, questions, output.
 
 A turn runs from the top for every answer and after a crash. The framework has no checkpoint within
 an agent's run, so each reply and each result is a step of the task: a further attempt reads them
@@ -8,11 +8,12 @@ from its log, asks the model nothing twice and calls no tool twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from agent_framework import (
     BaseChatClient,
     ChatMiddleware,
@@ -20,13 +21,17 @@ from agent_framework import (
     ChatResponseUpdate,
     Content,
     FunctionMiddleware,
+    Message,
     ResponseStream,
 )
 
 from parley.agent.turn import Turn
+from parley.integrations.answers import approval, ask_until, clear_decision_in, said_in
+from parley.integrations.message_files import input_of, part_of_data_url
 from parley.integrations.remembered_calls import CallKeys, json_value, remembered
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import ModelRequests
+from parley.llm.run_output import ModelRequests, RunOutput
+from parley.model.parts import Part
 
 PARLEY = "parley_remote_skill"
 """Marks tools that are remote skills: the turn remembers their calls by itself."""
@@ -291,3 +296,150 @@ def _updates(response: Any) -> list[Any]:
         usage = Content.from_usage(response.usage_details)
         updates.append(ChatResponseUpdate(contents=[usage], role="assistant"))
     return updates
+
+
+async def message_of(turn: Turn) -> Any:
+    """Return the message that began the task as one of the framework's user."""
+    contents = []
+    for each in await input_of(turn, turn.message):
+        if isinstance(each, str):
+            contents.append(Content.from_text(each))
+        elif each.text is not None:
+            contents.append(Content.from_text(each.text))
+        else:
+            named = {"filename": each.filename} if each.filename else None
+            contents.append(
+                Content.from_data(each.content, each.media_type, additional_properties=named)
+            )
+    return Message("user", contents)
+
+
+def file_of(content: Any) -> Part | None:
+    """Return content of the framework as a file part, ``None`` if it is no file."""
+    if content.type not in ("data", "uri") or not content.uri:
+        return None
+    filename = str(content.additional_properties.get("filename", ""))
+    part = part_of_data_url(content.uri, filename)
+    if part is None or part.media_type:
+        return part
+    return Part(url=part.url, media_type=content.media_type or "", filename=filename)
+
+
+async def answers_to(turn: Turn, requests: list[Any], *, first: int) -> Any:
+    """Ask the caller what an agent asks, one after the other, and return the message that answers.
+
+    A tool that needs approval is approved or not. The result of a tool that the caller has to run
+    is the text or the data of the answer. ``first`` is the number of the first question.
+    """
+    answers = []
+    for number, request in enumerate(requests, first):
+        answers.append(await answer_to(turn, request, key=f"request-{number}"))
+    return Message("user", answers)
+
+
+async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
+    """Ask the caller what one request asks, and return the content that answers it."""
+    if request.type == "function_approval_request":
+        call = request.function_call
+        decision = await approval(turn, call.name, call.parse_arguments() or {}, key=key)
+        return request.to_function_approval_response(decision.is_approved)
+    if request.type == "function_call":
+        arguments = request.parse_arguments() or {}
+        data = {"kind": "toolCall", "tool": request.name, "arguments": arguments}
+        question = f"Please run {request.name} and send what it returns."
+        answer = await turn.ask([Part(text=question), Part(data=data)], key=key)
+        return Content.from_function_result(request.call_id, result=said_in(answer))
+    if request.type == "oauth_consent_request":
+        asked = f"Please give your consent at {request.consent_link}, then send a message."
+        answer = await turn.require_auth(asked, key=key)
+        return Content.from_text(answer.text or "I gave my consent.")
+    raise NotImplementedError(
+        f"the agent asks for {request.type}, which no message of A2A can answer; "
+        "run tools of this kind with a handler of the framework"
+    )
+
+
+async def yes_or_no(turn: Turn, question: str, *, key: str) -> bool:
+    """Ask the caller, again until the answer says yes or no."""
+    decision = await ask_until(
+        turn,
+        lambda problem: f"{problem} {question} Answer yes or no.".strip(),
+        clear_decision_in,
+        key=key,
+    )
+    return decision.is_approved
+
+
+def schema_of(response_format: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of a response format: a pydantic model, or an object with one."""
+    if hasattr(response_format, "model_json_schema"):
+        schema: dict[str, Any] = response_format.model_json_schema()
+        return schema
+    if not isinstance(response_format, Mapping):
+        return None
+    inner = response_format.get("json_schema", response_format)
+    return dict(inner.get("schema", inner)) if isinstance(inner, Mapping) else None
+
+
+def plain(value: Any) -> Any:
+    """Return a value of the framework as JSON."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return msgspec.to_builtins(value)
+
+
+class ShownUpdates:
+    """Shows updates: text as the answer unless ``hidden``, tool calls, thinking, files.
+
+    The arguments of a call come in pieces; it is shown when the next content has begun.
+    """
+
+    def __init__(self, output: RunOutput, *, hidden: bool = False) -> None:
+        self._output = output
+        self._hidden = hidden
+        self._calls: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._newest = ""
+
+    async def update(self, update: Any) -> None:
+        """Show an update of an agent."""
+        for content in update.contents:
+            await self.content(content)
+
+    async def content(self, content: Any) -> None:
+        """Show one piece of content."""
+        if content.type == "function_call":
+            self._call(content)
+            return
+        await self.flush()
+        match content.type:
+            case "text" if content.text and not self._hidden and not is_refusal(content):
+                await self._output.text(content.text)
+            case "text_reasoning" if content.text:
+                await self._output.thinking(content.text)
+            case "function_result":
+                name = self._names.pop(content.call_id, "tool")
+                await self._output.tool_returned(
+                    name,
+                    content.result,
+                    call_id=content.call_id,
+                    is_error=content.exception is not None,
+                )
+            case "data" | "uri":
+                part = file_of(content)
+                if part is not None:
+                    await self._output.file(part)
+
+    async def flush(self) -> None:
+        """Show the calls whose arguments are whole."""
+        calls, self._calls = self._calls, {}
+        for call_id, call in calls.items():
+            self._names[call_id] = call.name
+            arguments = call.parse_arguments() or {}
+            await self._output.tool_called(call.name, arguments, call_id=call_id)
+
+    def _call(self, content: Any) -> None:
+        call_id = content.call_id or self._newest
+        self._newest = call_id
+        begun = self._calls.get(call_id)
+        self._calls[call_id] = content if begun is None else begun + content

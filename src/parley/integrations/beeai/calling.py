@@ -13,7 +13,7 @@ from beeai_framework.utils.models import JSONSchemaModel
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.open_questions import PARAMETERS, OpenQuestions
+from parley.integrations.remote_answers import PARAMETERS, OpenQuestions
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 
 

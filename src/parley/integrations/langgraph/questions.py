@@ -10,8 +10,7 @@ import msgspec
 from pydantic_core import to_jsonable_python
 
 from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE, schema_part
-from parley.integrations.answers import DoesNotFit
-from parley.integrations.approvals import clear_decision_in, decision_in
+from parley.integrations.answers import DoesNotFit, clear_decision_in, decision_in
 from parley.model.parts import Message, Part, Role
 from parley.model.uuid7 import new_id
 
