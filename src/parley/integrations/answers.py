@@ -36,7 +36,7 @@ def fitting(turn: Turn, kind: Any, said: Any) -> Any:
 
 
 def said_in(answer: Message) -> Any:
-    """Return what an answer says: its data, else its text."""
+    """Return the content of an answer: its data, else its text."""
     for part in answer.parts:
         if part.has_data:
             return part.data
@@ -44,7 +44,7 @@ def said_in(answer: Message) -> Any:
 
 
 def text_in(answer: Message) -> str:
-    """Return what an answer says as text: its text, else its data as JSON."""
+    """Return an answer as text: its text, else its data as JSON."""
     data = [part.data for part in answer.parts if part.has_data]
     return answer.text or "\n".join(msgspec.json.encode(each).decode() for each in data)
 

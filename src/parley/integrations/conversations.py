@@ -1,7 +1,7 @@
-"""What an adapter keeps in a context: conversation, state, values of tasks; ids of threads.
+"""The content of a context: conversation, state, values of tasks; ids of threads.
 
-Several tasks change the conversation and the state at the same time. What a task adds is merged in
-one update when its run has ended; the additions of other tasks stay.
+Several tasks change the conversation and the state at the same time. The additions of a task are
+merged in one update when its run has ended; the additions of other tasks stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_WRITERS = 20
 """How many of the newest tasks that changed a state are known, so that none does twice."""
 
 HEAD = "before:"
-"""Begins the name of an entry that is what a memory made of tasks before."""
+"""Begins the name of an entry with the summary that a memory made of earlier tasks."""
 
 Messages = list[Any]
 """Messages of a framework, as JSON."""
@@ -31,12 +31,13 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 class ContextConversation:
-    """What was said in a context: the messages of its tasks, in the order in which they ended.
+    """The conversation of a context: the messages of its tasks, in the order in which they ended.
 
     It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks go first. If the
-    newest alone is larger, ``shorten`` returns its messages without what is large in them, such as
-    files; if that is not enough, only that task is not kept, and the log says so. ``first`` are
-    messages that every conversation begins with; they are not kept.
+    newest alone is larger, ``shorten`` returns its messages without large content, such as files;
+    if that is not enough, only that task is not kept, and the log says so. ``first`` are messages
+    that every conversation begins with; they are not kept. With ``keeps_newest`` the newest task is
+    kept, however large.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ContextConversation:
         max_bytes: int = MAX_BYTES,
         shorten: Callable[[Messages], Messages] | None = None,
         first: Messages | None = None,
+        keeps_newest: bool = False,
     ) -> None:
         self._found: list[str] = []
         self._earlier: Messages = []
@@ -58,6 +60,7 @@ class ContextConversation:
         self._max_bytes = max_bytes
         self._shorten = shorten
         self._first = first or []
+        self._keeps_newest = keeps_newest
 
     async def earlier(self, *, step: str = "") -> Messages:
         """Return the messages of the tasks that have ended, the oldest first.
@@ -77,17 +80,17 @@ class ContextConversation:
     # -- for a framework whose memory has all messages -----------------------------------------
 
     def mark(self, messages: Messages) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside the messages of a memory, for ``resume``."""
+        """Return the part of a checkpoint beside the messages of a memory, for ``resume``."""
         instead, own = self._split(messages)
         return {"own": len(own), "whole": instead is None, "found": self._found}
 
     def resume(self, mark: Mapping[str, Any], messages: Messages) -> None:
-        """Go on from a checkpoint, whose memory has these messages."""
+        """Continue from a checkpoint, whose memory has these messages."""
         self._found, self._is_whole = mark["found"], mark["whole"]
         self._earlier = messages[: len(messages) - mark["own"]]
 
     async def finish(self, messages: Messages) -> None:
-        """Add what a run has added to a memory, which has these messages now."""
+        """Add the new messages of a memory, which has these messages now."""
         instead, own = self._split(messages)
         await self.add(own, instead=instead)
 
@@ -98,9 +101,9 @@ class ContextConversation:
     # -- adding --------------------------------------------------------------------------------
 
     async def add(self, messages: Iterable[Any], *, instead: Messages | None = None) -> None:
-        """Add what this task said; a further attempt at the task replaces it.
+        """Add the messages of this task; a further attempt at the task replaces it.
 
-        ``instead`` is for a memory that has forgotten or summed up what was said before: it is kept
+        ``instead`` is for a memory that has forgotten or summed up the earlier messages: it is kept
         in place of what ``earlier`` returned.
 
         Raises ``TypeError`` for messages that are no JSON.
@@ -121,6 +124,8 @@ class ContextConversation:
         await self._turn.update(self._key, added, [])
 
     def _short(self, messages: Messages) -> Messages:
+        if self._keeps_newest:
+            return messages
         if len(msgspec.json.encode(messages)) > self._max_bytes and self._shorten is not None:
             messages = self._shorten(messages)
         if len(msgspec.json.encode(messages)) <= self._max_bytes:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
+from parley.client.message import Sendable
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, tool_name
+from parley.model.bounded import Bounded
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent
 
@@ -18,16 +19,18 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent
 async def answer_of(
     agent: Callee,
     options: Mapping[str, Any],
-    said: str,
+    said: Sendable,
     *,
     key: str = "",
     task_id: str | None = None,
+    context_id: str | None = None,
 ) -> AsyncGenerator[str | Task | Message]:
     """Yield the text of an answer as it comes, and at last the answer.
 
     Within a turn the message is sent once under its ``key``, questions reach the caller, and the
     agent remembers what was said in the turn's context. Only the answer is yielded then.
-    ``task_id`` is for a message outside of a turn. ``options`` are those of ``parley.connect``.
+    ``task_id`` and ``context_id`` are for a message outside of a turn. ``options`` are options of
+    ``parley.connect``.
     """
     turn = current_turn()
     if turn is not None:
@@ -38,7 +41,7 @@ async def answer_of(
         return
     direct: Message | None = None
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        async with remote.stream(said, task_id=task_id) as events:
+        async with remote.stream(said, task_id=task_id, context_id=context_id) as events:
             async for event in events:
                 if isinstance(event, Message):
                     direct = event
@@ -72,7 +75,7 @@ class OpenQuestions:
     def __init__(self, agent_name: str) -> None:
         self.tool_name = tool_name(f"answer_{agent_name}")
         self.description = f"Answers a question of the agent {agent_name}."
-        self._open: OrderedDict[str, tuple[RemoteSkill, RemoteQuestion]] = OrderedDict()
+        self._open: Bounded[str, tuple[RemoteSkill, RemoteQuestion]] = Bounded(MAX_QUESTIONS)
 
     def __bool__(self) -> bool:
         """Whether a question waits."""
@@ -80,20 +83,15 @@ class OpenQuestions:
 
     def ask(self, skill: RemoteSkill, question: RemoteQuestion) -> ToolResult:
         """Return a question as the result of the call that met it."""
-        self._wait(skill, question)
+        self._open[question.task.id] = (skill, question)
         text = (
             f"The agent asks: {question.text}\n"
             f"(The task {question.task.id} waits; answer it with the tool {self.tool_name}.)"
         )
         return ToolResult(parts=(Part(text=text),))
 
-    def _wait(self, skill: RemoteSkill, question: RemoteQuestion) -> None:
-        self._open[question.task.id] = (skill, question)
-        while len(self._open) > MAX_QUESTIONS:
-            self._open.popitem(last=False)
-
     async def answer(self, task_id: str, answer: str) -> ToolResult:
-        """Answer a question, and return what the task then returns, or its next question.
+        """Answer a question, and return the result of the task, or its next question.
 
         An answer that fails, or is cancelled, may not have arrived: the question stays.
         """
@@ -106,8 +104,8 @@ class OpenQuestions:
         except RemoteQuestion as another:
             return self.ask(skill, another)
         except BaseException:
-            self._wait(skill, question)
+            self._open[task_id] = (skill, question)
             raise
         if result.is_error:
-            self._wait(skill, question)
+            self._open[task_id] = (skill, question)
         return result

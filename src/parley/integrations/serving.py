@@ -55,9 +55,9 @@ def framework_agent(
     The skill is durable before the framework runs. What the run shows through its ``RunOutput`` is
     streamed; the turn is ``current_turn`` meanwhile. The card has ``input_schema`` and
     ``output_schema``, JSON Schemas of data in messages and results. ``max_model_calls`` is how many
-    requests to models a turn makes at most, ``None`` for any number. ``told`` returns what a caller
-    may know of an error of the framework, empty for nothing; failures of models are told without
-    it. ``options`` are those of ``Agent``.
+    requests to models a turn makes at most, ``None`` for any number. ``told`` returns the sentence
+    for callers about an error of the framework, empty for nothing; failures of models are told
+    without it. ``options`` are options of ``Agent``.
 
     A run that asked a model and has no answer ends as FAILED or REJECTED with the reason. A reply
     of the model that broke off is asked for again, as after a crash.
@@ -115,6 +115,36 @@ async def _ask_again(turn: Turn) -> None:
         turn.fail(BROKE_OFF)
     times = len(begun) + 1
     await turn.sleep(CUT_SECONDS * times, key=f"{CUT}:{times}")
+
+
+class RunOver(Exception):
+    """A run came to its end, with this result."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__("the run is over")
+
+
+async def result_of_steps(
+    turn: Turn,
+    name: str,
+    go: Callable[[Any, Any, int], Awaitable[Any]],
+    answers_to: Callable[[Any, int], Awaitable[Any]],
+    given: Any = None,
+) -> Any:
+    """Return the result of a run that asks in between: ``go`` raises it as ``RunOver``.
+
+    ``go`` gets what was ``given``, the state that its last call returned, and its number. The state
+    is a step of the task; ``answers_to`` the state is given to the next call.
+    """
+    number, kept = 0, None
+    while True:
+        number += 1
+        try:
+            kept = await turn.step(f"{name}:{number}", go, given, kept, number)
+        except RunOver as over:
+            return over.result
+        given = await answers_to(kept, number)
 
 
 def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) -> str:

@@ -82,7 +82,7 @@ class ModelConversation:
 def _fitted(messages: Sequence[Mapping[str, Any]], most: int) -> Messages:
     """Return an exchange as it is remembered: without files and thinking, with short results.
 
-    Of one that is still too long only what was said first and last is left.
+    Of an exchange that is still too long only the first and the last message are left.
     """
     whole: Messages = []
     for message in messages:
@@ -109,7 +109,9 @@ def shortened(text: str, most: int) -> str:
 
 
 class NotTaken(ValueError):
-    """A part that the model does not take. The text says which, and what it takes."""
+    """A part that the model does not take. The text names the part and the media types that the
+    model takes.
+    """
 
 
 async def content_of(

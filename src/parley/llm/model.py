@@ -22,19 +22,17 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
 
     def __add__(self, other: ModelUsage) -> ModelUsage:
-        return ModelUsage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost=self.cost + other.cost,
-            requests=self.requests + other.requests,
-        )
+        return self._with(other, 1)
 
     def __sub__(self, other: ModelUsage) -> ModelUsage:
+        return self._with(other, -1)
+
+    def _with(self, other: ModelUsage, times: int) -> ModelUsage:
         return ModelUsage(
-            input_tokens=self.input_tokens - other.input_tokens,
-            output_tokens=self.output_tokens - other.output_tokens,
-            cost=self.cost - other.cost,
-            requests=self.requests - other.requests,
+            input_tokens=self.input_tokens + times * other.input_tokens,
+            output_tokens=self.output_tokens + times * other.output_tokens,
+            cost=self.cost + times * other.cost,
+            requests=self.requests + times * other.requests,
         )
 
     @property
@@ -44,7 +42,7 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spent(self) -> Spent:
-        """The same as what an answer says that it has cost."""
+        """The same in the form that answers show."""
         return Spent(tokens=self.tokens, cost=self.cost)
 
 
@@ -132,9 +130,9 @@ class Model(Protocol):
 
 
 class ModelFailed(Exception):
-    """A model could not be asked, or did not answer. ``status`` is that of HTTP, 0 without one.
+    """A model could not be asked, or did not answer. ``status`` is the status of HTTP, or 0.
 
-    ``metadata`` says what the run has used until then.
+    ``metadata`` has the usage of the run until then.
     """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
@@ -159,9 +157,9 @@ def text_of(message: Mapping[str, Any]) -> str:
 class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A reply of a script: text, tool calls (name and arguments), or an HTTP error.
 
-    ``refusal`` is what the model says where it refuses. ``finish_reason`` is how the reply ends,
-    without one ``tool_calls`` or ``stop``; with ``is_cut`` it breaks off after what it has said.
-    ``pause`` is how many seconds pass before each piece, ``hold`` what is awaited before the reply.
+    ``refusal`` is the text of a refusal. ``finish_reason`` is how the reply ends, without one
+    ``tool_calls`` or ``stop``; with ``is_cut`` it breaks off after the text. ``pause`` is how many
+    seconds pass before each piece, ``hold`` what is awaited before the reply.
     """
 
     text: str = ""
@@ -186,7 +184,7 @@ Script = Callable[[ModelRequest], ScriptedReply | str | Awaitable[ScriptedReply 
 class ScriptedModel:
     """A ``Model`` whose replies a function decides.
 
-    ``requests`` has what it was asked, the newest ``MAX_REQUESTS``.
+    ``requests`` has the requests, the newest ``MAX_REQUESTS``.
     """
 
     def __init__(self, script: Script) -> None:

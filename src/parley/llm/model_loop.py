@@ -44,7 +44,7 @@ from parley.model.errors import A2AError
 log = logging.getLogger("parley.llm")
 
 Instructions = str | Callable[[Turn], Any]
-"""What a model is told first: text, or a function of the turn (``def`` or ``async def``)."""
+"""The first message to a model: text, or a function of the turn (``def`` or ``async def``)."""
 
 MEMORY_TOKENS = 8000
 """How many tokens of earlier exchanges a context remembers, unless the author says."""
@@ -53,7 +53,7 @@ MAX_ROUNDS = 12
 """How often a model may be asked in one run, unless the author says."""
 
 UNAVAILABLE = (A2AError, ClientError, McpServerUnavailable, OSError, TimeoutError)
-"""What is raised where tools cannot be opened."""
+"""Errors of tools that cannot be opened."""
 
 
 class ModelLoop:
@@ -68,9 +68,9 @@ class ModelLoop:
     the model takes, such as ``image/*``; text files become text.
 
     ``output`` is the type of answers, a data part then. ``memory_tokens`` is about how much of
-    earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is how often the model
-    is asked in a run, ``max_reply_tokens`` how long a reply may be. ``budget`` says how many
-    tokens may be used, ``prices`` what a million cost, by the names of models.
+    earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is how often the model is
+    asked in a run, ``max_reply_tokens`` how long a reply may be. ``budget`` says how many tokens
+    may be used, ``prices`` has the price of a million, by the names of models.
 
     Raises ``TypeError`` and ``ValueError`` for what cannot be.
     """
@@ -171,10 +171,10 @@ class ModelLoop:
     ) -> Any:
         """Run until the model answers, and return the answer: text, or a value of ``output``.
 
-        ``message`` is what is said to the model, without one what the caller said. The answer is
+        ``message`` is the message to the model, by default the caller's message. The answer is
         streamed as the artifact ``answer``, a value is the artifact ``result``; with
-        ``writes=False`` it is only returned. ``key`` identifies the run among those of the turn,
-        and its conversation in the context.
+        ``writes=False`` it is only returned. ``key`` identifies the run in the turn, and its
+        conversation in the context.
 
         Raises ``RunStopped`` (``BudgetExceeded``, ``ModelRefused``), whose text is for callers, and
         ``ModelFailed``, whose text is for operators. A file that the model does not take ends the
@@ -208,7 +208,7 @@ class ModelLoop:
                 )
                 return await run.answer(await self._instructed(turn, notes), content)
             except (ModelFailed, RunStopped) as error:
-                error.metadata = output.said_usage()
+                error.metadata = output.requests.said()
                 raise
 
     async def _instructed(self, turn: Turn, notes: list[str]) -> str:
@@ -225,7 +225,9 @@ class ModelLoop:
     async def _opened_tools(
         self, turn: Turn, stack: AsyncExitStack, key: str
     ) -> tuple[dict[str, Tool], list[str]]:
-        """Open the tools of a turn. What cannot be reached is left out, and the model is told."""
+        """Open the tools of a turn. A source that cannot be reached is left out, with a note to the
+        model.
+        """
         notes: list[str] = []
 
         async def tools_of(each: Tool | ToolSource) -> list[Tool]:
@@ -244,7 +246,7 @@ class ModelLoop:
     async def _named(
         self, turn: Turn, opened: Sequence[Sequence[Tool]], key: str
     ) -> dict[str, Tool]:
-        """Return the tools by their names. The author's own get theirs before those of sources.
+        """Return the tools by their names. Tools of the author get theirs before tools of sources.
 
         Names are the same in all attempts: what the model has called must not go to a source that
         has a tool of this name, too, when the other cannot be reached.

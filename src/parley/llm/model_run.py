@@ -40,7 +40,7 @@ AGAIN = Backoff(first=0.5, longest=4.0, jitter=(0.75, 1.0))
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is bound by: see ``ModelLoop``."""
+    """The bounds of a run: see ``ModelLoop``."""
 
     model: str
     max_rounds: int
@@ -52,7 +52,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelRun:
     """One run. Each completed reply is a step, each tool call too: a further attempt at the turn
-    goes on after the last of them.
+    continues after the last of them.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ModelRun:
     async def _reply(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], *, asks_for_json: bool = False
     ) -> tuple[ModelReply, bool]:
-        """Return the next reply, and whether it is not one that the log has."""
+        """Return the next reply, and whether it is new to the log."""
         self._number += 1
         number, settings, kind = self._number, self._settings, self._kind
         wants_json = kind is not None and (asks_for_json or not tools)
@@ -165,7 +165,7 @@ class ModelRun:
         return reply, is_new
 
     async def _asked(self, request: ModelRequest) -> ModelReply:
-        """Ask the model, and show its reply as it comes; ask again for one that broke off."""
+        """Ask the model, and show its reply as it comes; ask again for a reply that broke off."""
         times = 0
         while True:
             try:
@@ -178,7 +178,7 @@ class ModelRun:
             await asyncio.sleep(AGAIN.delay(times))
 
     async def _asked_once(self, request: ModelRequest) -> ModelReply:
-        left = await self._spending.left(request, self._output.total, self._last)
+        left = await self._spending.left(request, self._output.requests.total, self._last)
         if left is not None:
             most = left if request.max_tokens is None else min(left, request.max_tokens)
             request = msgspec.structs.replace(request, max_tokens=most)
@@ -251,7 +251,7 @@ class ModelRun:
     # -- answers of a type ---------------------------------------------------------------------
 
     async def _value(self, before: Messages, own: Messages, reply: ModelReply) -> Any:
-        """Return the value that a reply says; the model is asked once more for one that fits."""
+        """Return the value that a reply says; the model is asked once more for a fitting value."""
         kind = self._kind
         assert kind is not None
         tries = 2 if self._offered else 1  # with tools the first reply was not asked for as JSON
@@ -275,8 +275,8 @@ class ModelRun:
 
 
 def _said(reply: ModelReply) -> dict[str, Any]:
-    """Return a reply with tool calls as a message. What is no JSON is left out: endpoints refuse
-    messages with it.
+    """Return a reply with tool calls as a message. Arguments that are no JSON are left out:
+    endpoints refuse messages with them.
     """
     thinking = {"reasoning_content": reply.thinking} if reply.thinking else {}
     return {

@@ -47,7 +47,8 @@ BACKOFF = Backoff(first=0.5, longest=8.0, jitter=(0.75, 1.0))
 """The pauses between tries, in seconds."""
 
 MAX_PAUSE = 60.0
-"""How many seconds an endpoint may ask to wait; one that asks for more is not tried again."""
+"""How many seconds an endpoint may ask to wait; an endpoint that asks for more is not tried again.
+"""
 
 MAX_REPLY = 4_000_000
 """How many characters a reply may have, with its thinking and the arguments of its tool calls."""
@@ -56,7 +57,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 """How many bytes an event of a stream may have, and so a line of it."""
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""How many bytes an answer may have, with what is around its text: a token costs some hundred."""
+"""How many bytes an answer may have, with the JSON around its text: a token costs some hundred."""
 
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _DATA = re.compile(rb"(?:^|[\r\n])data: *[^\s]")
@@ -71,8 +72,8 @@ class OpenAIModel:
     endpoint is busy (429), fails (5xx) or cannot be reached, but only before the first piece of the
     reply. ``options`` go into every request, such as ``{"top_p": 0.9}``; ``headers`` too.
 
-    With ``returns_thinking`` a model gets back what it thought before it called tools, until the
-    answer: some hosted models refuse the results of tools without it.
+    With ``returns_thinking`` a model gets back its thinking before tool calls, until the answer:
+    some hosted models refuse the results of tools without it.
 
     ``async with model:`` keeps its connections open; without it each request opens its own.
 
@@ -224,7 +225,9 @@ class OpenAIModel:
                 await asyncio.sleep(pause)
 
     def _sent(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the optional members of a request, without what the endpoint has refused."""
+        """Return the optional members of a request, without the members that the endpoint has
+        refused.
+        """
         body: dict[str, Any] = {}
         if request.tools:
             body["tools"] = list(request.tools)
@@ -331,8 +334,8 @@ def _text(delta: Any, field: str) -> str:
 def _said(delta: Any) -> tuple[str, str]:
     """Return the text and the thinking of a piece.
 
-    Endpoints name the field of thinking in one of two ways, or both, or write content as a list of
-    parts, in which thinking may be a list again.
+    Endpoints name the field of thinking in two ways, or both, or write content as a list of parts,
+    in which thinking may be a list again.
     """
     thinking = _text(delta, "reasoning_content") or _text(delta, "reasoning")
     content = member(delta, "content")

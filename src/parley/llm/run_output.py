@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -96,7 +97,7 @@ class ModelRequests:
             raise
 
     def failure(self, error: BaseException) -> str:
-        """Return what a caller may know of an error, empty if no request to a model led to it."""
+        """Return the sentence for callers about an error that a failed request led to, or ""."""
         return model_failure(error, self.failures)
 
     def count(self, usage: ModelUsage, *, ending: str = "") -> None:
@@ -107,12 +108,12 @@ class ModelRequests:
     def replied(
         self, usage: ModelUsage | None, *, ending: str | None = None, refusal: str = ""
     ) -> None:
-        """Log what a request used, and note how its reply ended.
+        """Log the usage of a request, and note how its reply ended.
 
-        ``usage`` may be that of several requests. ``ending`` is the finish reason in the words of
-        the framework or the model, ``None`` where the framework does not say. A reply that ends
-        without a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its
-        words. More requests than a turn may make end it as FAILED.
+        ``usage`` may cover several requests. ``ending`` is the finish reason in the words of the
+        framework or the model, ``None`` where the framework does not say. A reply that ends without
+        a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its words.
+        More requests than a turn may make end it as FAILED.
 
         Threads may call it, too. It does not wait there: the event loop may wait for the thread.
         """
@@ -181,7 +182,7 @@ class ModelRequests:
 
     @property
     def total(self) -> Spent:
-        """What the run has cost until now, with its tools and the agents that it called."""
+        """The cost of the run until now, with its tools and the agents that it called."""
         return self.usage.spent + self.spent
 
     def said(self, artifact: str = "") -> dict[str, Any]:
@@ -231,7 +232,7 @@ MAX_CAUSES = 16
 
 
 def told_of(status: int, kind: str = "") -> str:
-    """Return what a caller is told of a status of HTTP, 0 without an answer.
+    """Return the sentence for callers about a status of HTTP, 0 without an answer.
 
     ``kind`` has the name of the error's class.
     """
@@ -249,10 +250,10 @@ def told_of(status: int, kind: str = "") -> str:
 
 
 def model_failure(error: BaseException, failures: Iterable[BaseException]) -> str:
-    """Return what a caller may know of an error of a run that a request to a model led to.
+    """Return the sentence for callers about an error of a run that a request to a model led to.
 
-    ``failures`` are the errors of the run's requests: one of them is the error, its cause, or a
-    member of its group. Empty for other errors.
+    ``failures`` are the errors of the run's requests: the error, its cause, or a member of its
+    group is among them. Empty for other errors.
     """
     known = {id(each) for each in failures}
     failed = next((each for each in causes(error) if id(each) in known), None)
@@ -296,13 +297,21 @@ MAX_SHOWN = 4000
 """How many characters of arguments and results of tools progress shows."""
 
 
+_REQUESTS: ContextVar[ModelRequests | None] = ContextVar("parley_model_requests", default=None)
+
+
+def current_requests() -> ModelRequests | None:
+    """Return the requests of the run that this code belongs to, ``None`` outside of one."""
+    return _REQUESTS.get()
+
+
 class RunOutput:
     """Shows a run of a model or a framework in a turn; an async context manager.
 
     The text of the newest message is the artifact ``answer``: it is streamed, and begins anew when
     the model says something else after a tool call. Thinking, tool calls and steps are status
     updates without a message, so they are streamed but are not in the task. ``requests`` has what
-    models used, which the metadata of the answer says.
+    models used, which the metadata of the answer says. ``said`` is the newest message so far.
     """
 
     def __init__(
@@ -310,6 +319,7 @@ class RunOutput:
     ) -> None:
         self.turn = turn
         self.requests = requests or ModelRequests(turn)
+        self.said = ""
         self._name = artifact
         self._stream: ArtifactStream | None = None
         self._thoughts: list[str] = []
@@ -318,6 +328,7 @@ class RunOutput:
 
     async def __aenter__(self) -> Self:
         self._exits.enter_context(within(self.turn))
+        self._exits.callback(_REQUESTS.reset, _REQUESTS.set(self.requests))
         return self
 
     async def __aexit__(
@@ -346,16 +357,24 @@ class RunOutput:
             return
         await self._show_thoughts()
         self.requests.has_said = True
+        self.said += delta
         if self._stream is None:
             self._stream = self.turn.stream(self._name, artifact_id=self._name)
             await self._stream.__aenter__()
         await self._stream.write(delta)
 
     async def new_message(self) -> None:
-        """Let what is said next replace the answer: what was said was not the last word."""
+        """Let the next text replace the answer: the newest message was not the last word."""
+        self.said = ""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             await stream.close()
+
+    async def whole(self, text: str) -> None:
+        """Let a text be the answer, unless it was streamed already."""
+        if text.strip() not in ("", self.said.strip()):
+            await self.new_message()
+            await self.text(text)
 
     async def data(
         self, value: Any, *, schema: Mapping[str, Any] | None = None, name: str = "result"
@@ -384,7 +403,7 @@ class RunOutput:
             await self._show_thoughts()
 
     async def tool_called(self, name: str, arguments: object, *, call_id: str = "") -> None:
-        """Show that a tool is called. What the model said before was not the answer."""
+        """Show that a tool is called. Earlier text of the model was not the answer."""
         await self._show_thoughts()
         await self.new_message()
         shown = {"kind": "toolCall", "id": call_id, "name": name, "arguments": _bounded(arguments)}
@@ -393,7 +412,7 @@ class RunOutput:
     async def tool_returned(
         self, name: str, result: object, *, call_id: str = "", is_error: bool = False
     ) -> None:
-        """Show what a tool returned."""
+        """Show the result of a tool."""
         shown = {"kind": "toolResult", "id": call_id, "name": name, "result": _bounded(result)}
         if is_error:
             shown["isError"] = True
@@ -410,25 +429,6 @@ class RunOutput:
         if self._thoughts:
             text, self._thoughts = "".join(self._thoughts), []
             await self.turn.working(metadata={RUN_PROGRESS: {"kind": "thinking", "text": text}})
-
-    # -- usage ---------------------------------------------------------------------------------
-
-    def used(self, usage: ModelUsage) -> None:
-        """Add to what the run used."""
-        self.requests.count(usage)
-
-    def also_spent(self, spent: Spent) -> None:
-        """Add what a tool or another agent has cost to what the answer says that it has cost."""
-        self.requests.spent += spent
-
-    @property
-    def total(self) -> Spent:
-        """What the run has cost until now, with its tools and the agents that it called."""
-        return self.requests.total
-
-    def said_usage(self) -> dict[str, Any]:
-        """Return the metadata that says what the run has used; nothing if it has asked nobody."""
-        return self.requests.said()
 
 
 def _bounded(value: object) -> Any:

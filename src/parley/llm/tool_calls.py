@@ -6,7 +6,7 @@ Each call is made once in the life of a task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
@@ -44,10 +44,10 @@ class ToolSource(Protocol):
 
 
 class AgentSkills:
-    """The skills of another agent as tools: all on its card, or those whose ids are named.
+    """The skills of another agent as tools: all on its card, or the skills with the given ids.
 
     ``agent`` is an address, a card, what ``parley.find`` returned, or an ``Agent`` of this process.
-    ``options`` are those of ``parley.connect``, such as ``auth``.
+    ``options`` are options of ``parley.connect``, such as ``auth``.
     """
 
     def __init__(self, agent: Callee, *, skills: Iterable[str] = (), **options: Any) -> None:
@@ -116,7 +116,7 @@ ToolLike = Any
 
 
 def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
-    """Return what an author gave as tools, as tools and sources of tools.
+    """Return the author's tools as tools and sources of tools.
 
     Raises ``TypeError`` for anything else.
     """
@@ -133,7 +133,7 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
         elif isinstance(each, ToolSource) or is_tool(each):
             found.append(each)
         elif callable(each):
-            found.append(FunctionTool(_function(each)))
+            found.append(FunctionTool(each))
         else:
             raise TypeError(
                 "a tool is a function, an agent or its address, an MCP server, or an object with "
@@ -149,11 +149,6 @@ def check_installed(tools: Iterable[Tool | ToolSource]) -> None:
             raise ImportError(
                 f"the tools of {each!r} need the package mcp: {install_command('mcp')}", name="mcp"
             )
-
-
-def _function(each: Any) -> Callable[..., Any]:
-    function: Callable[..., Any] = each
-    return function
 
 
 def is_tool(value: object) -> bool:
@@ -172,10 +167,10 @@ MAX_RESULT = 20_000
 """How many characters of a tool's result a model gets."""
 
 MAX_CALLS = 32
-"""How many tools a model may call in one reply; it is told to call the others later."""
+"""How many tools a model may call in one reply; further calls get the advice to come later."""
 
 OWN_STEPS_SECONDS = 60.0
-"""How long a question waits for functions beside it, which would be called again otherwise."""
+"""How long a question waits for concurrent functions, which would be called again otherwise."""
 
 
 class ToolCalls:
@@ -235,7 +230,7 @@ class ToolCalls:
         ]
         messages = []
         for call, result in zip(calls, results, strict=True):
-            self._output.also_spent(result.spent)
+            self._output.requests.spent += result.spent
             for part in result.parts:
                 if part.is_file:
                     await self._output.file(part)
@@ -264,7 +259,7 @@ class ToolCalls:
 
     async def _called(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> ToolResult:
         if isinstance(tool, RemoteSkill):
-            left = self._spending.for_others(self._output.total)
+            left = self._spending.for_others(self._output.requests.total)
             return await tool.call(arguments, key=key, budget=left)
         if isinstance(tool, FunctionTool | McpTool | AskUser):
             return await tool.call(arguments, key=key)  # they remember their calls themselves

@@ -37,23 +37,23 @@ def agent(
 ) -> Agent:
     """Return an agent that runs an ``AgentExecutor`` of the official SDK, described by its card.
 
-    The name, the skills, the modes, the provider, the extensions and the capabilities are those of
-    the card; its addresses and protocol versions are those of the server. ``options`` are those of
+    The name, the skills, the modes, the provider, the extensions and the capabilities come from the
+    card; addresses and protocol versions come from the server. ``options`` are options of
     ``Agent``, and take precedence.
 
-    A task is durable from the first event that the executor enqueues, and so is its message. With
+    A task is durable from the first event that the executor enqueues, and its message too. With
     ``durable`` it is before the executor runs; a ``Message`` then completes the task. Without, an
     executor may reply with a ``Message`` and no task, however long it takes.
 
     ``extended_card`` adds to the card for callers who ask for it: its name, texts, provider and
     skills are shown, and its skills can be called. Addresses, versions, capabilities and
-    credentials are those of the agent: the same are needed to read it.
+    credentials are the agent's: callers need them to read it too.
 
-    ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own.
-    A card with security requirements needs ``security``, which verifies what they ask for, or
+    ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own. A card with
+    security requirements needs ``security``, which verifies the credentials, or
     ``verified_elsewhere``: something in front of the server verifies it.
 
-    Raises ``ImportError`` without the SDK, ``TypeError`` for what is no executor or no card of the
+    Raises ``ImportError`` without the SDK, ``TypeError`` for a wrong executor or card of the
     installed version, ``ValueError`` for a card that cannot be served.
     """
     sdk = installed()
@@ -116,7 +116,7 @@ def _read(sdk: OfficialSdk, card: Any) -> AgentCard:
 
 
 def _options_of(card: AgentCard) -> dict[str, Any]:
-    """Return what a card says about an agent, as options of ``Agent``."""
+    """Return the description of an agent on its card, as options of ``Agent``."""
     can = card.capabilities
     return {
         "description": card.description,

@@ -8,9 +8,7 @@ from its log, asks the model nothing twice and calls no tool twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,52 +26,15 @@ from agent_framework import (
 from parley.agent.turn import Turn
 from parley.integrations.answers import approval, ask_until, clear_decision_in, said_in
 from parley.integrations.message_files import input_of, part_of_data_url
-from parley.integrations.remembered_calls import CallKeys, json_value, remembered
+from parley.integrations.remembered_calls import RememberedCalls, json_value
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import ModelRequests, RunOutput
+from parley.llm.run_output import ModelRequests, RunOutput, current_requests
 from parley.model.parts import Part
 
 PARLEY = "parley_remote_skill"
 """Marks tools that are remote skills: the turn remembers their calls by itself."""
 
 Next = Callable[[], Awaitable[None]]
-
-
-class Steps:
-    """Runs functions as steps of a turn, by what they are asked and how often that was asked."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._keys = CallKeys()
-
-    async def run(
-        self, kind: str, asked: object, function: Callable[[], Awaitable[dict[str, Any] | None]]
-    ) -> dict[str, Any] | None:
-        """Return what the function returned in an earlier attempt, else call it.
-
-        ``None`` says that it has been called, now or then, and that its result is not remembered.
-        """
-
-        async def bounded() -> Any:
-            return remembered(await function())
-
-        kept: dict[str, Any] | None = await self._turn.step(self._keys.key(kind, asked), bounded)
-        return kept
-
-
-_REQUESTS: ContextVar[ModelRequests | None] = ContextVar(
-    "parley_agent_framework_requests", default=None
-)
-
-
-@contextmanager
-def counted(requests: ModelRequests) -> Iterator[None]:
-    """Count the requests of all agents that run here, also in tools and executors."""
-    token = _REQUESTS.set(requests)
-    try:
-        yield
-    finally:
-        _REQUESTS.reset(token)
 
 
 OPENAI = "agent_framework_openai"
@@ -135,7 +96,7 @@ def _get_response(
     self: Any, *given: Any, get_response: Any = BaseChatClient.get_response, **named: Any
 ) -> Any:
     """Ask a model as before. Agents in tools and executors take no middleware of a run."""
-    made, requests = get_response(self, *given, **named), _REQUESTS.get()
+    made, requests = get_response(self, *given, **named), current_requests()
     return made if requests is None else CountedReplies(requests, self).counted(made)
 
 
@@ -145,8 +106,8 @@ BaseChatClient.get_response = _get_response
 class RememberReplies(ChatMiddleware):  # type: ignore[misc]
     """Makes each reply of the model a step of the turn. It is streamed the first time."""
 
-    def __init__(self, steps: Steps, requests: ModelRequests) -> None:
-        self._steps = steps
+    def __init__(self, calls: RememberedCalls, requests: ModelRequests) -> None:
+        self._calls = calls
         self._requests = requests
 
     async def process(self, context: Any, call_next: Next) -> None:
@@ -169,7 +130,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
             replied.append(context.result)
             return _written(context.result)
 
-        kept = await self._steps.run("model", asked, ask)
+        kept = await self._calls.once("model", asked, ask)
         if not replied:
             if kept is None:
                 await call_next()
@@ -189,7 +150,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
                 updates.put_nowait(update)
             return _written(await stream.get_final_response())
 
-        replying = asyncio.create_task(self._steps.run("model", asked, ask))
+        replying = asyncio.create_task(self._calls.once("model", asked, ask))
         replying.add_done_callback(lambda _: updates.put_nowait(None))
         is_live = False
         try:
@@ -212,8 +173,8 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
 class RememberResults(FunctionMiddleware):  # type: ignore[misc]
     """Makes each call of a tool a step of the turn, except those of remote skills."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, calls: RememberedCalls) -> None:
+        self._calls = calls
 
     async def process(self, context: Any, call_next: Next) -> None:
         """Call the tool, or take its result from the log."""
@@ -229,7 +190,7 @@ class RememberResults(FunctionMiddleware):  # type: ignore[misc]
             return _result(context.result)
 
         asked = [context.function.name, _plain(context.arguments)]
-        kept = await self._steps.run("tool", asked, call)
+        kept = await self._calls.once("tool", asked, call)
         if called:
             return
         if kept is None:
@@ -304,8 +265,6 @@ async def message_of(turn: Turn) -> Any:
     for each in await input_of(turn, turn.message):
         if isinstance(each, str):
             contents.append(Content.from_text(each))
-        elif each.text is not None:
-            contents.append(Content.from_text(each.text))
         else:
             named = {"filename": each.filename} if each.filename else None
             contents.append(
@@ -326,7 +285,8 @@ def file_of(content: Any) -> Part | None:
 
 
 async def answers_to(turn: Turn, requests: list[Any], *, first: int) -> Any:
-    """Ask the caller what an agent asks, one after the other, and return the message that answers.
+    """Ask the caller the requests of an agent, one after the other, and return the message that
+    answers.
 
     A tool that needs approval is approved or not. The result of a tool that the caller has to run
     is the text or the data of the answer. ``first`` is the number of the first question.
@@ -338,7 +298,7 @@ async def answers_to(turn: Turn, requests: list[Any], *, first: int) -> Any:
 
 
 async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
-    """Ask the caller what one request asks, and return the content that answers it."""
+    """Ask the caller one request, and return the content that answers it."""
     if request.type == "function_approval_request":
         call = request.function_call
         decision = await approval(turn, call.name, call.parse_arguments() or {}, key=key)

@@ -38,10 +38,8 @@ from parley.integrations.agent_framework.replay import (
     RememberReplies,
     RememberResults,
     ShownUpdates,
-    Steps,
     answer_to,
     answers_to,
-    counted,
     message_of,
     plain,
     schema_of,
@@ -57,6 +55,7 @@ from parley.integrations.conversations import (
     replaced,
     thread_id,
 )
+from parley.integrations.remembered_calls import RememberedCalls
 from parley.integrations.serving import described, fail_with, framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -82,16 +81,15 @@ def agent(
 
     ``thing`` is anything that the framework calls an agent (``SupportsAgentRun``), or a function
     without parameters that returns a ``Workflow``: a workflow has the state of its run, so each
-    turn gets one of its own.
+    turn builds a new one.
 
     The session belongs to the context: it is kept in Parley's store, with the newest
     ``max_messages`` of its history and at most ``max_bytes`` of JSON; session ids that providers of
     the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``,
-    and what a workflow requests, ask the turn's caller. Replies of the model and results of tools
-    are remembered in the task, so neither an answer nor a crash repeats them, unless
-    ``remember_runs`` is false. A workflow goes on from its newest checkpoint, in which
-    ``checkpoint_types`` are the author's own types (``module:name``). ``options`` are those of
-    ``Agent``.
+    and requests of a workflow, ask the turn's caller. Replies of the model and results of tools are
+    remembered in the task, so neither an answer nor a crash repeats them, unless ``remember_runs``
+    is false. A workflow continues from its newest checkpoint, in which ``checkpoint_types`` are the
+    author's own types (``module:name``). ``options`` are options of ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, or if
     ``checkpoint_types`` lacks a type that the workflow passes.
@@ -147,8 +145,7 @@ def _workflow_agent(
     check_types(workflow, types)
 
     async def run(turn: Turn, output: RunOutput) -> object:
-        with counted(output.requests):
-            return await run_workflow(built, turn, output, bounds=bounds, types=types)
+        return await run_workflow(built, turn, output, bounds=bounds, types=types)
 
     return framework_agent(
         run,
@@ -170,12 +167,7 @@ class _Runs:
         self._remembers = remember and "middleware" in takes
         self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
 
-    async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        with counted(output.requests):
-            await self._run(turn, output)
-        return None
-
-    async def _run(self, turn: Turn, output: RunOutput) -> None:
+    async def __call__(self, turn: Turn, output: RunOutput) -> None:
         most = self._bounds.max_bytes
         kept = ContextState(turn, SESSION, max_bytes=most, shorten=self._bounds.shortened)
         before = await kept.read(step="session")
@@ -185,10 +177,10 @@ class _Runs:
             session = self._agent.create_session(session_id=thread_id(turn))
         options: dict[str, Any] = {}
         if self._remembers:
-            steps = Steps(turn)
+            calls = RememberedCalls(turn)
             options["middleware"] = [
-                RememberReplies(steps, output.requests),
-                RememberResults(steps),
+                RememberReplies(calls, output.requests),
+                RememberResults(calls),
             ]
         message = await message_of(turn)
         asked = 0
@@ -227,7 +219,7 @@ class _Runs:
 
 
 def told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, WorkflowConvergenceException):
         return "The workflow reached its most rounds (max_iterations) without an end."
     if "ContentFilter" in type(error).__name__:
@@ -236,7 +228,7 @@ def told(error: Exception) -> str:
 
 
 def _tools_of(thing: Any) -> list[tuple[str, object]]:
-    """Return the tools of an agent, and what they do."""
+    """Return the tools of an agent with their descriptions."""
     tools = (getattr(thing, "default_options", None) or {}).get("tools") or ()
     return [(tool.name, tool.description) for tool in tools if hasattr(tool, "name")]
 
@@ -250,9 +242,9 @@ class Bounds(NamedTuple):
     def shortened(self, session: dict[str, Any]) -> dict[str, Any]:
         """Return a session, as JSON, with the newest messages of its histories.
 
-        They have three quarters of the bytes, and begin with one that the user said. What the user
-        said last, and all after it, loses its files if it is larger by itself, and goes if that
-        does not help.
+        They have three quarters of the bytes, and begin with a message of the user. The newest
+        message of the user, with all messages after it, loses its files if it is too large alone,
+        and goes if that does not help.
         """
         state = session.get("state")
         if not isinstance(state, dict):
@@ -318,10 +310,10 @@ async def run_workflow(
     bounds: Bounds,
     types: Iterable[str] = (),
 ) -> str | None:
-    """Run a workflow until it has nothing more to do. Returns what else to say.
+    """Run a workflow until it has nothing more to do. Returns a further sentence.
 
-    Each checkpoint is kept in the store. What the workflow requests is asked of the caller, and the
-    workflow goes on from the checkpoint that waits for it.
+    Each checkpoint is kept in the store. The caller answers requests of the workflow, which
+    continues from the checkpoint that waits for it.
     """
     checkpoints = TaskCheckpoints(turn, types)
     conversation = ContextConversation(
@@ -372,7 +364,7 @@ async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> An
 
 
 async def _response(turn: Turn, event: Any, key: str) -> Any:
-    """Ask the caller what a workflow requests, and return the answer in the type it wants."""
+    """Ask the caller the request of a workflow, and return the answer in the type it wants."""
     asked, kind = event.data, event.response_type
     if isinstance(asked, Content) and asked.user_input_request:
         return await answer_to(turn, asked, key=key)

@@ -49,7 +49,7 @@ from parley.integrations.beeai.calling import BeeRemoteTool
 from parley.integrations.conversations import ContextConversation
 from parley.integrations.litellm_streams import HEARD, HeardReply, listen
 from parley.integrations.message_files import input_of
-from parley.integrations.remembered_calls import CallKeys, json_value, remembered
+from parley.integrations.remembered_calls import CallKeys, RememberedCalls, json_value
 from parley.integrations.serving import described, framework_agent
 from parley.llm.model import ModelUsage
 from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests, RunOutput
@@ -77,7 +77,7 @@ def agent(
     the turn's caller, and never the terminal. Replies of the model and results of tools are
     remembered in the task, so neither an answer nor a crash repeats them. ``response_format``, a
     pydantic model, is the ``expected_output`` of an agent; its output is a data part. A workflow
-    gets the data of the message as its state, and returns its state. ``options`` are those of
+    gets the data of the message as its state, and returns its state. ``options`` are options of
     Parley's ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, and for an
@@ -103,7 +103,7 @@ def agent(
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, AgentError) and error.message.endswith("iterations."):
         return "The agent reached its most steps (max_iterations) without an answer."
     return ""
@@ -198,7 +198,7 @@ async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
 
 
 def _without_answers(tools: Any) -> list[Any]:
-    """Return tools but those that answer agents: within a turn its caller is asked."""
+    """Return tools without the tools that answer agents: within a turn its caller is asked."""
     return [each for each in tools if not getattr(each, "answers", False)]
 
 
@@ -263,7 +263,7 @@ NESTED = EmitterOptions(is_blocking=True, persistent=True, match_nested=True)
 class EmittedEvents:
     """Shows the events of a run and remembers its parts; listen with ``Run.observe(shown.listen)``.
 
-    ``speaks`` says that tokens of the model are the answer: not those of ReAct, or of a schema.
+    ``speaks`` says that tokens of the model are the answer; with ReAct, or a schema, they are not.
     Models that tools and nested agents ask say nothing.
     """
 
@@ -272,7 +272,6 @@ class EmittedEvents:
         self._replay = RunReplay(output.turn, output.requests)
         self._speaks = speaks
         self._root = ""
-        self._said = ""
         self._text = ""
         self._is_protocol = False
         self.requests = RunRequests(output.requests, self._request)
@@ -283,19 +282,18 @@ class EmittedEvents:
 
     async def show(self, whole: str) -> None:
         """Let a text be the answer, whatever of it was streamed."""
-        if whole.strip() in ("", self._said.strip()):
-            return
-        if not whole.startswith(self._said):
-            await self._begin()
-        delta, self._said = whole[len(self._said) :], whole
-        await self._output.text(delta)
+        said = self._output.said
+        if said and whole.startswith(said):
+            await self._output.text(whole[len(said) :])
+        else:
+            await self._output.whole(whole)
 
     async def _begin(self) -> None:
-        self._said = self._text = ""
+        self._text = ""
         await self._output.new_message()
 
     async def _request(self, run: Any) -> None:
-        """Let the reply to a request replace what was said, also where the framework retries."""
+        """Let the reply to a request replace the answer, also where the framework retries."""
         if self._root in (run.run_id, run.parent_id):
             await self._begin()
 
@@ -348,7 +346,7 @@ class EmittedEvents:
 
     async def _partial(self, update: Any) -> None:
         if update.key == "final_answer":
-            await self.show(self._said + str(update.value))
+            await self._output.text(str(update.value))
         elif update.key == "thought":
             await self._output.thinking(str(update.value))
 
@@ -421,21 +419,19 @@ class RunReplay:
     """Remembers the runs of models and tools in a task."""
 
     def __init__(self, turn: Turn, requests: ModelRequests) -> None:
-        self._turn = turn
         self._requests = requests
-        self._keys = CallKeys()
+        self._calls = RememberedCalls(turn)
         self._open: dict[str, str] = {}
 
     def begin(self, run_id: str, instance: Any, data: Any) -> None:
-        """Give a run its output if it is remembered, else remember what it returns."""
+        """Give a run its output if it is remembered, else remember the output."""
         asked = _asked(instance, data.input)
         if asked is None:
             return
-        key = self._keys.key(*asked)
-        recalled = self._turn._attempt.step_result(key)
-        if recalled is None:
+        key, kept = self._calls.recall(*asked)
+        if kept is msgspec.UNSET:
             self._open[run_id] = key
-        elif (kept := msgspec.json.decode(recalled)) is not None:
+        elif kept is not None:
             data.output = _read(kept)
             if "messages" in kept:
                 self._requests.end_as(kept["finish_reason"])
@@ -444,12 +440,11 @@ class RunReplay:
         """Remember what a run returned."""
         key = self._open.pop(run_id, None)
         if key is not None:
-            kept = msgspec.json.encode(remembered(_written(output)))
-            await self._turn._attempt.keep_result(key, kept)
+            await self._calls.keep(key, _written(output))
 
 
 def _asked(instance: Any, given: dict[str, Any]) -> tuple[str, Any] | None:
-    """Return the kind of a run and what it is asked, ``None`` for one that is not remembered."""
+    """Return the kind and the input of a run, ``None`` for a run that is not remembered."""
     if isinstance(instance, ChatModel):
         messages = written(given.get("input") or [])
         return "model", WHEN.sub("", msgspec.json.encode(messages).decode())
@@ -488,8 +483,6 @@ async def message_of(turn: Turn) -> Any:
     for each in await input_of(turn, turn.message):
         if isinstance(each, str):
             content.append(MessageTextContent(text=each))
-        elif each.text is not None:
-            content.append(MessageTextContent(text=each.text))
         elif each.kind == "image":
             content.append(MessageImageContent(image_url={"url": each.data_url}))
         else:

@@ -38,7 +38,7 @@ from parley.integrations.crewai.threaded_run import (
     current_run,
 )
 from parley.integrations.message_files import InputFile, input_of
-from parley.integrations.remembered_calls import CallKeys, json_value, remembered
+from parley.integrations.remembered_calls import RememberedCalls, json_value
 from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import ModelRequests, RunOutput
 
@@ -48,7 +48,7 @@ except ImportError:
     crewai_files = None
 
 TEXTS = ("text/plain", "text/*", "application/json", "application/xml", "application/yaml")
-"""The media types of what is read as text."""
+"""The media types of files that are read as text."""
 
 CONVERSATION = "crewai.messages"
 """The key of the messages of a context."""
@@ -77,8 +77,8 @@ def agent(
     ``human_input=True``, feedback that a flow wants, and ``Flow.ask`` ask the turn's caller. Tools
     that ``approve`` names are called when the caller says yes. Replies of the model and results of
     tools are remembered in the task, so neither an answer nor a crash repeats them.
-    ``response_format`` is a pydantic model for the output of an ``Agent``. ``options`` are those of
-    Parley's ``Agent``.
+    ``response_format`` is a pydantic model for the output of an ``Agent``. ``options`` are options
+    of Parley's ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
     """
@@ -129,7 +129,7 @@ class _Runs:
         shown = RunEvents(run, output, hidden=self._format is not None)
         conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
         history = await conversation.earlier(step="conversation")
-        said = await input_of(turn, turn.message)
+        said = await input_of(turn, turn.message, reads_texts=False)
         given = [each for each in said if isinstance(each, str)]
         read = [each.text for each in said if isinstance(each, InputFile) and each.text]
         words = "\n".join(each for each in (turn.message.text, *read) if each)
@@ -153,7 +153,7 @@ class _Runs:
                 result = await run.run(
                     lambda: one.kickoff(messages, self._format, input_files=files)
                 )
-        text = await self._finish(result, output, shown)
+        text = await self._finish(result, output)
         await conversation.add(
             [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
         )
@@ -190,7 +190,7 @@ class _Runs:
     def _files(self, turn: Turn, said: list[str | InputFile]) -> dict[str, Any] | None:
         """Return the files of a message as the framework's, by their names without suffix.
 
-        Those that the models do not take reject the task: the framework would leave them out.
+        Files that the models do not take reject the task: the framework would leave them out.
         """
         found: dict[str, Any] = {}
         files = [each for each in said if isinstance(each, InputFile) and each.text is None]
@@ -205,7 +205,7 @@ class _Runs:
             found[f"{name}_{number}" if name in found else name] = crewai_files.File(source=source)
         return found or None
 
-    async def _finish(self, result: Any, output: RunOutput, shown: RunEvents) -> str:
+    async def _finish(self, result: Any, output: RunOutput) -> str:
         """Show a result, and return its text."""
         value = getattr(result, "pydantic", None) or getattr(result, "json_dict", None)
         if value is None and not hasattr(result, "raw") and not isinstance(result, str):
@@ -218,7 +218,7 @@ class _Runs:
             value = value.model_dump(mode="json") if is_model else value
             await output.data(value, schema=schema)
         else:
-            await shown.finish(text)
+            await output.whole(text)
         return text
 
 
@@ -239,7 +239,7 @@ def _file_types(agents: list[Any]) -> list[str]:
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, LengthFinishReasonError):
         return "The language model's reply reached its longest length, and has no whole value."
     is_empty = "Invalid response from LLM call - None or empty" in str(error)
@@ -275,11 +275,11 @@ STATE = "crewai.flow-state"
 
 
 async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) -> Any:
-    """Run a flow until it ends; a method that wants feedback asks the caller, and then goes on.
+    """Run a flow until it ends; a method that wants feedback asks the caller, and then continues.
 
     While the caller is asked, the framework's own record of the pause is kept: no method that has
-    ended runs again for the answer. A flow begins with the state of those that have ended, and
-    changes of it what it has changed itself.
+    ended runs again for the answer. A flow begins with the state of flows that have ended, and
+    keeps its own changes.
     """
     turn = run.turn
     state = _State()
@@ -343,7 +343,7 @@ def _fitting(state: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _question(context: dict[str, Any]) -> str:
-    """Return what a flow asks, with what it is about."""
+    """Return the question of a flow, with its subject."""
     output = context.get("method_output")
     text = "" if output is None else f"{getattr(output, 'raw', output)}\n\n"
     choices = context.get("emit")
@@ -411,7 +411,7 @@ class ThreadedReplay:
     def __init__(self, run: ThreadedRun, requests: ModelRequests) -> None:
         self._run = run
         self._requests = requests
-        self._keys = CallKeys()
+        self._calls = RememberedCalls(run.turn)
 
     # -- what an agent of the framework uses ---------------------------------------------------
 
@@ -479,18 +479,16 @@ class ThreadedReplay:
 
         The second value is what a call that was made now returned.
         """
-        key, attempt = self._keys.key(kind, asked), self._run.turn._attempt
 
-        async def recall() -> Any:
-            return attempt.step_result(key)
+        async def recall() -> tuple[str, Any]:
+            return self._calls.recall(kind, asked)
 
-        recalled = self._run.wait(recall())
-        kept = None if recalled is None else msgspec.json.decode(recalled)
-        if kept is not None:
+        key, kept = self._run.wait(recall())
+        if kept is not None and kept is not msgspec.UNSET:
             return kept, None
         value, written = function()
-        if recalled is None:
-            self._run.wait(attempt.keep_result(key, msgspec.json.encode(remembered(written))))
+        if kept is msgspec.UNSET:
+            self._run.wait(self._calls.keep(key, written))
         return None, value
 
 

@@ -37,7 +37,7 @@ class ThreadedRun:
 
     What the framework shows is put in a queue, and written in order by the event loop. When the
     turn is canceled, or parks for an answer, what the thread waits for is canceled, and the thread
-    ends where it next calls ``wait`` or ``show``. A blocking call that does neither goes on.
+    ends where it next calls ``wait`` or ``show``. A blocking call that does neither continues.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -242,7 +242,6 @@ class RunEvents:
     """Shows the events of a run, which come from its threads: a sink of the framework's streams."""
 
     def __init__(self, run: ThreadedRun, output: RunOutput, *, hidden: bool) -> None:
-        self.said = ""
         self._run = run
         self._output = output
         self._requests = output.requests
@@ -254,31 +253,14 @@ class RunEvents:
         if made is not None:
             self._run.show(made)
 
-    async def finish(self, text: str) -> None:
-        """Show the text of the result, if it is not what was streamed."""
-        if not text or self.said.strip() == text.strip():
-            return
-        await self.new_message()
-        await self._output.text(text)
-
-    async def new_message(self) -> None:
-        """Let what is said next replace what was said."""
-        self.said = ""
-        await self._output.new_message()
-
     def _llm_call_started(self, event: Any) -> Show:
         ENDED.set(self._replied)
-        return self.new_message
+        return self._output.new_message
 
     def _llm_stream_chunk(self, event: Any) -> Show | None:
         if self._hidden or event.tool_call is not None or not event.chunk:
             return None
-
-        async def text() -> None:
-            self.said += event.chunk
-            await self._output.text(event.chunk)
-
-        return text
+        return lambda: self._output.text(event.chunk)
 
     def _llm_thinking_chunk(self, event: Any) -> Show:
         return lambda: self._output.thinking(event.chunk)
@@ -310,11 +292,7 @@ class RunEvents:
         self._run.wait(replied())
 
     def _tool_usage_started(self, event: Any) -> Show:
-        async def called() -> None:
-            self.said = ""
-            await self._output.tool_called(event.tool_name, event.tool_args)
-
-        return called
+        return lambda: self._output.tool_called(event.tool_name, event.tool_args)
 
     def _tool_usage_finished(self, event: Any) -> Show:
         return lambda: self._output.tool_returned(event.tool_name, event.output)

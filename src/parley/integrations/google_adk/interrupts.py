@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from google.adk.events.event import Event
@@ -16,7 +17,7 @@ from google.genai import types
 
 from parley.agent.turn import Turn
 from parley.extensions.typed_questions import schema_part
-from parley.integrations.answers import approval, decision_in, said_in
+from parley.integrations.answers import DoesNotFit, approval, ask_until, decision_in, said_in
 from parley.integrations.message_files import input_of
 from parley.model.parts import Message, Part, Role
 from parley.model.uuid7 import new_id
@@ -30,13 +31,11 @@ async def content_of(turn: Turn, message: Message) -> types.Content:
     for each in await input_of(turn, message):
         if isinstance(each, str):
             parts.append(types.Part(text=each))
-        elif each.media_type != TEXT and each.text is None:
+        else:
             blob = types.Blob(
                 data=each.content, mime_type=each.media_type, display_name=each.filename or None
             )
             parts.append(types.Part(inline_data=blob))
-        else:
-            parts.append(types.Part(text=each.text))
     return types.Content(role="user", parts=parts)
 
 
@@ -127,7 +126,7 @@ def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
 
 
 async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Part:
-    """Ask the caller what a call waits for, and return the response of ADK.
+    """Ask the caller for the result of a call, and return the response of ADK.
 
     ``said`` is what the agent said of it, ``""`` for nothing.
     """
@@ -171,21 +170,22 @@ async def _confirmed_with(
     text = f"{hint or 'May this tool be called?'}\n{tool}\nAnswer yes or no" + (
         "." if payload is None else f", or with data like {json_of(payload)}."
     )
-    asked, times = text, 0
-    while True:
-        times += 1
-        answer = await turn.ask(asked, key=call.id if times == 1 else f"{call.id}:again:{times}")
-        decision = decision_in(answer)
+
+    def read(answer: Message) -> dict[str, Any]:
+        decision, data = decision_in(answer), said_in(answer)
         if decision is not None:
             return {"confirmed": decision.is_approved, "payload": payload}
-        data = said_in(answer)
         if isinstance(data, Mapping) and isinstance(data.get("confirmed"), bool):
             return {"confirmed": data["confirmed"], "payload": data.get("payload", payload)}
         if isinstance(data, Mapping) and set(data) == {"payload"}:
             data = data["payload"]
         if payload is not None and _fills(payload, data):
             return {"confirmed": True, "payload": data}
-        asked = f"That was neither yes nor no. {text}"
+        raise DoesNotFit("That was neither yes nor no.")
+
+    return await ask_until(
+        turn, lambda problem: f"{problem} {text}".strip(), read, key=call.id or ""
+    )
 
 
 def _fills(payload: Any, data: Any) -> bool:
@@ -198,20 +198,18 @@ def _fills(payload: Any, data: Any) -> bool:
 async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
     schema = arguments.get("response_schema") or arguments.get("responseSchema")
     text = str(arguments.get("message") or "The agent needs an answer.")
-    shown, asked, times = [Part(text=text)], text, 0
+    shown = []
     if arguments.get("payload") is not None:
         shown.append(Part(data=arguments["payload"], media_type="application/json"))
-    while True:
-        times += 1
-        parts = [Part(text=asked), *shown[1:]]
-        if isinstance(schema, Mapping):
-            parts.append(schema_part(schema))
-        message = Message(message_id=new_id(), role=Role.AGENT, parts=tuple(parts))
-        answer = await turn.ask(message, key=call.id if times == 1 else f"{call.id}:again:{times}")
-        fits, value = fitting(schema, answer)
-        if fits:
-            return {"result": value}
-        asked = f"That does not fit. {text}"
+    if isinstance(schema, Mapping):
+        shown.append(schema_part(schema))
+
+    def question(problem: str) -> Message:
+        parts = (Part(text=f"{problem} {text}".strip()), *shown)
+        return Message(message_id=new_id(), role=Role.AGENT, parts=parts)
+
+    value = await ask_until(turn, question, lambda said: fitting(schema, said), key=call.id or "")
+    return {"result": value}
 
 
 async def _finished(turn: Turn, call: types.FunctionCall, said: str) -> dict[str, Any]:
@@ -242,25 +240,24 @@ async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
     return {**config, "exchangedAuthCredential": {**(exchanged or {}), "oauth2": filled}}
 
 
-def fitting(schema: Any, answer: Message) -> tuple[bool, Any]:
-    """Return whether an answer can be what a schema asks for, and its value.
+def fitting(schema: Any, answer: Message) -> Any:
+    """Return the value of an answer that can be what a schema asks for. Raises ``DoesNotFit``.
 
     Text counts as the JSON that it is, where no text is wanted. ADK itself checks the rest.
     """
     value = said_in(answer)
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind in (None, "string", "STRING"):
-        return True, value
+        return value
     kind = str(kind).lower()
-    if kind == "boolean" and not isinstance(value, bool):
-        decision = decision_in(answer)
-        return decision is not None, decision is not None and decision.is_approved
+    if kind == "boolean" and (decision := decision_in(answer)) is not None:
+        return decision.is_approved
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            return False, None
     kinds: dict[str, Any] = {
         "object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool
     }  # fmt: skip
-    return isinstance(value, kinds.get(kind, object)), value
+    if not isinstance(value, kinds.get(kind, object)):
+        raise DoesNotFit("That does not fit.")
+    return value

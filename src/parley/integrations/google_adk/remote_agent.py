@@ -22,7 +22,7 @@ from parley.client.errors import ClientError
 from parley.host.connecting import connect
 from parley.integrations.google_adk.interrupts import INPUT, REMOTE_ANSWER, adk_parts, parts_of
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, with_trace
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills, with_trace
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -37,16 +37,15 @@ async def sub_agent(
 ) -> AdkRemoteAgent:
     """Return another agent as an agent of ADK, for ``sub_agents=`` or as a root.
 
-    Name and description are those of its card. ``options`` are those of ``parley.connect``, and it
-    raises what that raises.
+    Name and description are those of its card. ``options`` are options of ``parley.connect``, and
+    it raises what that raises.
     """
-    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        card = remote.card
+    card = await card_of(agent, options)
     return AdkRemoteAgent(agent, card, options, name=name, description=description)
 
 
 class AdkRemoteAgent(BaseAgent):
-    """Another agent, called with what was said since it last spoke.
+    """Another agent, called with the messages since its last answer.
 
     Its answer is streamed as partial events, its progress are thoughts, its questions ADK's
     requests for input. One session of ADK has one context at the agent. Within a turn of Parley
@@ -132,7 +131,9 @@ class AdkRemoteAgent(BaseAgent):
                 yield remote, False
 
     def _heard(self, ctx: InvocationContext) -> list[Part]:
-        """Return what was said since this agent last spoke: by the user, and by other agents."""
+        """Return the messages since the last answer of this agent: by the user, and by other
+        agents.
+        """
         heard: list[Part] = []
         for event in reversed(ctx.session.events):
             if event.author == self.name and event.content is not None:
@@ -225,8 +226,8 @@ async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
 
     Names, descriptions and parameters are those of the card. A question of the agent is a tool
     confirmation of ADK: its hint is the question, its payload has the answer. Within a turn
-    (``agent``) the caller of the turn is asked. ``options`` are those of ``parley.connect``, and it
-    raises what that raises.
+    (``agent``) the caller of the turn is asked. ``options`` are options of ``parley.connect``, and
+    it raises what that raises.
     """
     return [AdkSkillTool(skill) for skill in await remote_skills(agent, **options)]
 
@@ -277,7 +278,7 @@ class AdkSkillTool(BaseTool):
 
 
 def said(result: ToolResult) -> dict[str, Any]:
-    """Return what a skill returned as the response of a function."""
+    """Return the result of a skill as the response of a function."""
     if result.is_error:
         return {"error": result.text}
     if result.data is not None:

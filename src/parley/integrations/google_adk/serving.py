@@ -75,7 +75,7 @@ def agent(
 
     Agents and workflows are made resumable, so a crash repeats no tool that returned; an app says
     so itself. What pauses ADK (tools that need confirmation, long-running tools, requests for
-    input) asks the caller. ``options`` are those of ``framework_agent`` and ``Agent``.
+    input) asks the caller. ``options`` are options of ``framework_agent`` and ``Agent``.
 
     Raises ``TypeError`` for anything else, ``ValueError`` for an invalid option.
     """
@@ -204,7 +204,7 @@ class AdkRuns:
         return events
 
     async def _events_of(self, turn: Turn, runner: Runner, where: Mapping[str, str]) -> list[Event]:
-        """Return what the session has of this task."""
+        """Return the events of this task in the session."""
         if turn.number == 1 and turn.attempt == 1:
             return []
         session = await runner.session_service.get_session(**where)
@@ -224,7 +224,7 @@ class AdkRuns:
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of a run that the framework ended."""
+    """Return the sentence for callers about a run that the framework ended."""
     if isinstance(error, LlmCallsLimitExceededError):
         return "The agent asked its model more often than it may (RunConfig.max_llm_calls)."
     return ""
@@ -476,7 +476,7 @@ class ModelReplies(BasePlugin):
     async def after_model_callback(
         self, *, callback_context: Any, llm_response: LlmResponse
     ) -> None:
-        """Note what a request used, and how its reply ended."""
+        """Note the usage of a request, and how its reply ended."""
         if llm_response.partial:
             return
         used = llm_response.usage_metadata or types.GenerateContentResponseUsageMetadata()

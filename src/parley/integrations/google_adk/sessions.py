@@ -290,8 +290,8 @@ class TaskArtifacts(BaseArtifactService):
         version: int | None = None,
     ) -> types.Part | None:
         """Return a file, ``None`` if there is none of that name and version."""
-        found = await self._found(filename)
-        if found is None or (version is not None and _version(found) != version):
+        found = await self._found(filename, version)
+        if found is None:
             return None
         part = found.parts[0]
         if not part.is_file:
@@ -335,13 +335,14 @@ class TaskArtifacts(BaseArtifactService):
         version: int | None = None,
     ) -> ArtifactVersion | None:
         """Return what is known of a version."""
-        found = await self._found(filename)
-        if found is None or (version is not None and _version(found) != version):
-            return None
-        return _described(found)
+        found = await self._found(filename, version)
+        return None if found is None else _described(found)
 
-    async def _found(self, filename: str) -> Artifact | None:
-        return (await self._all()).get(filename)
+    async def _found(self, filename: str, version: int | None = None) -> Artifact | None:
+        found = (await self._all()).get(filename)
+        if found is None or version not in (None, _version(found)):
+            return None
+        return found
 
     async def _all(self) -> dict[str, Artifact]:
         """Return the files of the context by their names, those of this task first."""

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-import msgspec
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -59,11 +58,11 @@ Update = Callable[[Any, ToolResult], Mapping[str, Any]]
 async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
     """Return the skills of an A2A agent as LangChain tools, for a model or a ``ToolNode``.
 
-    Names, descriptions and schemas are those of its card. In a graph with a checkpointer a question
-    of the agent is an interrupt, and its task goes on with what the graph resumes with; in a turn
-    of Parley without one it is asked of the turn's caller. Elsewhere the question is the result.
-    Statuses of the agent are written to the custom stream. ``options`` are those of
-    ``parley.connect``, and it raises what that raises.
+    Names, descriptions and schemas come from its card. In a graph with a checkpointer a question of
+    the agent is an interrupt, and the graph resumes with the answer; in a turn of Parley without a
+    checkpointer the turn's caller answers. Elsewhere the question is the result. Statuses of the
+    agent are written to the custom stream. ``options`` are options of ``parley.connect``, and it
+    raises what that raises.
     """
     return [LangChainSkill.of(skill) for skill in await remote_skills(agent, **options)]
 
@@ -130,13 +129,13 @@ def node(
     """Return an A2A agent as a node: ``graph.add_node("weather", langgraph.node(url))``.
 
     It sends the newest message of the state, and adds the agent's answer to ``messages``, under
-    ``name``, by default that on its card. Tokens are streamed as those of a model are, statuses are
+    ``name``, by default the name on its card. Tokens are streamed like a model's, statuses are
     written to the custom stream. The agent's context is one for the graph's thread. Questions are
-    interrupts, as those of ``tools`` are.
+    interrupts, as with ``tools``.
 
-    ``message`` is a function of the state that returns what to send, ``update`` one of the state
-    and the answer (``ToolResult``) that returns the update. ``skill`` is the id of the skill.
-    ``options`` are those of ``parley.connect``.
+    ``message`` returns the message to send, from the state; ``update`` returns the update of the
+    state, from the state and the answer (``ToolResult``). ``skill`` is the id of the skill.
+    ``options`` are options of ``parley.connect``.
 
     Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
     """
@@ -144,7 +143,7 @@ def node(
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
         place = NodePlace(name or "node")
-        shown = _Shown(name)
+        shown = _Shown(agent, options, name, place)
 
         async def send(content: Any, task_id: str, key: str) -> ToolResult:
             said: dict[str, Any] = {"metadata": {"skill": skill}} if skill else {}
@@ -152,7 +151,7 @@ def node(
                 said["task_id"] = task_id
             elif place.thread:
                 said["context_id"] = str(uuid5(NAMESPACE_URL, f"{place.thread}\n{address}"))
-            return await shown.send(_Call(agent, options, content, key, said, place))
+            return await shown.send(content, key, said)
 
         content = (message or _newest)(state)
         result = await place.converse(name or address, content, send)
@@ -166,49 +165,40 @@ def node(
     return remote_agent
 
 
-class _Call(msgspec.Struct, frozen=True):
-    """A message to an agent, and where it comes from."""
-
-    agent: Callee
-    options: Mapping[str, Any]
-    content: Any
-    key: str
-    said: Mapping[str, Any]
-    place: NodePlace
-
-
 class _Shown:
     """Sends messages, and streams the answers as a model streams."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, agent: Callee, options: Mapping[str, Any], name: str, place: NodePlace
+    ) -> None:
         self.name = name
         self.message_id: str | None = None
+        self._agent = agent
+        self._options = options
+        self._place = place
 
-    async def send(self, call: _Call) -> ToolResult:
+    async def send(self, content: Any, key: str, said: dict[str, Any]) -> ToolResult:
         """Return the answer. Raises ``RemoteQuestion``."""
         turn = current_turn()
-        if turn is not None:
-            async with turn.connect(call.agent, **call.options) as bound:
-                if not call.place.keeps_state:
-                    self.name = self.name or bound.card.name
-                    answer = await bound.send(
-                        call.content,
-                        key=call.key or None,
-                        pass_questions=True,
-                        progress=True,
-                        **call.said,
-                    )
-                    return result_of(answer)
-                return await self._streamed(bound, call, {"key": call.key or None})
-        async with connect(call.agent, **call.options) as remote:  # type: ignore[arg-type]
-            return await self._streamed(remote, call, {})
+        if turn is None:
+            async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
+                return await self._streamed(remote, content, said)
+        said["key"] = key or None
+        async with turn.connect(self._agent, **self._options) as bound:
+            if self._place.keeps_state:
+                return await self._streamed(bound, content, said)
+            self.name = self.name or bound.card.name
+            answer = await bound.send(content, pass_questions=True, progress=True, **said)
+            return result_of(answer)
 
-    async def _streamed(self, remote: RemoteAgent, call: _Call, key: dict[str, Any]) -> ToolResult:
+    async def _streamed(
+        self, remote: RemoteAgent, content: Any, options: Mapping[str, Any]
+    ) -> ToolResult:
         self.name = self.name or remote.card.name
         outcome: list[Task | Message] = []
 
         async def words() -> AsyncIterator[str]:
-            async with remote.stream(call.content, **call.said, **key) as events:
+            async with remote.stream(content, **options) as events:
                 async for event in events:
                     if isinstance(event, Message):
                         outcome.append(event)
@@ -216,7 +206,7 @@ class _Shown:
                     elif isinstance(event, TaskArtifactUpdateEvent):
                         yield event.artifact.text
                     else:
-                        _show_status(event, call.place)
+                        _show_status(event, self._place)
                 task_id = events.task_id
             if not outcome:
                 outcome.append(await remote.get(task_id))

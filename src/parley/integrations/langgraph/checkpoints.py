@@ -1,7 +1,7 @@
 """A checkpointer whose checkpoints are kept with the context, in the store of the tasks.
 
-It is what a graph without a checkpointer of its own gets. The store has the contexts already: they
-survive a restart, every replica reads them, and nobody but their owner does.
+Graphs without a checkpointer of their own get it. The store has the contexts already: they survive
+a restart, every replica reads them, and only their owner sees them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ Place = tuple[str, str]
 EMPTY: dict[str, Any] = {"index": {}, "keys": []}
 
 Index = dict[str, dict[str, dict[str, Any]]]
-"""What is known of checkpoints, by namespace and id: their parent, size, and task."""
+"""Facts about checkpoints, by namespace and id: their parent, size, and task."""
 
 
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
     It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed,
-    and no history: give the graph another checkpointer to travel in time. A task sees its own and
-    those of tasks that have completed; those of tasks that ended otherwise are removed. It raises
-    ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that is too large.
+    and no history: give the graph another checkpointer to travel in time. A task sees its own
+    checkpoints and the checkpoints of completed tasks; checkpoints of tasks that ended otherwise
+    are removed. It raises ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that
+    is too large.
     """
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         metadata: Mapping[str, Any],
         new_versions: object,
     ) -> dict[str, Any]:
-        """Keep a checkpoint, and forget those that it makes superfluous."""
+        """Keep a checkpoint, and forget the checkpoints that it makes superfluous."""
         turn = _turn()
         thread, space = _names(config)
         checkpoint_id: str = checkpoint["id"]
@@ -184,7 +185,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     async def settle(self, thread: str, newest: str) -> bool:
         """Let other tasks begin from where the task of this turn has ended.
 
-        Does nothing and returns false if ``newest`` is not the newest of those that have ended.
+        Does nothing and returns false if ``newest`` is not the newest checkpoint of ended tasks.
         """
         own: Index = (await _own(thread).read() or EMPTY)["index"]
         is_settled = False
@@ -363,7 +364,7 @@ def _without(index: Index, places: Sequence[Place]) -> Index:
 
 
 def _superfluous(index: Index, space: str) -> list[Place]:
-    """Return the checkpoints of a namespace that nothing goes on from."""
+    """Return the checkpoints of a namespace that nothing continues from."""
     kept: set[str] = set()
     tasks: set[str] = set()
     size = 0

@@ -14,7 +14,7 @@ from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import merge_configs
 
 from parley.agent.turn import Turn
-from parley.integrations.message_files import InputFile, input_of, part_of_data_url
+from parley.integrations.message_files import input_of, part_of_data_url
 from parley.llm.model import ModelUsage
 from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests
 from parley.model.parts import Message, Part
@@ -28,15 +28,12 @@ async def human_message(turn: Turn, message: Message) -> HumanMessage:
     if all(isinstance(each, str) for each in said):
         return HumanMessage("\n".join(map(str, said)), id=message.message_id)
     blocks = [
-        {"type": "text", "text": each} if isinstance(each, str) else _block(each) for each in said
+        {"type": "text", "text": each}
+        if isinstance(each, str)
+        else file_block(each.base64, each.media_type, each.filename or "file")
+        for each in said
     ]
     return HumanMessage(blocks, id=message.message_id)
-
-
-def _block(file: InputFile) -> dict[str, Any]:
-    if (text := file.text) is not None:
-        return {"type": "text", "text": text}
-    return file_block(file.base64, file.media_type, file.filename or "file")
 
 
 def file_block(content: str, media_type: str, filename: str) -> dict[str, Any]:

@@ -36,13 +36,9 @@ from parley.integrations.langgraph.contents import (
 )
 from parley.integrations.langgraph.questions import Resume, go_on, question_of, resume_value, unfit
 from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context, json_in
-from parley.integrations.langgraph.threads import (
-    GraphThread,
-    Snapshot,
-    ThreadLocks,
-    is_at_breakpoint,
-)
+from parley.integrations.langgraph.threads import GraphThread, Snapshot, is_at_breakpoint
 from parley.llm.run_output import RunOutput
+from parley.model.concurrency import KeyedLocks
 from parley.model.parts import Artifact, Message, Part
 
 Durability = Literal["sync", "async", "exit"]
@@ -80,7 +76,7 @@ class ServedGraph:
         self._context = context
         self._inputs = inputs
         self._durability = durability
-        self._locks = ThreadLocks()
+        self._locks = KeyedLocks()
 
     async def run(self, turn: Turn, output: RunOutput) -> str | None:
         """Run the graph for a turn, from where its task stands.
@@ -178,7 +174,7 @@ class ThreadRun:
         self._texts: set[str] = set()
 
     async def run(self) -> str | None:
-        """Give the graph what it has not had, ask what it asks, and show what it returns."""
+        """Give the graph its input, ask its questions, and show its result."""
         if not self._served.keeps_state:
             given = await self._served.input_of(self._turn)
             values = await self._without_state(given)
@@ -252,7 +248,7 @@ class ThreadRun:
     # -- questions -----------------------------------------------------------------------------
 
     async def _next(self, state: Snapshot) -> Any:
-        """Return what a graph that has not ended goes on with."""
+        """Return the input for a graph that has not ended."""
         await self._thread.wait()
         if state.interrupts:
             if any(each.error for each in state.tasks):
@@ -266,7 +262,9 @@ class ThreadRun:
         return None
 
     async def _answer(self, interrupt: Any) -> Any:
-        """Ask what an interrupt asks until the answer fits, and return what to resume with."""
+        """Ask the question of an interrupt until an answer fits, and return the value to resume
+        with.
+        """
         schema, again = interrupt.response_schema, interrupt.id in self._noted
         problem = unfit(interrupt.value, schema) if again else ""
         while True:
@@ -290,9 +288,9 @@ class ThreadRun:
             return value
 
     async def _breakpoint(self, state: Snapshot, nodes: list[str]) -> None:
-        """Ask whether the graph may go on from a breakpoint.
+        """Ask whether the graph may continue from a breakpoint.
 
-        If not, tool calls that wait are answered with the refusal, and the graph goes on; without
+        If not, waiting tool calls get the refusal as their result, and the graph continues; without
         any the task is rejected.
         """
         values, graph = state.values, self._served.graph
@@ -317,7 +315,7 @@ class ThreadRun:
     # -- the end -------------------------------------------------------------------------------
 
     async def _finish(self, values: Any) -> str | None:
-        """Show what the graph returned: the last word of the model, and structured output."""
+        """Show the result of the graph: the last word of the model, and structured output."""
         schemas, reply = self._served.schemas, _last_reply(values)
         if reply is not None:
             self._output.requests.end_as(ending_of(reply.response_metadata))
@@ -353,11 +351,10 @@ class Shown:
     """Shows the events of one run: tokens, tool calls, nodes, and what nodes write.
 
     One message is streamed at a time: the pieces of others that are made beside it wait for its
-    end. Structured output is no text. ``answer`` is the text that was shown last.
+    end. Structured output is no text.
     """
 
     def __init__(self, output: RunOutput) -> None:
-        self.answer = ""
         self._output = output
         self._made: dict[str, AIMessageChunk] = {}
         self._ended: set[str] = set()
@@ -385,10 +382,7 @@ class Shown:
         """Let ``text`` be the answer, if it is not what was shown last."""
         for message_id in list(self._made):
             await self._end(message_id)
-        if text and text != self.answer:
-            await self._output.new_message()
-            await self._output.text(text)
-            self.answer = text
+        await self._output.whole(text or "")
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -421,7 +415,6 @@ class Shown:
             if not self._streamed:
                 await self._begin(message_id)
             if self._streamed == message_id:
-                self.answer += text
                 await self._output.text(text)
         if piece.chunk_position == "last":
             await self._end(message_id)
@@ -431,7 +424,7 @@ class Shown:
 
     async def _begin(self, message_id: str) -> None:
         await self._output.new_message()
-        self._streamed, self.answer = message_id, ""
+        self._streamed = message_id
 
     async def _whole(self, message: AIMessage) -> None:
         """Show a message that was not made by pieces."""
@@ -464,7 +457,6 @@ class Shown:
                 return await self._called(message)
             await self._output.new_message()
             await self._output.text(text)
-            self.answer = text
         await self._files(message)
         await self._called(message)
 

@@ -59,7 +59,7 @@ def agent(
     or a function of the turn that returns it; ``context`` is the runtime context, or a function of
     the turn too; without it ``context_schema`` gives its defaults. ``inputs`` is a function of the
     turn that returns the graph's input. ``durability`` says when checkpoints are written: with
-    ``"sync"`` a crash repeats no node that has ended. Other ``options`` are those of
+    ``"sync"`` a crash repeats no node that has ended. Other ``options`` are options of
     ``framework_agent`` and ``parley.Agent``.
 
     Raises ``TypeError`` for what is no graph, ``ValueError`` for an invalid option.
@@ -133,7 +133,7 @@ def _name_of(graph: Any) -> str:
 
 
 def _tools_of(graph: Any) -> list[tuple[str, object]]:
-    """Return the tools of a graph's nodes, and what they do."""
+    """Return the tools of a graph's nodes with their descriptions."""
     tools: dict[str, Any] = {}
     for node in getattr(graph, "nodes", {}).values():
         found = getattr(getattr(node, "bound", None), "tools_by_name", None)
@@ -165,18 +165,18 @@ def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[s
 
     ``graphs`` are graphs by their assistant ids, or the file ``langgraph.json`` that names them:
     its ``graphs`` are read, each ``file.py:name`` or ``module:name``, beside that file. Nothing
-    else of the file is read. ``options`` are those of ``agent``.
+    else of the file is read. ``options`` are options of ``agent``.
 
     Raises ``ValueError`` for a file that names no graphs, ``OSError`` and ``ImportError`` for those
     that cannot be loaded.
     """
-    found = graphs if isinstance(graphs, Mapping) else _graphs_in(Path(graphs))
+    if isinstance(graphs, Mapping):
+        found = {assistant_id: (graph, "") for assistant_id, graph in graphs.items()}
+    else:
+        found = _graphs_in(Path(graphs))
     served: dict[str, Agent] = {}
-    for assistant_id, graph in found.items():
-        about = dict(options)
-        if isinstance(graph, _Described):
-            about.setdefault("description", graph.description)
-            graph = graph.graph
+    for assistant_id, (graph, description) in found.items():
+        about = {"description": description, **options}
         about.setdefault("key", str(uuid5(NAMESPACE, assistant_id)))
         name = str(getattr(graph, "name", "") or "")
         about.setdefault("name", assistant_id if name in ("", "LangGraph") else name)
@@ -184,13 +184,7 @@ def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[s
     return served
 
 
-class _Described:
-    def __init__(self, graph: Any, description: str) -> None:
-        self.graph = graph
-        self.description = description
-
-
-def _graphs_in(path: Path) -> dict[str, Any]:
+def _graphs_in(path: Path) -> dict[str, tuple[Any, str]]:
     file = path / "langgraph.json" if path.is_dir() else path
     graphs = json.loads(file.read_text("utf-8")).get("graphs")
     if not isinstance(graphs, dict) or not graphs:
@@ -199,7 +193,7 @@ def _graphs_in(path: Path) -> dict[str, Any]:
     for assistant_id, where in graphs.items():
         given = where if isinstance(where, dict) else {"path": where}
         graph = _loaded(file.parent.resolve(), str(given.get("path", "")))
-        found[assistant_id] = _Described(graph, str(given.get("description") or ""))
+        found[assistant_id] = (graph, str(given.get("description") or ""))
     return found
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import RESUME
@@ -18,7 +16,7 @@ from parley.integrations.conversations import TaskValue, merged_value, thread_id
 from parley.integrations.langgraph.checkpoints import TASK, ContextCheckpoints
 
 BASE = "parley_base"
-"""The metadata of checkpoints that says which one of other tasks they have in them."""
+"""The metadata of checkpoints that names the newest checkpoint of other tasks they include."""
 
 NOTHING = "00000000-0000-0000-0000-000000000000"
 """The id of a checkpoint that there is not: from there a task begins with an empty state."""
@@ -30,25 +28,14 @@ Snapshot = Any
 """LangGraph's ``StateSnapshot``."""
 
 
-class ThreadLocks:
-    """Lets the turns of one thread run one after another in this process."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def of(self, name: str) -> asyncio.Lock:
-        """Return the lock of a thread."""
-        return self._locks.setdefault(name, asyncio.Lock())
-
-
 class GraphThread:
     """The thread of a turn's context, and the place of the turn's task in it.
 
     The thread is named like the context, for its owner alone. Checkpoints say which task made them,
-    so each task goes on from its own newest one, also when another task of the same context has
-    gone on in the thread meanwhile. A task begins from the newest checkpoint of a task that has
-    ended, so it has nothing of others that wait or were canceled; when it has ended, what it
-    changed is put on top of what others have ended with meanwhile.
+    so each task continues from its own newest checkpoint, also when another task of the same
+    context has continued in the thread meanwhile. A task begins from the newest checkpoint of a
+    task that has ended, so it has nothing of others that wait or were canceled; when it has ended,
+    its changes are put on top of the states in which other tasks have ended meanwhile.
     """
 
     def __init__(self, graph: Any, turn: Turn, config: Mapping[str, Any]) -> None:
@@ -60,7 +47,7 @@ class GraphThread:
         self._beginning = TaskValue(turn, "langgraph:beginning")
 
     def config(self, at: Snapshot | None = None, **metadata: Any) -> dict[str, Any]:
-        """Return the configuration of a run: of the thread, or from one of its checkpoints."""
+        """Return the configuration of a run: of the thread, or from a checkpoint of the thread."""
         return self._config_at("" if at is None else _id_of(at), **metadata)
 
     def _config_at(self, checkpoint_id: str, **metadata: Any) -> dict[str, Any]:
@@ -102,7 +89,7 @@ class GraphThread:
         return None
 
     async def end(self, state: Snapshot) -> None:
-        """Put what the task has changed on top of what others have ended with since it began."""
+        """Put the changes of the task on top of the states of other tasks that ended since."""
         if getattr(self.graph, "builder", None) is None:
             return
         other = await self._ended()
@@ -160,7 +147,7 @@ class GraphThread:
         return {"configurable": self.config()["configurable"]}
 
     async def place(self) -> tuple[Snapshot | None, bool]:
-        """Return the newest state of this task, and whether it is that of the thread too.
+        """Return the newest state of this task, and whether it is the thread's newest state too.
 
         There is none before the task's message was given to the graph, and after checkpoints were
         lost.

@@ -13,10 +13,10 @@ from llama_index.core.workflow import Context, HumanResponseEvent, InputRequired
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.host.connecting import connect
 from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.llama_index.questions import RemoteCallEvent, call_id
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
+from parley.model.bounded import Bounded
 from parley.model.parts import Part
 
 
@@ -28,7 +28,7 @@ async def tools(agent: Callee, **options: Any) -> list[FunctionTool]:
     remote agent reach the turn's caller. Elsewhere a question is an ``InputRequiredEvent``, and the
     ``HumanResponseEvent`` with the same ``task`` answers it.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
     return [_tool(each) for each in await remote_skills(agent, **options)]
 
@@ -66,10 +66,11 @@ async def called(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) ->
     return ToolResult(parts=(Part(text=answer.response),), is_error=answer.is_error)
 
 
-_ASKED: dict[str, RemoteQuestion] = {}
-"""Open questions of calls outside of turns: a step runs again from its top for the answer."""
-
 MAX_ASKED = 1000
+"""How many questions of this process wait for an answer; older ones are lost."""
+
+_ASKED: Bounded[str, RemoteQuestion] = Bounded(MAX_ASKED)
+"""Open questions of calls outside of turns: a step runs again from its top for the answer."""
 
 
 async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) -> ToolResult:
@@ -81,8 +82,6 @@ async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) 
             return await skill.call(arguments)
     except RemoteQuestion as asked:
         question = _ASKED[key] = asked
-        while len(_ASKED) > MAX_ASKED:
-            del _ASKED[next(iter(_ASKED))]
     while True:
         task = question.task
         answer = await ctx.wait_for_event(
@@ -97,7 +96,7 @@ async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) 
         except RemoteQuestion as asked:
             question = _ASKED[key] = asked
             continue
-        del _ASKED[key]
+        _ASKED.pop(key, None)
         return result
 
 
@@ -107,10 +106,9 @@ async def sub_agent(agent: Callee, **options: Any) -> RemoteAgentNode:
     Others hand over to it. It gets the newest message of the user, and its answer is the remote
     agent's. Questions go where those of ``llama_index.tools`` go.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
-    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        card = remote.card
+    card = await card_of(agent, options)
     first = card.skills[0]
     skill = RemoteSkill(agent, card, first, None, options, name=f"agent-{card.name}")
     node = RemoteAgentNode(

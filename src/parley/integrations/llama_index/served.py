@@ -37,7 +37,7 @@ def agent(
     memory: Callable[[str], Any] | None = None,
     **options: Any,
 ) -> Agent:
-    """Return an agent of LlamaIndex as a Parley agent. ``options`` are those of ``Agent``.
+    """Return an agent of LlamaIndex as a Parley agent. ``options`` are options of ``Agent``.
 
     ``thing`` is a ``FunctionAgent`` or another agent, an ``AgentWorkflow``, a workflow, a query
     engine, or a function of the thread's id that makes a chat engine, which holds a conversation.
@@ -99,7 +99,7 @@ def agent(
 
 
 def told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, WorkflowTimeoutError):
         return "The workflow did not come to an end in time (its timeout)."
     if isinstance(error, WorkflowRuntimeError) and str(error).startswith("Max iterations"):

@@ -38,6 +38,7 @@ from parley.integrations.conversations import (
 from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.llama_index.questions import Questions, agents_of, described, waiting_in
 from parley.integrations.message_files import InputFile, input_of
+from parley.integrations.serving import RunOver, result_of_steps
 from parley.llm.run_output import RunOutput
 
 STEP = "llama-index"
@@ -50,20 +51,12 @@ QUIET_SECONDS = 0.05
 """For how long no event comes of a workflow that stands still, and waits for none in a step."""
 
 
-class WorkflowOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
-        super().__init__("the run is over")
-
-
 class WorkflowRun:
     """Runs a workflow for one turn.
 
     Its context at a question is a step of the task. Its context after each step is kept until the
-    task ends, so a crash repeats the steps that had not ended. When it has ended, what it added to
-    the memory and changed in the store is added to what the context has by then.
+    task ends, so a crash repeats the steps that had not ended. When it has ended, its additions to
+    the memory and its changes in the store are added to the context.
     """
 
     def __init__(
@@ -94,21 +87,19 @@ class WorkflowRun:
         self._context: Any = None
 
     async def run(self) -> str | None:
-        """Run until there is a result, and show it. Returns what else to say."""
-        kept: Any = None
-        number = 0
-        while True:
-            number += 1
-            try:
-                kept = await self._turn.step(f"{STEP}:{number}", self._go, kept, number)
-            except WorkflowOver as over:
-                return await self._finish(over.result)
-            self._answers = await self._questions.answers(kept["questions"], number)
+        """Run until there is a result, and show it. Returns a further sentence."""
+        return await self._finish(await result_of_steps(self._turn, STEP, self._go, self._answered))
+
+    async def _answered(self, kept: dict[str, Any], number: int) -> list[Any]:
+        return await self._questions.answers(kept["questions"], number)
 
     # -- from one question to the next ---------------------------------------------------------
 
-    async def _go(self, kept: dict[str, Any] | None, number: int) -> dict[str, Any]:
-        """Run until the workflow asks, and return its context. Raises ``WorkflowOver``."""
+    async def _go(
+        self, answers: list[Any] | None, kept: dict[str, Any] | None, number: int
+    ) -> dict[str, Any]:
+        """Run until the workflow asks, and return its context. Raises ``RunOver``."""
+        self._answers = answers or []
         if not self._is_live:
             self._is_live = True
             newest = await self._checkpoints.read()
@@ -146,7 +137,7 @@ class WorkflowRun:
                     state = getattr(event, "step_state", None)
                     if state is StepState.NOT_RUNNING and not self._answers:
                         await self._checkpoint(number)
-            raise WorkflowOver(await handler)
+            raise RunOver(await handler)
         finally:
             if upcoming is not None:
                 upcoming.cancel()
@@ -172,7 +163,7 @@ class WorkflowRun:
         return workflow.run(user_msg=message, ctx=self._context, **more)
 
     async def _first_context(self) -> Context:
-        """Return a context with what tasks that ended have left."""
+        """Return a context with the state that ended tasks have left."""
         self._context = new = Context(self._workflow)
         if self._memory is not None:
             return new
@@ -240,7 +231,7 @@ class WorkflowRun:
             self._turn.fail("The reply of the model could not be used.")
         if data is not None:
             await self._output.data(data, schema=self._schema or schema)
-        elif text and not self._display.said:
+        elif text and not self._output.said:
             await self._output.text(text)
         elif not self._is_agent and not self._output.requests.has_said:
             return "The workflow ended without a result."
@@ -266,13 +257,9 @@ def _result_of(result: Any) -> tuple[str, Any, dict[str, Any] | None]:
 
 
 class _Display:
-    """Shows events: tokens, tool calls, agents that take over, events of the author's own.
-
-    ``said`` is the newest message as far as it was shown.
-    """
+    """Shows events: tokens, tool calls, agents that take over, events of the author's own."""
 
     def __init__(self, output: RunOutput) -> None:
-        self.said = ""
         self._output = output
         self._agent = ""
 
@@ -281,18 +268,16 @@ class _Display:
         name = getattr(event, "current_agent_name", None)
         if isinstance(name, str) and name and name != self._agent:
             if self._agent:
-                await self._begin_message()
+                await self._output.new_message()
                 await self._output.step(name)
             self._agent = name
         if isinstance(event, AgentStream):
             if event.thinking_delta:
                 await self._output.thinking(event.thinking_delta)
-            self.said += event.delta
             await self._output.text(event.delta)
         elif isinstance(event, AgentInput):  # the model is asked, perhaps again
-            await self._begin_message()
+            await self._output.new_message()
         elif isinstance(event, ToolCall):
-            self.said = ""
             await self._output.tool_called(
                 event.tool_name, event.tool_kwargs, call_id=event.tool_id
             )
@@ -303,10 +288,6 @@ class _Display:
             )
         elif _is_own(event):
             await self._output.step(type(event).__name__, event.model_dump(mode="json"))
-
-    async def _begin_message(self) -> None:
-        self.said = ""
-        await self._output.new_message()
 
 
 def _is_own(event: Event) -> bool:
@@ -323,14 +304,14 @@ FILES = {"image": "(an image)", "audio": "(an audio recording)", "document": "(a
 
 
 class Kept(NamedTuple):
-    """What is kept of a context: the messages of the agent's memory, and the rest of its store."""
+    """The kept part of a context: the messages of the agent's memory, and the rest of its store."""
 
     messages: list[Any]
     state: dict[str, Any]
 
 
 def parts_of(context: dict[str, Any]) -> Kept:
-    """Return what is kept of a context, which is given as JSON."""
+    """Return the kept part of a context, which is given as JSON."""
     state = dict(context["state"])
     data = state.get("state_data")
     if isinstance(data, str):  # of a class of the author's
@@ -412,8 +393,6 @@ def _block(file: InputFile) -> Any:
         return AudioBlock(
             audio=file.content, format={"mpeg": "mp3"}.get(file.subtype, file.subtype)
         )
-    if (text := file.text) is not None:
-        return TextBlock(text=text)
     return DocumentBlock(
         data=file.content,
         title=file.filename or f"file.{file.subtype}",
@@ -436,6 +415,7 @@ async def start_event(turn: Turn, kind: Any) -> Any:
         free = [name for name, each in kind.model_fields.items() if each.annotation is str]
         name = next((each for each in free if each not in values), "input")
         values.setdefault(name, message.text)
-    if files := [each for each in await input_of(turn, message) if isinstance(each, InputFile)]:
+    given = await input_of(turn, message, reads_texts=False)
+    if files := [each for each in given if isinstance(each, InputFile)]:
         values.setdefault("files", [msgspec.to_builtins(each) for each in files])
     return fitting(turn, kind, values)

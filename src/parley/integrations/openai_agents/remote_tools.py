@@ -21,12 +21,11 @@ from openai.types.responses import (
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.host.connecting import connect
 from parley.integrations.message_files import file_of
 from parley.integrations.openai_agents.turn_run import current_run
 from parley.integrations.remote_answers import PARAMETERS, OpenQuestions, answer_of
 from parley.llm.model import text_of
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, result_of
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills, result_of
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task
 from parley.model.uuid7 import new_id
@@ -39,7 +38,7 @@ async def tools(agent: Callee, **options: Any) -> list[agents.FunctionTool]:
     and questions of the agent reach the turn's caller. Elsewhere a question is the result of the
     call, and one more tool answers it; the model is offered that while a question waits.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
     skills = await remote_skills(agent, **options)
     if not skills:
@@ -139,10 +138,9 @@ async def sub_agent(agent: Callee, *, name: str | None = None, **options: Any) -
     serves, its questions reach the turn's caller; elsewhere a question is its answer, and the next
     message answers it.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
-    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        card = remote.card
+    card = await card_of(agent, options)
     skills = "; ".join(f"{each.name}: {each.description}" for each in card.skills)
     return agents.Agent(
         name=name or card.name,

@@ -40,7 +40,7 @@ def agent(
     refusal: Callable[[Exception], str] | None = None,
     **options: Any,
 ) -> Agent:
-    """Return an agent of the SDK as a Parley agent. ``options`` are those of ``Agent``.
+    """Return an agent of the SDK as a Parley agent. ``options`` are options of ``Agent``.
 
     Each turn is a streamed run. Its state is kept in the task's log after every round of tool calls
     and at every question, so a crash repeats no tool that returned. A tool that needs approval asks

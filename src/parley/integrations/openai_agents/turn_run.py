@@ -418,8 +418,6 @@ def _content(given: str | InputFile) -> dict[str, Any]:
     if given.kind == "audio":
         kind = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}.get(given.subtype, given.subtype)
         return {"type": "input_audio", "input_audio": {"data": given.base64, "format": kind}}
-    if (text := given.text) is not None:
-        return {"type": "input_text", "text": text}
     return {
         "type": "input_file",
         "file_data": given.data_url,
@@ -506,7 +504,7 @@ def reject_tripped(turn: Turn, error: Exception, refusal: Refusal | None) -> Non
 
 
 def told(error: Exception) -> str:
-    """Return what a caller may know of an error of the SDK, empty for other errors."""
+    """Return the sentence for callers about an error of the SDK, empty for other errors."""
     if isinstance(error, agents.MaxTurnsExceeded):
         return "The agent reached its most model requests (max_turns) without an answer."
     if isinstance(error, ModelTimeoutError):

@@ -37,8 +37,8 @@ async def toolset(agent: Callee, *, defer_questions: bool = True, **options: Any
     Names, descriptions and parameters are those of the card. A question of the agent defers the
     call: the run ends with ``DeferredToolRequests``, which the agent needs among its output types;
     ``RemoteToolset.results`` answers. Within a turn (``agent``) the caller of the turn is asked.
-    Without ``defer_questions`` the model gets the question as the result. ``options`` are those of
-    ``parley.connect``, and it raises what that raises.
+    Without ``defer_questions`` the model gets the question as the result. ``options`` are options
+    of ``parley.connect``, and it raises what that raises.
     """
     skills = await remote_skills(agent, **options)
     return RemoteToolset(skills, address=_address(agent), defer_questions=defer_questions)
@@ -96,7 +96,7 @@ def _tool(skill: RemoteSkill, address: str, defer_questions: bool) -> Tool[Any]:
 
 
 def returned(result: ToolResult) -> Any:
-    """Return what a skill returned as the result of a tool, with its files as contents."""
+    """Return the result of a skill as the result of a tool, with its files as contents."""
     value = result.data if result.data is not None else result.text
     files = contents_of(result.parts)
     return ToolReturn(return_value=value, content=files) if files else value
@@ -112,8 +112,6 @@ async def prompt_of(turn: Turn, message: Message) -> str | list[UserContent]:
     for each in await input_of(turn, message):
         if isinstance(each, str):
             said.append(each)
-        elif each.text is not None:
-            said.append(each.text)
         else:
             said.append(BinaryContent(data=each.content, media_type=each.media_type))
     if all(isinstance(each, str) for each in said):

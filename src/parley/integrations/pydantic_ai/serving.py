@@ -37,7 +37,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.extensions.typed_questions import schema_part
 from parley.integrations.answers import approval, said_in
-from parley.integrations.conversations import TaskValue
+from parley.integrations.conversations import ContextConversation, TaskValue
 from parley.integrations.pydantic_ai.remote_toolset import (
     ASKED,
     RemoteToolset,
@@ -73,9 +73,9 @@ def agent(
     ``usage_limits`` hold for each task, ``toolsets`` are added to the agent's.
 
     The context remembers the messages of its tasks that ended, up to ``max_messages``. Tools that
-    need approval and calls that are deferred ask the caller. After a crash a run goes on from its
-    last step: the model is not asked again for what it said, and only tools of the step that was
-    interrupted are called again. ``options`` are those of ``framework_agent`` and ``Agent``.
+    need approval and calls that are deferred ask the caller. After a crash a run continues from its
+    last step: the model does not repeat its replies, and only tools of the step that was
+    interrupted are called again. ``options`` are options of ``framework_agent`` and ``Agent``.
 
     Raises ``TypeError`` for anything but an agent, ``ValueError`` for an invalid option, and for an
     agent with a ``deps_type`` that gets no dependencies.
@@ -184,7 +184,7 @@ class AgentRuns:
                 if self._agent.is_model_request_node(node):
                     if any(isinstance(each, ModelResponse) for each in _new(run, kept)):
                         await kept.checkpoint([*run.all_messages(), node.request], run.usage)
-                    await shown.begin_message()
+                    await shown.output.new_message()
                     with shown.output.requests.asking():
                         async with node.stream(run.ctx) as events:
                             async for event in events:
@@ -226,7 +226,7 @@ def _outputs(spec: Any) -> list[Any]:
 
 
 def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str]:
-    """Return what the tools that are known before a run do, by their names."""
+    """Return the descriptions of the tools that are known before a run, by their names."""
     found: dict[str, str] = {}
 
     def look(toolset: Any) -> None:
@@ -240,7 +240,7 @@ def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of a run that the framework ended."""
+    """Return the sentence for callers about a run that the framework ended."""
     if isinstance(error, UsageLimitExceeded):
         return f"The run used more than it may (usage_limits): {error}"
     if isinstance(error, UnexpectedModelBehavior):
@@ -251,19 +251,15 @@ def _told(error: Exception) -> str:
 HISTORY = "pydantic-ai"
 RUN = "pydantic-ai-run"
 
-MAX_BYTES = 1_000_000
-"""How many bytes of JSON a conversation keeps; its oldest tasks go above that."""
-
 _REQUESTS = TypeAdapter(DeferredToolRequests)
 
 
 class KeptConversation:
-    """What a context remembers: the messages of its tasks that ended, and the run of this one.
+    """The memory of a context: the messages of its tasks that ended, and the run of this task.
 
-    It has the newest messages of the context, at most ``limit`` and ``MAX_BYTES``, in whole tasks;
-    the newest task is always kept. The run of a task is written before the model is asked again and
-    before tools are called, so a further attempt goes on from there. It is removed when the task
-    ends, however it ends.
+    It has the newest messages of the context, at most ``limit``, in whole tasks; the newest task is
+    always kept. The run of a task is written before the model is asked again and before tools are
+    called, so a further attempt continues from there. It is removed when the task ends.
     """
 
     def __init__(self, turn: Turn, limit: int) -> None:
@@ -275,15 +271,14 @@ class KeptConversation:
         self.pauses = 0
         """How often the run has paused."""
         self.usage = RunUsage()
-        self._turn = turn
-        self._limit = limit
+        self._conversation = ContextConversation(
+            turn, HISTORY, max_messages=limit, keeps_newest=True
+        )
         self._run = TaskValue(turn, RUN)
 
     async def load(self) -> None:
         """Read what is kept."""
-        turns = await self._turn.recall(HISTORY, [])
-        others = [turn for turn in turns if turn["task"] != self._turn.task_id]
-        written = [each for turn in others for each in turn["messages"]]
+        written = await self._conversation.earlier()
         self.earlier = ModelMessagesTypeAdapter.validate_python(written)
         run = await self._run.read()
         if run is not None:
@@ -320,20 +315,8 @@ class KeptConversation:
         await self._run.write(run)
 
     async def finish(self, messages: list[ModelMessage]) -> None:
-        """Add the task to what the context remembers. A further attempt replaces it."""
-        task_id = self._turn.task_id
-        entry = {"task": task_id, "messages": _written(messages[len(self.earlier) :])}
-
-        def add(turns: list[Any]) -> list[Any]:
-            kept = [each for each in turns if each["task"] != task_id] + [entry]
-            sizes = [len(msgspec.json.encode(each)) for each in kept]
-            while len(kept) > 1 and (
-                sum(len(each["messages"]) for each in kept) > self._limit or sum(sizes) > MAX_BYTES
-            ):
-                del kept[0], sizes[0]
-            return kept
-
-        await self._turn.update(HISTORY, add, [])
+        """Add the task to the memory of the context. A further attempt replaces it."""
+        await self._conversation.add(_written(messages[len(self.earlier) :]))
 
 
 def _written(messages: list[ModelMessage]) -> Any:
@@ -343,7 +326,8 @@ def _written(messages: list[ModelMessage]) -> Any:
 async def results_of(
     turn: Turn, requests: DeferredToolRequests, toolsets: Sequence[AbstractToolset[Any]], pause: int
 ) -> DeferredToolResults:
-    """Ask the caller what a run waits for, one call after the other, and return the results.
+    """Ask the caller for the results that a run needs, one call after the other, and return the
+    results.
 
     ``pause`` is how often the run has paused: with the id of a call it identifies a question.
     """
@@ -428,15 +412,9 @@ class ShownRun:
         self.output = output
         self._counted = usage_of(counted)
         self._allows_text = allows_text
-        self._said = ""
-
-    async def begin_message(self) -> None:
-        """Let the next message of the model be the answer."""
-        self._said = ""
-        await self.output.new_message()
 
     def replied(self, response: ModelResponse, usage: RunUsage) -> None:
-        """Note what a request used, with those of agents that tools asked, and how it ended."""
+        """Note the usage of a request, with those of agents that tools asked, and how it ended."""
         details = response.provider_details or {}
         ending: str | None = response.finish_reason
         if details and "finish_reason" not in details and "refusal" not in details:
@@ -476,12 +454,9 @@ class ShownRun:
             )
 
     async def show_output(self, value: Any, schema: dict[str, Any] | None) -> None:
-        """Show what a run returned: text that was not streamed, files, data with its schema."""
+        """Show the result of a run: text that was not streamed, files, data with its schema."""
         if isinstance(value, str) and schema is None:
-            if value != self._said:  # an output function or a validator changed it
-                await self.begin_message()
-                await self.output.text(value)
-            return
+            return await self.output.whole(value)  # an output function may have changed it
         if await self._show_file(value):
             return
         if value is not None:
@@ -490,7 +465,6 @@ class ShownRun:
 
     async def _say(self, text: str) -> None:
         if self._allows_text:
-            self._said += text
             await self.output.text(text)
 
     async def _show_file(self, value: Any) -> bool:
@@ -510,7 +484,7 @@ def schema_of(value: Any, declared: dict[str, Any] | None) -> dict[str, Any] | N
 
 
 def usage_of(usage: RunUsage) -> ModelUsage:
-    """Return what a run used."""
+    """Return the usage of a run."""
     return ModelUsage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

@@ -16,8 +16,9 @@ from strands.types.session import decode_bytes_values
 
 from parley.agent.turn import Turn
 from parley.integrations.conversations import CHECKPOINT_BYTES, ContextConversation, ContextState
+from parley.integrations.serving import RunOver
 from parley.integrations.strands.contents import StrandsDisplay, prompt_of, without_files, written
-from parley.integrations.strands.interrupts import CurrentRun, RunOver, unanswered
+from parley.integrations.strands.interrupts import CurrentRun, unanswered
 from parley.llm.run_output import RunOutput
 
 STEP = "strands"
@@ -28,8 +29,7 @@ STATE = "urn:parley:strands:state"
 class AgentRun:
     """Runs an agent for one turn. The agent is this turn's own.
 
-    When it has ended, what it added to the messages and changed of its state is added to what the
-    context has by then.
+    When it has ended, its new messages and changes of its state are added to the context.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AgentRun:
 
     # -- from one snapshot to the next ---------------------------------------------------------
 
-    async def _go(self, prompt: Any, kept: dict[str, Any] | None) -> dict[str, Any]:
+    async def _go(self, prompt: Any, kept: dict[str, Any] | None, _: int) -> dict[str, Any]:
         """Run until the state is to be kept, and return it. Raises ``RunOver`` at the end."""
         if not self._is_live:
             self._is_live = True
@@ -143,7 +143,7 @@ class AgentRun:
             await self._output.data(
                 value.model_dump(mode="json"), schema=type(value).model_json_schema()
             )
-        elif not self._display.said and result.stop_reason != "max_tokens":
+        elif not self._output.said and result.stop_reason != "max_tokens":
             await self._output.text(text)
 
 

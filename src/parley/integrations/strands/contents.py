@@ -32,7 +32,7 @@ DOCUMENTS = {
 async def prompt_of(turn: Turn) -> list[dict[str, Any]]:
     """Return a turn's message as content blocks. A file that no block can hold rejects the turn."""
     blocks = []
-    for each in await input_of(turn, turn.message):
+    for each in await input_of(turn, turn.message, reads_texts=False):
         block = {"text": each} if isinstance(each, str) else _block(each)
         if block is None:
             assert isinstance(each, InputFile)
@@ -73,7 +73,7 @@ def without_files(messages: list[Any]) -> list[Any]:
 
 
 def blocks_of(result: ToolResult) -> list[dict[str, Any]]:
-    """Return what a remote skill returned as the content of a tool result."""
+    """Return the result of a remote skill as the content of a tool result."""
     blocks: list[dict[str, Any]] = []
     for part in result.parts:
         if part.text is not None:
@@ -113,11 +113,9 @@ class StrandsDisplay:
     """Shows events of an agent, a graph or a swarm.
 
     Of nodes that run at the same time only steps and tools are shown, not their text.
-    ``said`` is the newest message as far as it was shown.
     """
 
     def __init__(self, output: RunOutput, hidden: set[str]) -> None:
-        self.said = ""
         self._output = output
         self._hidden = hidden
         self._called: dict[str, str] = {}
@@ -128,18 +126,17 @@ class StrandsDisplay:
         kind = event.get("type")
         if kind == "multiagent_node_start":
             self._nodes.add(event["node_id"])
-            await self.begin_message()
+            await self._output.new_message()
             await self._output.step(event["node_id"])
         elif kind == "multiagent_node_stop":
             self._nodes.discard(event["node_id"])
         elif kind == "multiagent_node_stream":
             await self.show(event["event"])
         elif "messageStart" in event.get("event", {}):
-            if self.said and len(self._nodes) < 2:  # what was said before is not the answer
-                await self.begin_message()
+            if self._output.said and len(self._nodes) < 2:  # what was said before is not the answer
+                await self._output.new_message()
         elif isinstance(text := event.get("data"), str):
             if len(self._nodes) < 2:
-                self.said += text
                 await self._output.text(text)
         elif isinstance(thought := event.get("reasoningText"), str):
             await self._output.thinking(thought)
@@ -150,15 +147,9 @@ class StrandsDisplay:
             if isinstance(data := streamed.get("data"), str | int | float | dict):
                 await self._output.step(streamed.get("tool_use", {}).get("name", ""), data)
 
-    async def begin_message(self) -> None:
-        """Let what is said next be the answer."""
-        self.said = ""
-        await self._output.new_message()
-
     async def _message(self, message: dict[str, Any]) -> None:
         for block in message.get("content", []):
             if (use := block.get("toolUse")) and use["name"] not in self._hidden:
-                self.said = ""
                 self._called[use["toolUseId"]] = use["name"]
                 await self._output.tool_called(use["name"], use["input"], call_id=use["toolUseId"])
             elif (result := block.get("toolResult")) is not None:

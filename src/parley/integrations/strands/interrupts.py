@@ -24,6 +24,7 @@ from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.answers import said_in
 from parley.integrations.remembered_calls import CallKeys
+from parley.integrations.serving import result_of_steps
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import ModelRequests
 from parley.model.errors import an
@@ -36,19 +37,11 @@ REMOTE = "parley:remote-call"
 _RUN: ContextVar[CurrentRun | None] = ContextVar("parley_strands_run", default=None)
 
 
-class RunOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
-        super().__init__("the run is over")
-
-
 class CurrentRun:
     """The run of an agent, a graph or a swarm in a turn.
 
-    ``results`` has the results of remote calls, by tool use. ``ended`` is what a request to a model
-    ended the run with: Strands goes on without a tool or a node that ends so.
+    ``results`` has the results of remote calls, by tool use. ``ended`` is the exception with which
+    a request to a model ended the run: Strands continues without a tool or a node that ends so.
     """
 
     def __init__(self, turn: Turn, thing: Any, requests: ModelRequests) -> None:
@@ -64,27 +57,17 @@ class CurrentRun:
         return self._keys.key("strands", said)
 
     async def steps(self, name: str, go: Callable[..., Awaitable[Any]], prompt: Any) -> Any:
-        """Return the result that ``go`` raises as ``RunOver``.
-
-        Until then what it returns is a step of the task, and it is called again, with what the
-        step kept, and with the answers to its interrupts as the prompt.
-        """
-        number = 0
-        kept: Any = None
+        """Return the result of a run, whose interrupts are questions: see ``result_of_steps``."""
         with _running(self):
-            while True:
-                number += 1
-                try:
-                    kept = await self._turn.step(f"{name}:{number}", go, prompt, kept)
-                except RunOver as over:
-                    return over.result
-                if kept["interrupts"]:
-                    prompt = await self.answers(kept["interrupts"])
-                else:
-                    prompt = {"checkpointResume": {"checkpoint": kept["checkpoint"]}}
+            return await result_of_steps(self._turn, name, go, self._prompt, prompt)
+
+    async def _prompt(self, kept: Any, number: int) -> Any:
+        if kept["interrupts"]:
+            return await self.answers(kept["interrupts"])
+        return {"checkpointResume": {"checkpoint": kept["checkpoint"]}}
 
     def check(self) -> None:
-        """Raise what the run ended with."""
+        """Raise the end of the run."""
         if self.ended is not None:
             raise self.ended
 

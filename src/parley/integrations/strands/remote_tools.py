@@ -15,11 +15,10 @@ from strands.types.tools import AgentTool, ToolContext, ToolSpec, ToolUse
 
 from parley.agent.remote.uses import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.host.connecting import connect
 from parley.integrations.remote_answers import answer_of
 from parley.integrations.strands.contents import blocks_of
 from parley.integrations.strands.interrupts import REMOTE, current_run
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, result_of
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills, result_of
 from parley.model.cards import AgentCard
 
 
@@ -30,7 +29,7 @@ async def tools(agent: Callee, **options: Any) -> list[AgentTool]:
     once in the life of the task; questions of the remote agent reach the turn's caller. Elsewhere a
     question interrupts the agent, and the response answers it.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
     return [RemoteTool(each) for each in await remote_skills(agent, **options)]
 
@@ -114,10 +113,9 @@ async def sub_agent(agent: Callee, **options: Any) -> RemoteNode:
     Use it as a node of a graph. Within a turn that ``strands.agent`` serves, its questions reach
     the turn's caller; elsewhere a question raises ``RemoteQuestion``.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
-    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        return RemoteNode(agent, remote.card, options)
+    return RemoteNode(agent, await card_of(agent, options), options)
 
 
 class RemoteNode(AgentBase):  # type: ignore[misc]

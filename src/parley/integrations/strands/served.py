@@ -24,12 +24,11 @@ from strands.types.session import decode_bytes_values
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.conversations import TaskValue, thread_id
-from parley.integrations.serving import described, framework_agent
+from parley.integrations.serving import RunOver, described, framework_agent
 from parley.integrations.strands.agent_run import AgentRun
 from parley.integrations.strands.contents import StrandsDisplay, prompt_of, written
 from parley.integrations.strands.interrupts import (
     CurrentRun,
-    RunOver,
     check_copied,
     copy_of,
     current_run,
@@ -51,7 +50,7 @@ def agent(
     invocation_state: Callable[[Turn], dict[str, Any]] | None = None,
     **options: Any,
 ) -> Agent:
-    """Return an agent of Strands as a Parley agent. ``options`` are those of ``Agent``.
+    """Return an agent of Strands as a Parley agent. ``options`` are options of ``Agent``.
 
     ``thing`` is an agent, of which each turn gets a copy, or a function of the thread's id that
     returns a new agent, graph or swarm for each turn: for those with a session manager, and for
@@ -143,8 +142,7 @@ class GraphRun:
             prompt = prompt[0]["text"]
         await self._finish(await self._run.steps(STEP, self._go, prompt))
 
-    async def _go(self, prompt: Any, kept: dict[str, Any] | None) -> dict[str, Any]:
-        number = 1 if kept is None else kept["number"] + 1
+    async def _go(self, prompt: Any, kept: dict[str, Any] | None, number: int) -> dict[str, Any]:
         if not self._is_live:
             self._is_live = True
             newest = await self._nodes.read()  # after a node, or else at the newest interrupt
@@ -185,9 +183,7 @@ class GraphRun:
                     raise each.result
             self._turn.fail("The run reached its limit of nodes, handoffs or time.")
         text = "\n".join(str(result.results[name]).strip() for name in self._last(result))
-        if self._display.said.strip() != text:
-            await self._display.begin_message()
-            await self._output.text(text)
+        await self._output.whole(text)
 
     def _last(self, result: Any) -> list[str]:
         """Return the ids of the nodes whose results are the answer: those that none follows."""
@@ -208,7 +204,7 @@ _TOLD = {
 
 
 def told(error: BaseException) -> str:
-    """Return what a caller may know of an error of Strands, empty for other errors."""
+    """Return the sentence for callers about an error of Strands, empty for other errors."""
     while isinstance(error, EventLoopException) and error.original_exception is not None:
         error = error.original_exception
     return next((said for kind, said in _TOLD.items() if isinstance(error, kind)), "")
