@@ -26,8 +26,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from parley.integrations import langgraph
-from parley.llm.model import ModelRequest, text_of
-from parley.llm.scripted import ScriptedReply
+from parley.llm.model import ModelRequest, ScriptedReply, text_of
 from parley.testing.model_endpoint import ModelEndpoint
 
 DAY = "2025-03-14"

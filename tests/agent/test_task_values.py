@@ -11,7 +11,7 @@ import pytest
 
 from parley import Agent, TaskState, Turn
 from parley.engine.turn.attempt import TurnOver
-from parley.integrations.task_values import TaskValue
+from parley.integrations.conversations import TaskValue
 from parley.model.operations import CancelTaskRequest
 from parley.store.events import RecordKind, Scope
 from tests.engine.fleet import Fleet, until_state

@@ -70,7 +70,7 @@ OUTBOUND = {
     "registry/ingest/fetching.py": CRAWL,
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
-    "llm/endpoint/openai_model.py": OPERATOR,
+    "llm/openai_model.py": OPERATOR,
     "conformance/faults/proxy.py": TEST,
 }
 

@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from parley.llm.model import ModelRequest, text_of
-from parley.llm.scripted import ScriptedReply
+from parley.llm.model import ModelRequest, ScriptedReply, text_of
 from parley.testing.model_endpoint import held
 
 WEATHER = {"city": "Oslo", "celsius": 21.5}
@@ -56,6 +55,11 @@ class Script:
         if results:
             return f"The sum is {results[-1]}."
         return ScriptedReply(text="Let me add.", tool_calls=[("add", {"a": 2, "b": 3})])
+
+    def _adds_in_vain(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
+        if results:
+            return "The tool fails."
+        return ScriptedReply(tool_calls=[("add", {"a": 2, "b": 404})])
 
     def _books(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
         if results:
@@ -202,6 +206,7 @@ class Script:
 
     _rules: dict[str, Callable[..., ScriptedReply | str]] = {
         r"^count": _counts,
+        r"^add in vain": _adds_in_vain,
         r"^add": _adds,
         r"^book": _books,
         r"^who am i": _remembers,

@@ -74,6 +74,17 @@ async def test_tool_calls_are_shown_and_the_answer_is_the_last_message(served):
     assert [str(result["result"]) for result in results] == ["5"]
 
 
+@pytest.mark.feature("tools")
+async def test_the_card_names_the_tools_and_what_they_do(served):
+    async with agent_of(served) as remote:
+        card = remote.card
+    if "google-adk" in card.skills[0].tags:  # the tags name the tools
+        assert {"add", "book", "wait"} <= set(card.skills[0].tags)
+    else:
+        tools = card.description.partition(" Tools: ")[2]
+        assert tools.startswith("add (Add two numbers.); book (Book a room in a city."), card
+
+
 @pytest.mark.feature("approval")
 @pytest.mark.parametrize("answer", ["yes", "no"])
 async def test_what_needs_approval_asks_the_caller_and_goes_on(served, answer):
@@ -173,6 +184,14 @@ async def test_a_failure_of_the_model_is_told_alike_and_without_its_words(served
         task = await remote.send(f"fail with {status}")
         assert (task.state, why(task)) == (TaskState.FAILED, told)
         completed(await remote.send("count to five"))
+
+
+@pytest.mark.feature("failure")
+async def test_an_error_of_a_tool_is_not_told_as_a_failure_of_the_model(served):
+    async with agent_of(served) as remote:
+        task = await remote.send("add in vain")
+    assert "2+404" in served.notes("add")
+    assert "language model" not in f"{why(task)} {task.text}"
 
 
 @pytest.mark.feature("refusal")

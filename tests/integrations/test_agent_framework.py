@@ -80,7 +80,7 @@ async def test_the_card_is_that_of_the_framework(served):
         card = remote.card
     assert card.name == "assistant"
     assert "Adds and books" in card.description
-    assert "- add: Add two numbers." in card.description
+    assert "Adds and books Tools: add (Add two numbers.)" in card.description
 
 
 async def test_usage_counts_the_requests_of_all_turns(served):
@@ -157,3 +157,10 @@ async def test_a_client_that_says_no_finish_reason_has_not_broken_off(served):
     async with agent_of(served, "echo") as remote:
         assert completed(await remote.send("hi")).text == "Hello!"
     assert served.notes("echo") == ["asked"]
+
+
+@pytest.mark.parametrize("name", ["plain", "layerless"])
+async def test_a_client_without_layers_is_counted(served, name):
+    async with agent_of(served, name) as remote:
+        task = completed(await remote.send("hi"))
+    assert (task.text, spent_on(task).tokens) == ("Hello!", 10)

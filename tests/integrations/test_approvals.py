@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley import Message, Part
-from parley.integrations.approvals import decision_in
+from parley.integrations.answers import decision_in
 from parley.model.parts import Role
 
 

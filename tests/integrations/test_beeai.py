@@ -92,7 +92,7 @@ async def test_an_answer_asks_the_model_nothing_twice(served):
 async def test_what_the_page_shows_works(served):
     async with agent_of(served, "page") as remote:
         assert remote.card.name == "hotel"
-        assert "- book: Book a room in a city." in remote.card.description
+        assert "book (Book a room in a city.)" in remote.card.description
         task = await remote.send("book a room")
         assert "May the tool book be called" in task.text
         task = completed(await remote.send("yes", task_id=task.id))

@@ -11,10 +11,10 @@ from parley.host.host import Host, placed
 from parley.integrations.conversations import (
     ContextConversation,
     ContextState,
+    TaskValue,
     added_to,
     merged_value,
 )
-from parley.integrations.task_values import TaskValue
 from parley.store.memory import MemoryTaskStore
 from tests.engine.talk import Talk
 

@@ -137,7 +137,7 @@ async def test_a_node_that_is_an_agent_is_no_request_to_a_model(served: Framewor
 async def test_the_card_is_made_of_the_graph(served: FrameworkServer):
     async with agent_of(served) as remote:
         assert remote.card.name == "Assistant"
-        assert "add (Add two numbers)" in remote.card.description
+        assert "add (Add two numbers.)" in remote.card.description
     async with agent_of(served, "trip") as remote:
         schema = schemas_on(remote.card)["run"]
     assert schema.input is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -14,9 +14,8 @@ from parley import Task, TaskState, Turn
 from parley.extensions.usage import USAGE, spent_on
 from parley.integrations import serving
 from parley.integrations.serving import framework_agent
-from parley.llm.model_failures import model_failure
-from parley.llm.model_usage import ModelUsage
-from parley.llm.run_output import RUN_PROGRESS, RunOutput
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import RUN_PROGRESS, RunOutput, model_failure
 
 pytestmark = pytest.mark.anyio
 
@@ -185,38 +184,60 @@ def failure(name: str, package: str = "openai", **about: object) -> Exception:
     return raised
 
 
+def said_of_failed(raised: BaseException) -> str:
+    return model_failure(raised, [raised])
+
+
 def test_callers_learn_of_a_model_that_fails_and_nothing_of_its_address() -> None:
+    status = failure("APIStatusError", status=503)
     wrapped = RuntimeError("http://secret.example")
-    wrapped.__cause__ = ExceptionGroup("two", [ValueError(), failure("APIStatusError", status=503)])
+    wrapped.__cause__ = ExceptionGroup("two", [ValueError(), status])
+    in_client = failure("ChatClientError")
+    in_client.__cause__ = failure("ReadTimeout", "httpx")
     throttled = {"ResponseMetadata": {"HTTPStatusCode": 400}}
     said = [
-        model_failure(failure("RateLimitError", status_code=429)),
-        model_failure(failure("ThrottlingException", "botocore", response=throttled)),
-        model_failure(failure("APITimeoutError")),
-        model_failure(failure("ConnectError", "httpx")),
-        model_failure(failure("ClientError", "google.genai", code=404)),
-        model_failure(failure("AuthenticationError", status_code=401)),
-        model_failure(wrapped),
-        model_failure(failure("ValueError", "somebody")),
-        model_failure(failure("HTTPException", "shop", status_code=404)),
+        said_of_failed(failure("RateLimitError", status_code=429)),
+        said_of_failed(failure("ThrottlingException", "botocore", response=throttled)),
+        said_of_failed(failure("APITimeoutError")),
+        said_of_failed(in_client),
+        said_of_failed(failure("ConnectError", "httpx")),
+        said_of_failed(failure("ClientError", "google.genai", code=404)),
+        said_of_failed(failure("AuthenticationError", status_code=401)),
+        model_failure(wrapped, [status]),
     ]
     assert said == [
         "The language model is busy; try again later.",
         "The language model is busy; try again later.",
         "The language model did not answer in time; try again later.",
+        "The language model did not answer in time; try again later.",
         "The language model cannot be reached now; try again later.",
         "The language model refused the request with status 404.",
         "The language model does not accept this agent's credentials.",
         "The language model failed with status 503; try again later.",
-        "",
-        "",
     ]
+
+
+@pytest.mark.parametrize("package", ["httpx", "openai", "botocore", "shop"])
+async def test_only_an_error_of_a_request_to_the_model_is_told_as_its_failure(package: str) -> None:
+    async def run(turn: Turn, output: RunOutput) -> None:
+        with suppress(Exception), output.requests.asking():  # the framework asked again
+            raise failure("ConnectError", package)
+        output.requests.replied(TEN, ending="tool_calls")
+        raise RuntimeError("the tool failed") from failure("ConnectError", package)
+
+    task = await said_of(run)
+    assert task.state is TaskState.FAILED
+    assert "language model" not in why(task)
 
 
 async def test_a_failure_of_the_model_is_told_by_every_adapter_alike() -> None:
     async def run(turn: Turn, output: RunOutput) -> None:
         await output.text("I am")
-        raise RuntimeError("the node failed") from failure("APIStatusError", status_code=503)
+        try:
+            with output.requests.asking():
+                raise failure("APIStatusError", status_code=503)
+        except Exception as error:
+            raise RuntimeError("the node failed") from error
 
     task = await said_of(run, told=lambda error: "")
     assert task.state is TaskState.FAILED

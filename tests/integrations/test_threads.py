@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.integrations.threads import thread_id, user_id
+from parley.integrations.conversations import thread_id, user_id
 from parley.store.events import Scope
 
 

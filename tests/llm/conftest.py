@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from parley.llm.model import ModelRequest
-from parley.llm.scripted import Script, ScriptedReply
+from parley.llm.model import ModelRequest, Script, ScriptedReply
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.llm.raw_endpoint import RawEndpoint
 

@@ -622,7 +622,7 @@ def test_what_cannot_be() -> None:
 async def test_a_package_that_a_tool_needs_is_missed_when_the_server_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("parley.llm.tool_sources.find_spec", lambda name: None)
+    monkeypatch.setattr("parley.llm.tool_calls.find_spec", lambda name: None)
     helper = llm_agent(
         "Helper", model="m", script=lambda request: "Hi", tools=[McpServer.stdio("x", name="lift")]
     )

@@ -10,8 +10,7 @@ from traceback import format_exception
 import pytest
 from starlette.responses import Response, StreamingResponse
 
-from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel
-from parley.llm.endpoint import bounded_stream, openai_model
+from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel, openai_model
 from parley.llm.model import ModelChunk, ModelToolCall, ReplyBroken
 from parley.model.backoff import Backoff
 from tests.llm.raw_endpoint import RawEndpoint, events, refusal, refusing, whole
@@ -232,7 +231,7 @@ async def test_a_reply_without_an_end_is_cut_off(raw, monkeypatch, field) -> Non
     ids=["line", "event", "comments", "empty events"],
 )
 async def test_a_stream_without_an_end_is_cut_off(raw, monkeypatch, piece, limit, said_so) -> None:
-    monkeypatch.setattr(bounded_stream, limit, 1000)
+    monkeypatch.setattr(openai_model, limit, 1000)
     sent: list[str] = []
 
     async def endless() -> AsyncIterator[str]:

@@ -8,7 +8,7 @@ import parley
 from parley import Agent, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
 from parley.extensions.usage import USAGE
 from parley.llm.current_turn import current_turn
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
 from parley.llm.run_output import RUN_PROGRESS, RunOutput
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def run(turn: Turn) -> None:
         await out.tool_returned("weather", "rain", call_id="1")
         await out.text("It ")
         await out.text("rains.")
-        out.used(ModelUsage(input_tokens=7, output_tokens=5, requests=2))
+        out.requests.count(ModelUsage(input_tokens=7, output_tokens=5, requests=2))
 
 
 async def test_the_answer_is_what_was_said_last_and_progress_is_not_kept() -> None:

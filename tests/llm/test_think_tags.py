@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.llm.think_tags import ThinkTags
+from parley.llm.model_run import ThinkTags
 
 
 def split(pieces: list[str]) -> tuple[str, str]:

@@ -1,11 +1,12 @@
-"""The conversation and the state of a context, which several tasks change at the same time.
+"""The content of a context: conversation, state, values of tasks; ids of threads.
 
-What a task adds is merged in one update when its run has ended. What other tasks have added since
-it began stays.
+Several tasks change the conversation and the state at the same time. The additions of a task are
+merged in one update when its run has ended; the additions of other tasks stay.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ MAX_WRITERS = 20
 """How many of the newest tasks that changed a state are known, so that none does twice."""
 
 HEAD = "before:"
-"""Begins the name of an entry that is what a memory made of tasks before."""
+"""Begins the name of an entry with the summary that a memory made of earlier tasks."""
 
 Messages = list[Any]
 """Messages of a framework, as JSON."""
@@ -30,12 +31,13 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 class ContextConversation:
-    """What was said in a context: the messages of its tasks, in the order in which they ended.
+    """The conversation of a context: the messages of its tasks, in the order in which they ended.
 
     It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks go first. If the
-    newest alone is larger, ``shorten`` returns its messages without what is large in them, such as
-    files; if that is not enough, only that task is not kept, and the log says so. ``first`` are
-    messages that every conversation begins with; they are not kept.
+    newest alone is larger, ``shorten`` returns its messages without large content, such as files;
+    if that is not enough, only that task is not kept, and the log says so. ``first`` are messages
+    that every conversation begins with; they are not kept. With ``keeps_newest`` the newest task is
+    kept, however large.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ContextConversation:
         max_bytes: int = MAX_BYTES,
         shorten: Callable[[Messages], Messages] | None = None,
         first: Messages | None = None,
+        keeps_newest: bool = False,
     ) -> None:
         self._found: list[str] = []
         self._earlier: Messages = []
@@ -57,6 +60,7 @@ class ContextConversation:
         self._max_bytes = max_bytes
         self._shorten = shorten
         self._first = first or []
+        self._keeps_newest = keeps_newest
 
     async def earlier(self, *, step: str = "") -> Messages:
         """Return the messages of the tasks that have ended, the oldest first.
@@ -76,17 +80,17 @@ class ContextConversation:
     # -- for a framework whose memory has all messages -----------------------------------------
 
     def mark(self, messages: Messages) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside the messages of a memory, for ``resume``."""
+        """Return the part of a checkpoint beside the messages of a memory, for ``resume``."""
         instead, own = self._split(messages)
         return {"own": len(own), "whole": instead is None, "found": self._found}
 
     def resume(self, mark: Mapping[str, Any], messages: Messages) -> None:
-        """Go on from a checkpoint, whose memory has these messages."""
+        """Continue from a checkpoint, whose memory has these messages."""
         self._found, self._is_whole = mark["found"], mark["whole"]
         self._earlier = messages[: len(messages) - mark["own"]]
 
     async def finish(self, messages: Messages) -> None:
-        """Add what a run has added to a memory, which has these messages now."""
+        """Add the new messages of a memory, which has these messages now."""
         instead, own = self._split(messages)
         await self.add(own, instead=instead)
 
@@ -97,9 +101,9 @@ class ContextConversation:
     # -- adding --------------------------------------------------------------------------------
 
     async def add(self, messages: Iterable[Any], *, instead: Messages | None = None) -> None:
-        """Add what this task said; a further attempt at the task replaces it.
+        """Add the messages of this task; a further attempt at the task replaces it.
 
-        ``instead`` is for a memory that has forgotten or summed up what was said before: it is kept
+        ``instead`` is for a memory that has forgotten or summed up the earlier messages: it is kept
         in place of what ``earlier`` returned.
 
         Raises ``TypeError`` for messages that are no JSON.
@@ -120,6 +124,8 @@ class ContextConversation:
         await self._turn.update(self._key, added, [])
 
     def _short(self, messages: Messages) -> Messages:
+        if self._keeps_newest:
+            return messages
         if len(msgspec.json.encode(messages)) > self._max_bytes and self._shorten is not None:
             messages = self._shorten(messages)
         if len(msgspec.json.encode(messages)) <= self._max_bytes:
@@ -262,3 +268,86 @@ def merged_value(now: Any, before: Any, after: Any) -> Any:
     if isinstance(now, list) and isinstance(before, list) and isinstance(after, list):
         return [*now, *after[len(before) :]] if after[: len(before)] == before else after
     return after
+
+
+CHECKPOINT_BYTES = 500_000
+"""How many bytes of JSON a run's state may have to be kept where nothing is asked.
+
+A larger one is kept only at a question; a crash then repeats more.
+"""
+
+
+class TaskValue:
+    """A JSON value that the context keeps for one task.
+
+    It is removed when the task ends: completed, failed, canceled or rejected, also while it waits
+    and after a crash. Other tasks of the context have values of their own under the same name.
+    If it ``lists`` others, it is an object with their ``keys``, and they are removed with it.
+    """
+
+    def __init__(self, turn: Turn, name: str, *, lists: bool = False) -> None:
+        self._turn = turn
+        self._lists = lists
+        self._key = f"{name}:{turn.task_id}"
+
+    async def read(self) -> Any:
+        """Return the newest value, ``None`` without one."""
+        return await self._turn.recall(self._key)
+
+    async def write(self, value: Any) -> None:
+        """Replace the value; it is durable before this returns.
+
+        Raises ``TypeError`` for what is no JSON, and ``TurnOver`` after the turn's end.
+        """
+        await self._turn._attempt.own_value(self._key, lists=self._lists)
+        await self._turn.remember(self._key, value)
+
+    async def update(self, function: Callable[[Any], Any], default: Any = None) -> None:
+        """Change the value as ``Turn.update`` does. Raises what that and ``write`` raise."""
+        await self._turn._attempt.own_value(self._key, lists=self._lists)
+        await self._turn.update(self._key, function, default)
+
+    async def remove(self) -> None:
+        """Remove the value before the task ends."""
+        await self._turn.remember(self._key, None)
+
+
+ANONYMOUS = "anonymous"
+"""The user of contexts without an owner."""
+
+
+def thread_id(turn: Turn) -> str:
+    """Return the id under which a framework keeps the conversation of this turn's context.
+
+    Two owners may name the same ``contextId`` and mean different contexts, so the id of a context
+    with an owner or a tenant ends with a point and a digest of them. Beside that it has letters,
+    digits, ``-`` and ``_``, so no caller can name the thread of another.
+    """
+    scope = turn._attempt.runner.scope
+    if not scope.owner and not scope.tenant and _is_plain(turn.context_id):
+        return turn.context_id
+    whole = (scope.agent, scope.tenant, scope.owner, turn.context_id)
+    return _digested(turn.context_id if _is_plain(turn.context_id) else "context", whole)
+
+
+def user_id(turn: Turn) -> str:
+    """Return the id under which a framework keeps what belongs to the owner of this turn's context.
+
+    Callers who share what they make are one user. It is ``anonymous`` without an owner, and no
+    owner has that id. It has the characters that ``thread_id`` has.
+    """
+    scope = turn._attempt.runner.scope
+    if not scope.owner and not scope.tenant:
+        return ANONYMOUS
+    if not scope.tenant and _is_plain(scope.owner) and scope.owner != ANONYMOUS:
+        return scope.owner
+    return _digested("user", (scope.tenant, scope.owner))
+
+
+def _digested(name: str, whole: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join(whole).encode()).hexdigest()
+    return f"{name[:64]}.{digest[:32]}"
+
+
+def _is_plain(text: str) -> bool:
+    return bool(text) and len(text) <= 128 and text.replace("-", "").replace("_", "").isalnum()

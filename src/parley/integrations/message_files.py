@@ -53,12 +53,13 @@ MAX_TOGETHER = 100_000_000
 
 
 async def input_of(
-    turn: Turn, message: Message, *, max_bytes: int = 20_000_000
+    turn: Turn, message: Message, *, max_bytes: int = 20_000_000, reads_texts: bool = True
 ) -> list[str | InputFile]:
-    """Return what a message says: texts (data as JSON), and its files.
+    """Return the parts of a message: texts (data as JSON), and files.
 
-    Files by reference are read, through the egress guard, up to ``max_bytes`` each and up to
-    ``MAX_TOGETHER``. Raises subclasses of ``ClientError`` for those that cannot be read.
+    A text file is a text under its name, unless ``reads_texts`` is false. Files by reference are
+    read, through the egress guard, up to ``max_bytes`` each and ``MAX_TOGETHER``. Raises subclasses
+    of ``ClientError`` for files that cannot be read.
     """
     found: list[str | InputFile] = []
     left = MAX_TOGETHER
@@ -66,7 +67,8 @@ async def input_of(
         if part.is_file:
             file = await _file(turn, part, min(max_bytes, left))
             left -= len(file.content)
-            found.append(file)
+            text = file.text if reads_texts else None
+            found.append(file if text is None else text)
         elif part.text is not None:
             found.append(part.text)
         elif part.has_data:

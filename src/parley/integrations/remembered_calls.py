@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
+from parley.agent.turn import Turn
 from parley.model.struct import valid_text
 
 MAX_KEPT = 1 << 20
@@ -35,6 +37,41 @@ class CallKeys:
         with self._lock:
             self._times[name] += 1
             return f"{name}:{self._times[name]}"
+
+
+class RememberedCalls:
+    """Calls of models and tools in a run, remembered in the log of the turn's task.
+
+    A call is known by its request and by the number of equal requests before it in the run.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._keys = CallKeys()
+
+    async def once(
+        self, kind: str, asked: object, function: Callable[[], Awaitable[dict[str, Any] | None]]
+    ) -> dict[str, Any] | None:
+        """Return what the function returned in an earlier attempt, else call it.
+
+        ``None`` says that the call was made, now or then, and that its result is not remembered.
+        """
+
+        async def bounded() -> Any:
+            return remembered(await function())
+
+        kept: dict[str, Any] | None = await self._turn.step(self._keys.key(kind, asked), bounded)
+        return kept
+
+    def recall(self, kind: str, asked: object) -> tuple[str, Any]:
+        """Return the key of the next call, and its result: ``UNSET`` for a call not made yet."""
+        key = self._keys.key(kind, asked)
+        found = self._turn._attempt.step_result(key)
+        return key, msgspec.UNSET if found is None else msgspec.json.decode(found)
+
+    async def keep(self, key: str, result: Any) -> None:
+        """Remember the result of a call that ``recall`` did not find."""
+        await self._turn._attempt.keep_result(key, msgspec.json.encode(remembered(result)))
 
 
 def remembered(value: Any) -> Any:

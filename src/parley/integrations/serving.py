@@ -10,9 +10,7 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.extensions.declared import SkillSchema, SkillSchemas
 from parley.extensions.usage import RunProgress
-from parley.llm.model_failures import BROKE_OFF, model_failure
-from parley.llm.model_requests import MAX_CUT, MAX_MODEL_CALLS, ModelRequests
-from parley.llm.run_output import RunOutput
+from parley.llm.run_output import BROKE_OFF, MAX_CUT, MAX_MODEL_CALLS, ModelRequests, RunOutput
 from parley.model.cards import AgentExtension
 from parley.model.distribution import install_command
 from parley.model.errors import A2AError
@@ -26,6 +24,9 @@ A run that returns ``None`` has shown its answer.
 
 CUT_SECONDS = 2.0
 """The pause before a reply that broke off is asked for again; it grows by this."""
+
+MAX_TOOLS = 30
+"""How many tools a description names."""
 
 CUT = "model-reply-cut"
 """Begins the keys of these pauses in a task."""
@@ -54,9 +55,9 @@ def framework_agent(
     The skill is durable before the framework runs. What the run shows through its ``RunOutput`` is
     streamed; the turn is ``current_turn`` meanwhile. The card has ``input_schema`` and
     ``output_schema``, JSON Schemas of data in messages and results. ``max_model_calls`` is how many
-    requests to models a turn makes at most, ``None`` for any number. ``told`` returns what a caller
-    may know of an error of the framework, empty for nothing; failures of models are told without
-    it. ``options`` are those of ``Agent``.
+    requests to models a turn makes at most, ``None`` for any number. ``told`` returns the sentence
+    for callers about an error of the framework, empty for nothing; failures of models are told
+    without it. ``options`` are options of ``Agent``.
 
     A run that asked a model and has no answer ends as FAILED or REJECTED with the reason. A reply
     of the model that broke off is asked for again, as after a crash.
@@ -86,7 +87,7 @@ def framework_agent(
                     if isinstance(error, Exception) and not isinstance(error, A2AError):
                         reason = told(error) if told is not None else ""
                         requests.check_whole()
-                        fail_with(turn, reason or model_failure(error), error)
+                        fail_with(turn, reason or requests.failure(error), error)
                     raise
             if requests.is_cut:
                 await _ask_again(turn)
@@ -116,13 +117,44 @@ async def _ask_again(turn: Turn) -> None:
     await turn.sleep(CUT_SECONDS * times, key=f"{CUT}:{times}")
 
 
+class RunOver(Exception):
+    """A run came to its end, with this result."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__("the run is over")
+
+
+async def result_of_steps(
+    turn: Turn,
+    name: str,
+    go: Callable[[Any, Any, int], Awaitable[Any]],
+    answers_to: Callable[[Any, int], Awaitable[Any]],
+    given: Any = None,
+) -> Any:
+    """Return the result of a run that asks in between: ``go`` raises it as ``RunOver``.
+
+    ``go`` gets what was ``given``, the state that its last call returned, and its number. The state
+    is a step of the task; ``answers_to`` the state is given to the next call.
+    """
+    number, kept = 0, None
+    while True:
+        number += 1
+        try:
+            kept = await turn.step(f"{name}:{number}", go, given, kept, number)
+        except RunOver as over:
+            return over.result
+        given = await answers_to(kept, number)
+
+
 def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) -> str:
     """Return the description of an agent: what it says of itself, or its name, and its tools.
 
     Of what a tool says the first line is shown.
     """
     lines = [(tool, str(text or "").strip().partition("\n")[0]) for tool, text in tools]
-    shown = "; ".join(f"{tool} ({line})" if line else tool for tool, line in lines)
+    named = [f"{tool} ({line})" if line else tool for tool, line in lines]
+    shown = "; ".join([*named[:MAX_TOOLS], *(["…"] if len(named) > MAX_TOOLS else [])])
     return f"{said or f'The agent {name}.'}{f' Tools: {shown}.' if shown else ''}"
 
 

@@ -14,46 +14,51 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.agent.tools.tool import Tool, ToolResult
-    from parley.llm.agent_of_model import answered, llm_agent
-    from parley.llm.endpoint.openai_model import OpenAIModel
     from parley.llm.function_tools import FunctionTool, ToolFailed
-    from parley.llm.model import Model, ModelChunk, ModelFailed, ModelRequest, ModelToolCall
-    from parley.llm.model_loop import ModelLoop
-    from parley.llm.model_usage import ModelUsage
+    from parley.llm.model import (
+        Model,
+        ModelChunk,
+        ModelFailed,
+        ModelRequest,
+        ModelToolCall,
+        ModelUsage,
+        Script,
+        ScriptedModel,
+        ScriptedReply,
+    )
+    from parley.llm.model_loop import ModelLoop, answered, llm_agent
+    from parley.llm.openai_model import OpenAIModel
     from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
     from parley.llm.run_output import RunOutput
-    from parley.llm.scripted import Script, ScriptedModel, ScriptedReply
     from parley.llm.token_budget import BudgetExceeded, ModelRefused, Price, RunStopped, TokenBudget
-    from parley.llm.tool_sources import AgentSkills, ToolSource
+    from parley.llm.tool_calls import AgentSkills, ToolSource
 
 _HOMES = {
-    "AgentSkills": "parley.llm.tool_sources",
-    "BudgetExceeded": "parley.llm.token_budget",
-    "FunctionTool": "parley.llm.function_tools",
-    "Model": "parley.llm.model",
-    "ModelChunk": "parley.llm.model",
-    "ModelFailed": "parley.llm.model",
-    "ModelLoop": "parley.llm.model_loop",
-    "ModelRefused": "parley.llm.token_budget",
-    "ModelRequest": "parley.llm.model",
-    "ModelToolCall": "parley.llm.model",
-    "ModelUsage": "parley.llm.model_usage",
-    "OpenAIModel": "parley.llm.endpoint.openai_model",
-    "Price": "parley.llm.token_budget",
-    "RemoteQuestion": "parley.llm.remote_skills",
-    "RemoteSkill": "parley.llm.remote_skills",
-    "RunOutput": "parley.llm.run_output",
-    "RunStopped": "parley.llm.token_budget",
-    "Script": "parley.llm.scripted",
-    "ScriptedModel": "parley.llm.scripted",
-    "ScriptedReply": "parley.llm.scripted",
-    "TokenBudget": "parley.llm.token_budget",
-    "Tool": "parley.agent.tools.tool",
-    "ToolFailed": "parley.llm.function_tools",
-    "ToolResult": "parley.agent.tools.tool",
-    "ToolSource": "parley.llm.tool_sources",
-    "answered": "parley.llm.agent_of_model",
-    "llm_agent": "parley.llm.agent_of_model",
+    "parley.agent.tools.tool": ("Tool", "ToolResult"),
+    "parley.llm.function_tools": ("FunctionTool", "ToolFailed"),
+    "parley.llm.model": (
+        "Model",
+        "ModelChunk",
+        "ModelFailed",
+        "ModelRequest",
+        "ModelToolCall",
+        "ModelUsage",
+        "Script",
+        "ScriptedModel",
+        "ScriptedReply",
+    ),
+    "parley.llm.model_loop": ("ModelLoop", "answered", "llm_agent"),
+    "parley.llm.openai_model": ("OpenAIModel",),
+    "parley.llm.remote_skills": ("RemoteQuestion", "RemoteSkill"),
+    "parley.llm.run_output": ("RunOutput",),
+    "parley.llm.token_budget": (
+        "BudgetExceeded",
+        "ModelRefused",
+        "Price",
+        "RunStopped",
+        "TokenBudget",
+    ),
+    "parley.llm.tool_calls": ("AgentSkills", "ToolSource"),
 }
 
 __all__ = [
@@ -89,7 +94,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
-    home = _HOMES.get(name)
+    home = next((each for each, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'parley.llm' has no attribute {name!r}")
     value = getattr(importlib.import_module(home), name)

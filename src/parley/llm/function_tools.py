@@ -33,8 +33,8 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 class ToolFailed(Exception):
     """Raised by a tool's function: the model gets the text, and may do something else.
 
-    The text of a ``ValueError`` gets to the model, too. That of other exceptions stays in the log:
-    the model is only told that the tool failed.
+    The text of a ``ValueError`` gets to the model, too. The text of other exceptions stays in the
+    log: the model learns only that the tool failed.
     """
 
 
@@ -44,7 +44,7 @@ class FunctionTool:
     The schema comes from the types of its parameters, their descriptions from ``Annotated`` types
     or from the docstring (``Args:``, ``:param x:``, or NumPy's form). A plain ``def`` runs in a
     thread. A parameter of the type ``Turn`` (in a plain ``def`` ``BlockingTurn``) gets the turn.
-    The result is what a skill may return: text, data, a ``Part``, a list of them.
+    The result is a value that a skill may return: text, data, a ``Part``, a list of them.
 
     Within a turn a call is a step: it is done once in the life of the task.
 
@@ -80,7 +80,7 @@ class FunctionTool:
         return self._inputs.takes_turn
 
     async def call(self, arguments: Mapping[str, Any], *, key: str = "") -> ToolResult:
-        """Call the function. What it raises is a result with an error."""
+        """Call the function. An exception is a result with an error."""
         turn = current_turn()
         if turn is None or not key:
             return await self._call(arguments, turn)
@@ -154,11 +154,12 @@ _NUMPY = re.compile(r"^(\w+)\s*(?::.*)?$")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return what a docstring says about its function, and about each parameter."""
+    """Return the texts of a docstring about its function and about each parameter."""
     summary: list[str] = []
     about: dict[str, list[str]] = {}
     section, name, indent = "", "", 0
     lines = text.splitlines()
+    is_numpy = any(len(each.strip()) >= 3 and set(each.strip()) == {"-"} for each in lines)
     for number, line in enumerate(lines):
         words, depth = line.strip(), len(line) - len(line.lstrip())
         following = lines[number + 1].strip() if number + 1 < len(lines) else ""
@@ -180,7 +181,7 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         elif section in ("args", "arguments", "parameters", "params"):
             if indent == -1:
                 indent = depth
-            pattern = _NUMPY if is_numpy(lines) else _GOOGLE
+            pattern = _NUMPY if is_numpy else _GOOGLE
             if depth == indent and (found := pattern.match(words)):
                 name = found[1]
                 about[name] = [found[2]] if pattern is _GOOGLE else []
@@ -190,11 +191,6 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
             about[name].append(words)
     kept = {key: " ".join(filter(None, value)) for key, value in about.items()}
     return "\n".join(summary).strip(), {key: value for key, value in kept.items() if value}
-
-
-def is_numpy(lines: list[str]) -> bool:
-    """Return whether sections of a docstring are underlined."""
-    return any(len(line.strip()) >= 3 and set(line.strip()) == {"-"} for line in lines)
 
 
 def _described(schema: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:

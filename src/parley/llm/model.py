@@ -1,13 +1,49 @@
-"""A language model: what it is asked, and what it says piece by piece."""
+"""Language models: requests, replies in pieces, usage, and a model that follows a script."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from parley.llm.model_usage import ModelUsage
+from parley.extensions.usage import Spent
+
+
+class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens, and their price if it is known, in the unit that ``Spent.cost`` has."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    requests: int = 0
+
+    def __add__(self, other: ModelUsage) -> ModelUsage:
+        return self._with(other, 1)
+
+    def __sub__(self, other: ModelUsage) -> ModelUsage:
+        return self._with(other, -1)
+
+    def _with(self, other: ModelUsage, times: int) -> ModelUsage:
+        return ModelUsage(
+            input_tokens=self.input_tokens + times * other.input_tokens,
+            output_tokens=self.output_tokens + times * other.output_tokens,
+            cost=self.cost + times * other.cost,
+            requests=self.requests + times * other.requests,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of requests and replies."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def spent(self) -> Spent:
+        """The same in the form that answers show."""
+        return Spent(tokens=self.tokens, cost=self.cost)
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +130,9 @@ class Model(Protocol):
 
 
 class ModelFailed(Exception):
-    """A model could not be asked, or did not answer. ``status`` is that of HTTP, 0 without one.
+    """A model could not be asked, or did not answer. ``status`` is the status of HTTP, or 0.
 
-    ``metadata`` says what the run has used until then.
+    ``metadata`` has the usage of the run until then.
     """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
@@ -116,3 +152,79 @@ def text_of(message: Mapping[str, Any]) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+
+
+class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply of a script: text, tool calls (name and arguments), or an HTTP error.
+
+    ``refusal`` is the text of a refusal. ``finish_reason`` is how the reply ends, without one
+    ``tool_calls`` or ``stop``; with ``is_cut`` it breaks off after the text. ``pause`` is how many
+    seconds pass before each piece, ``hold`` what is awaited before the reply.
+    """
+
+    text: str = ""
+    thinking: str = ""
+    refusal: str = ""
+    tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
+    finish_reason: str = ""
+    is_cut: bool = False
+    error: int = 0
+    pause: float = 0.0
+    hold: Callable[[], Awaitable[object]] | None = None
+    usage: ModelUsage | None = None
+
+
+MAX_REQUESTS = 1000
+"""How many requests a scripted model keeps."""
+
+Script = Callable[[ModelRequest], ScriptedReply | str | Awaitable[ScriptedReply | str]]
+"""Returns the reply to a request; a plain string is a reply with that text."""
+
+
+class ScriptedModel:
+    """A ``Model`` whose replies a function decides.
+
+    ``requests`` has the requests, the newest ``MAX_REQUESTS``.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.requests: list[ModelRequest] = []
+        self._script = script
+        self._calls = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
+        """Yield the scripted reply, word by word. Raises ``ModelFailed`` for an error."""
+        self.requests.append(request)
+        del self.requests[:-MAX_REQUESTS]
+        reply = self._script(request)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        if isinstance(reply, str):
+            reply = ScriptedReply(text=reply)
+        assert isinstance(reply, ScriptedReply)
+        if reply.hold is not None:
+            await reply.hold()
+        if reply.error:
+            raise ModelFailed(f"the script answers {reply.error}", status=reply.error)
+        for field in ("thinking", "text", "refusal"):
+            text = getattr(reply, field)
+            for piece in re.findall(r"\s*\S+\s*$|\s*\S+", text):
+                if reply.pause:
+                    await asyncio.sleep(reply.pause)
+                yield ModelChunk(**{field: piece})
+        if reply.is_cut:
+            return
+        calls = []
+        for name, arguments in reply.tool_calls:
+            self._calls += 1
+            written = msgspec.json.encode(arguments).decode()
+            calls.append(ModelToolCall(id=f"call_{self._calls}", name=name, arguments=written))
+        usage = reply.usage or ModelUsage(
+            input_tokens=len(msgspec.json.encode(request.messages)) // 4,
+            output_tokens=max(1, len(reply.text) // 4),
+        )
+        yield ModelChunk(
+            tool_calls=tuple(calls),
+            usage=msgspec.structs.replace(usage, requests=1),
+            finish_reason=reply.finish_reason or ("tool_calls" if calls else "stop"),
+        )

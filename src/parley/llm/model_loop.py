@@ -1,4 +1,7 @@
-"""The loop of a model and its tools, to be run in any skill."""
+"""The loop of a model and its tools.
+
+``ModelLoop`` runs in any skill; ``llm_agent`` is an agent whose only skill runs one.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,42 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
 
+from parley.agent.agent import Agent
 from parley.agent.tools.mcp_server import McpServerUnavailable
 from parley.agent.tools.tool import Tool
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError
 from parley.client.message import Sendable
 from parley.engine.content import to_parts
-from parley.llm.conversation import ModelConversation
-from parley.llm.endpoint.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
+from parley.engine.turn.attempt import Failed, Rejected
+from parley.extensions.usage import RunProgress
+from parley.llm.conversation import MAX_FILE_BYTES, ModelConversation, NotTaken, content_of
 from parley.llm.function_tools import free_name, tool_name
-from parley.llm.message_content import MAX_FILE_BYTES, NotTaken, content_of
-from parley.llm.model import Model, ModelFailed
-from parley.llm.model_run import ModelRun, RunSettings
-from parley.llm.run_output import RunOutput
-from parley.llm.scripted import Script, ScriptedModel
-from parley.llm.structured import OutputType
-from parley.llm.token_budget import Price, RunStopped, TokenBudget, TokenSpending
-from parley.llm.tool_calls import ToolCalls
-from parley.llm.tool_sources import AskUser, ToolLike, ToolSource, sorted_out
+from parley.llm.model import Model, ModelFailed, ReplyBroken, Script, ScriptedModel
+from parley.llm.model_run import ModelRun, OutputType, RunSettings
+from parley.llm.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
+from parley.llm.run_output import BROKE_OFF, RunOutput, told_of
+from parley.llm.token_budget import ModelRefused, Price, RunStopped, TokenBudget, TokenSpending
+from parley.llm.tool_calls import (
+    AskUser,
+    ToolCalls,
+    ToolLike,
+    ToolSource,
+    agents_in,
+    check_installed,
+    sorted_out,
+)
 from parley.model.errors import A2AError
 
 log = logging.getLogger("parley.llm")
 
 Instructions = str | Callable[[Turn], Any]
-"""What a model is told first: text, or a function of the turn (``def`` or ``async def``)."""
+"""The first message to a model: text, or a function of the turn (``def`` or ``async def``)."""
 
 MEMORY_TOKENS = 8000
 """How many tokens of earlier exchanges a context remembers, unless the author says."""
@@ -43,7 +53,7 @@ MAX_ROUNDS = 12
 """How often a model may be asked in one run, unless the author says."""
 
 UNAVAILABLE = (A2AError, ClientError, McpServerUnavailable, OSError, TimeoutError)
-"""What is raised where tools cannot be opened."""
+"""Errors of tools that cannot be opened."""
 
 
 class ModelLoop:
@@ -58,9 +68,9 @@ class ModelLoop:
     the model takes, such as ``image/*``; text files become text.
 
     ``output`` is the type of answers, a data part then. ``memory_tokens`` is about how much of
-    earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is how often the model
-    is asked in a run, ``max_reply_tokens`` how long a reply may be. ``budget`` says how many
-    tokens may be used, ``prices`` what a million cost, by the names of models.
+    earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is how often the model is
+    asked in a run, ``max_reply_tokens`` how long a reply may be. ``budget`` says how many tokens
+    may be used, ``prices`` has the price of a million, by the names of models.
 
     Raises ``TypeError`` and ``ValueError`` for what cannot be.
     """
@@ -161,10 +171,10 @@ class ModelLoop:
     ) -> Any:
         """Run until the model answers, and return the answer: text, or a value of ``output``.
 
-        ``message`` is what is said to the model, without one what the caller said. The answer is
+        ``message`` is the message to the model, by default the caller's message. The answer is
         streamed as the artifact ``answer``, a value is the artifact ``result``; with
-        ``writes=False`` it is only returned. ``key`` identifies the run among those of the turn,
-        and its conversation in the context.
+        ``writes=False`` it is only returned. ``key`` identifies the run in the turn, and its
+        conversation in the context.
 
         Raises ``RunStopped`` (``BudgetExceeded``, ``ModelRefused``), whose text is for callers, and
         ``ModelFailed``, whose text is for operators. A file that the model does not take ends the
@@ -198,7 +208,7 @@ class ModelLoop:
                 )
                 return await run.answer(await self._instructed(turn, notes), content)
             except (ModelFailed, RunStopped) as error:
-                error.metadata = output.said_usage()
+                error.metadata = output.requests.said()
                 raise
 
     async def _instructed(self, turn: Turn, notes: list[str]) -> str:
@@ -215,7 +225,9 @@ class ModelLoop:
     async def _opened_tools(
         self, turn: Turn, stack: AsyncExitStack, key: str
     ) -> tuple[dict[str, Tool], list[str]]:
-        """Open the tools of a turn. What cannot be reached is left out, and the model is told."""
+        """Open the tools of a turn. A source that cannot be reached is left out, with a note to the
+        model.
+        """
         notes: list[str] = []
 
         async def tools_of(each: Tool | ToolSource) -> list[Tool]:
@@ -234,7 +246,7 @@ class ModelLoop:
     async def _named(
         self, turn: Turn, opened: Sequence[Sequence[Tool]], key: str
     ) -> dict[str, Tool]:
-        """Return the tools by their names. The author's own get theirs before those of sources.
+        """Return the tools by their names. Tools of the author get theirs before tools of sources.
 
         Names are the same in all attempts: what the model has called must not go to a source that
         has a tool of this name, too, when the other cannot be reached.
@@ -267,3 +279,128 @@ def _counted(tools: Sequence[Tool]) -> Iterator[tuple[int, Tool]]:
     for tool in tools:
         yield seen[tool.name], tool
         seen[tool.name] += 1
+
+
+READ_MODES = ("text/plain", "application/json", "text/*")
+"""What every model takes: text, data, and text files."""
+
+
+def llm_agent(
+    name: str,
+    *,
+    model: str | Model = "",
+    instructions: Instructions = "",
+    tools: Iterable[ToolLike] = (),
+    output: Any = None,
+    ask_user: bool = False,
+    takes: Iterable[str] = (),
+    memory_tokens: int = MEMORY_TOKENS,
+    max_rounds: int = MAX_ROUNDS,
+    max_reply_tokens: int | None = None,
+    temperature: float | None = None,
+    budget: TokenBudget | None = None,
+    prices: Mapping[str, Price] | None = None,
+    base_url: str = "",
+    api_key: str = "",
+    timeout: float = 120.0,
+    retries: int = 3,
+    script: Script | None = None,
+    description: str = "",
+    skill_id: str = "answer",
+    tags: Iterable[str] = (),
+    examples: Iterable[str] = (),
+    lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
+    **options: Any,
+) -> Agent:
+    """Return an agent that a language model answers, with tools.
+
+        agent = llm_agent("Helper", model="qwen3:8b", tools=[a_function, "https://other-agent"])
+
+    ``description``, ``skill_id``, ``tags`` and ``examples`` are those of its skill, ``options``
+    those of ``Agent``; the others are those of ``ModelLoop``. The task fails with a reason if the
+    model cannot be asked, or a budget is used up.
+
+    Raises ``TypeError`` and ``ValueError`` for what cannot be.
+    """
+    loop = ModelLoop(
+        model,
+        instructions=instructions,
+        tools=tools,
+        output=output,
+        ask_user=ask_user,
+        takes=takes,
+        memory_tokens=memory_tokens,
+        max_rounds=max_rounds,
+        max_reply_tokens=max_reply_tokens,
+        temperature=temperature,
+        budget=budget,
+        prices=prices,
+        base_url=base_url,
+        api_key=api_key,
+        timeout=timeout,
+        retries=retries,
+        script=script,
+    )
+
+    @asynccontextmanager
+    async def connected(agent: Agent) -> AsyncIterator[Any]:
+        """Keep the model's connections open while the agent is served."""
+        check_installed(loop.tools)
+        async with loop.opened():
+            if lifespan is None:
+                yield None
+                return
+            async with lifespan(agent) as state:
+                yield state
+
+    uses = list(options.pop("uses", ()))
+    uses += [each for each in agents_in(loop.tools) if not any(each is other for other in uses)]
+    declared = [RunProgress(), *options.pop("extensions", ())]
+    modes = tuple(options.pop("input_modes", ())) or (*READ_MODES, *loop.takes)
+    options.setdefault(
+        "output_modes", ("text/plain",) if output is None else ("application/json", "text/plain")
+    )
+    agent = Agent(
+        name,
+        description=description,
+        input_modes=modes,
+        uses=uses,
+        extensions=declared,
+        lifespan=connected,
+        **options,
+    )
+
+    async def answer(turn: Turn) -> Any:
+        await answered(loop, turn)
+
+    answer.__annotations__["return"] = None if output is None else output | None
+    agent.skill(
+        id=skill_id,
+        name=name,
+        description=description or f"Answers as {name}.",
+        tags=tuple(tags) or ("assistant",),
+        examples=examples,
+        replies="task",
+        default=True,
+    )(answer)
+    return agent
+
+
+async def answered(loop: ModelLoop, turn: Turn) -> Any:
+    """Run a loop and return its answer.
+
+    What stops it ends the task as FAILED, a refusal of the model as REJECTED, with the reason.
+    """
+    failure: Failed | Rejected
+    try:
+        return await loop.run(turn)
+    except ModelRefused as error:
+        failure, metadata = Rejected(str(error)), error.metadata
+    except RunStopped as error:
+        failure, metadata = Failed(str(error)), error.metadata
+    except ModelFailed as error:
+        turn.log.error("the model %r could not be asked: %s", loop.name, error)
+        told = BROKE_OFF if isinstance(error, ReplyBroken) else told_of(error.status)
+        failure, metadata = Failed(told), error.metadata
+    failure.metadata = metadata
+    raise failure

@@ -1,20 +1,23 @@
-"""One run of a model in a turn: ask it, call its tools, until it answers."""
+"""One run of a model in a turn: ask, call tools, until an answer; thinking apart, typed answers."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from parley.agent.turn import Turn
-from parley.engine.typed.violations import Mismatch
-from parley.llm.conversation import Messages, ModelConversation
-from parley.llm.model import Model, ModelReply, ModelRequest, ModelToolCall, ReplyBroken
-from parley.llm.model_requests import (
+from parley.engine.typed.schema import is_object, object_of
+from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.violations import Mismatch, Violation
+from parley.llm.conversation import Messages, ModelConversation, estimated
+from parley.llm.model import Model, ModelReply, ModelRequest, ModelToolCall, ModelUsage, ReplyBroken
+from parley.llm.run_output import (
     CONTENT_FILTER,
     FILTERED,
     LENGTH,
@@ -22,19 +25,9 @@ from parley.llm.model_requests import (
     NOTHING,
     REFUSES,
     SHORTENED,
+    RunOutput,
 )
-from parley.llm.model_usage import ModelUsage
-from parley.llm.run_output import RunOutput
-from parley.llm.structured import OutputType
-from parley.llm.think_tags import ThinkTags
-from parley.llm.token_budget import (
-    ModelRefused,
-    Price,
-    RunStopped,
-    TokenSpending,
-    estimated,
-    priced,
-)
+from parley.llm.token_budget import ModelRefused, Price, RunStopped, TokenSpending, priced
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
 from parley.model.backoff import Backoff
 from parley.model.struct import valid_text
@@ -47,7 +40,7 @@ AGAIN = Backoff(first=0.5, longest=4.0, jitter=(0.75, 1.0))
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is bound by: see ``ModelLoop``."""
+    """The bounds of a run: see ``ModelLoop``."""
 
     model: str
     max_rounds: int
@@ -59,7 +52,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelRun:
     """One run. Each completed reply is a step, each tool call too: a further attempt at the turn
-    goes on after the last of them.
+    continues after the last of them.
     """
 
     def __init__(
@@ -114,7 +107,9 @@ class ModelRun:
             reply, is_new = await self._reply([*before, *own], self._offered)
             if not reply.tool_calls:
                 if reply.text.strip() or earlier:
-                    return reply if reply.text.strip() else replace_text(reply, earlier)
+                    if not reply.text.strip():
+                        reply = msgspec.structs.replace(reply, text=earlier)
+                    return reply
                 if self._output.requests.ending == CONTENT_FILTER:
                     raise ModelRefused(FILTERED)
                 if self._output.requests.ending == LENGTH:
@@ -137,7 +132,7 @@ class ModelRun:
     async def _reply(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], *, asks_for_json: bool = False
     ) -> tuple[ModelReply, bool]:
-        """Return the next reply, and whether it is not one that the log has."""
+        """Return the next reply, and whether it is new to the log."""
         self._number += 1
         number, settings, kind = self._number, self._settings, self._kind
         wants_json = kind is not None and (asks_for_json or not tools)
@@ -170,7 +165,7 @@ class ModelRun:
         return reply, is_new
 
     async def _asked(self, request: ModelRequest) -> ModelReply:
-        """Ask the model, and show its reply as it comes; ask again for one that broke off."""
+        """Ask the model, and show its reply as it comes; ask again for a reply that broke off."""
         times = 0
         while True:
             try:
@@ -183,7 +178,7 @@ class ModelRun:
             await asyncio.sleep(AGAIN.delay(times))
 
     async def _asked_once(self, request: ModelRequest) -> ModelReply:
-        left = await self._spending.left(request, self._output.total, self._last)
+        left = await self._spending.left(request, self._output.requests.total, self._last)
         if left is not None:
             most = left if request.max_tokens is None else min(left, request.max_tokens)
             request = msgspec.structs.replace(request, max_tokens=most)
@@ -256,7 +251,7 @@ class ModelRun:
     # -- answers of a type ---------------------------------------------------------------------
 
     async def _value(self, before: Messages, own: Messages, reply: ModelReply) -> Any:
-        """Return the value that a reply says; the model is asked once more for one that fits."""
+        """Return the value that a reply says; the model is asked once more for a fitting value."""
         kind = self._kind
         assert kind is not None
         tries = 2 if self._offered else 1  # with tools the first reply was not asked for as JSON
@@ -279,14 +274,9 @@ class ModelRun:
         return value
 
 
-def replace_text(reply: ModelReply, text: str) -> ModelReply:
-    """Return a reply with another text."""
-    return msgspec.structs.replace(reply, text=text)
-
-
 def _said(reply: ModelReply) -> dict[str, Any]:
-    """Return a reply with tool calls as a message. What is no JSON is left out: endpoints refuse
-    messages with it.
+    """Return a reply with tool calls as a message. Arguments that are no JSON are left out:
+    endpoints refuse messages with them.
     """
     thinking = {"reasoning_content": reply.thinking} if reply.thinking else {}
     return {
@@ -305,3 +295,150 @@ def _said(reply: ModelReply) -> dict[str, Any]:
             for call in reply.tool_calls
         ],
     }
+
+
+_TAG = re.compile(r"(?<!`)<(/?)(?:think|thinking)>", re.IGNORECASE)
+
+_BEGUN = re.compile(r"<(?:/?[a-z]{0,9})?$", re.IGNORECASE)
+
+_NAMES = ("think>", "thinking>")
+
+
+class Piece(NamedTuple):
+    """A piece of a reply. ``all_before`` says that all text before it was thinking, too."""
+
+    text: str = ""
+    thinking: str = ""
+    all_before: bool = False
+
+
+class ThinkTags:
+    """Splits the text of one reply into the answer and the thinking.
+
+    A closing tag without an opening one means that all before it was thinking: some templates put
+    the opening tag into the request. A tag behind a backtick is text about the tag.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_thinking = False
+        self._has_tags = False
+        self._has_text = False
+        self._last = ""
+
+    def add(self, text: str) -> list[Piece]:
+        """Add a piece of text, and return what is certain now."""
+        return self._split(self._held + text, is_end=False)
+
+    def end(self) -> list[Piece]:
+        """Return what is left at the end of the reply."""
+        return self._split(self._held, is_end=True)
+
+    def _split(self, text: str, *, is_end: bool) -> list[Piece]:
+        found: list[Piece] = []
+        at, context = 0, self._last
+        whole = context + text
+        for tag in _TAG.finditer(whole, len(context)):
+            start, end = tag.start() - len(context), tag.end() - len(context)
+            closes = bool(tag[1])
+            if closes and not self._is_thinking and self._has_tags:
+                continue  # neither open nor the first: text
+            if not closes and self._is_thinking:
+                continue
+            if closes and not self._is_thinking:
+                found.append(Piece(thinking=text[at:start], all_before=True))
+                self._has_text = False
+            else:
+                found.append(self._piece(text[at:start]))
+            self._is_thinking, self._has_tags = not closes, True
+            at = end
+        rest = text[at:]
+        begun = None if is_end else _BEGUN.search(rest)
+        if begun is not None and _may_become_tag(begun[0]):
+            self._held = rest[begun.start() :]
+            rest = rest[: begun.start()]
+        else:
+            self._held = ""
+        found.append(self._piece(rest))
+        used = text[: len(text) - len(self._held)]
+        self._last = (context + used)[-1:]
+        return [each for each in found if each.text or each.thinking or each.all_before]
+
+    def _piece(self, text: str) -> Piece:
+        if self._is_thinking:
+            return Piece(thinking=text)
+        if not self._has_text:  # models begin with blank lines, most of all after thinking
+            text = text.lstrip()
+            self._has_text = bool(text.strip())
+        return Piece(text=text)
+
+
+def _may_become_tag(text: str) -> bool:
+    name = text[1:].removeprefix("/").lower()
+    return any(each.startswith(name) for each in _NAMES)
+
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+_DECODER = msgspec.json.Decoder()
+
+
+class OutputType:
+    """The type of the answers of a model. Raises ``TypeError`` for a type without a JSON form."""
+
+    def __init__(self, kind: Any) -> None:
+        self._type = ValueType(kind)
+        self._is_wrapped = not is_object(self._type.schema)
+        self.schema = self._type.output_schema
+        self.asked: Mapping[str, Any] = (
+            object_of({"value": self._type.schema}, ["value"])
+            if self._is_wrapped
+            else self._type.schema
+        )
+
+    @property
+    def response_format(self) -> dict[str, Any]:
+        """What asks an endpoint for JSON of the schema."""
+        return {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": dict(self.asked)},
+        }
+
+    @property
+    def instructions(self) -> str:
+        """What asks a model, for endpoints that ignore ``response_format``."""
+        schema = msgspec.json.encode(self.asked).decode()
+        return f"Your final answer is JSON alone, without other words, of this schema: {schema}"
+
+    def read(self, text: str) -> Any:
+        """Return the value that a text says, also one with words or a fence around the JSON.
+
+        Raises ``Mismatch``.
+        """
+        mismatch = Mismatch([Violation((), "expected JSON, and nothing else")])
+        for candidate in _candidates(text):
+            try:
+                data = _DECODER.decode(candidate)
+            except (msgspec.DecodeError, UnicodeEncodeError):
+                continue
+            if self._is_wrapped and isinstance(data, dict) and set(data) == {"value"}:
+                data = data["value"]
+            try:
+                return self._type.read(data)
+            except Mismatch as error:
+                mismatch = error
+        raise mismatch
+
+    def dump(self, value: Any) -> Any:
+        """Return a value as JSON data."""
+        return self._type.dump(value)
+
+
+def _candidates(text: str) -> list[str]:
+    """Return what of a text may be the JSON: all of it, what is fenced, what is in brackets."""
+    found = [text.strip(), *(fenced.strip() for fenced in _FENCED.findall(text))]
+    for opening, closing in ("{}", "[]"):
+        start, end = text.find(opening), text.rfind(closing)
+        if 0 <= start < end:
+            found.append(text[start : end + 1])
+    return found

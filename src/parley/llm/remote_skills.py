@@ -36,10 +36,10 @@ WORDS = {
 
 
 class RemoteQuestion(Exception):
-    """The remote task asks something, and nobody here can pass that on: ``task`` has the question.
+    """The remote task asks something, and no turn can pass that on: ``task`` has the question.
 
-    ``text`` is the question, without what the task has said before. ``schema`` is the JSON Schema
-    of the answer, ``None`` if the agent named none. Answer with ``RemoteSkill.answer(task, ...)``.
+    ``text`` is the question, without earlier messages of the task. ``schema`` is the JSON Schema of
+    the answer, ``None`` if the agent named none. Answer with ``RemoteSkill.answer(task, ...)``.
     """
 
     def __init__(self, task: Task) -> None:
@@ -57,9 +57,9 @@ class RemoteSkill:
 
     Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
     the task, with the deadline, the trace and the cancellation of the turn, and questions of the
-    agent are asked of the turn's caller. The calls of a context share one of the other agent, which
-    remembers what was said. Elsewhere a question raises ``RemoteQuestion``, and the trace is that
-    of OpenTelemetry, if the program uses it.
+    agent are asked of the turn's caller. The calls of a context share a context of the other agent,
+    which remembers the conversation. Elsewhere a question raises ``RemoteQuestion``, and the trace
+    comes from OpenTelemetry, if the program uses it.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RemoteSkill:
     async def answer(
         self, task: Task | str, content: Any, *, key: str = "", on_progress: Progress | None = None
     ) -> ToolResult:
-        """Answer a question that a call raised, and return what the task then returns.
+        """Answer a question that a call raised, and return the result of the task.
 
         ``task`` is the task or its id. Within a turn the answer is sent once in its life; ``key``
         identifies it there. Raises ``RemoteQuestion`` for a further question.
@@ -176,19 +176,23 @@ class RemoteSkill:
 
 
 async def remote_skills(agent: Callee, **options: Any) -> list[RemoteSkill]:
-    """Return the skills on an agent's card as tools. ``options`` are those of ``parley.connect``.
+    """Return the skills on an agent's card as tools. ``options`` are options of ``parley.connect``.
 
     Two skills never have one name: later ones get a number. Raises what ``parley.connect`` raises.
     """
+    return skills_on(agent, await card_of(agent, options), options)
+
+
+async def card_of(agent: Callee, options: Mapping[str, Any]) -> AgentCard:
+    """Return an agent's card. Raises what ``parley.connect`` raises."""
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        card = remote.card
-    return skills_on(agent, card, options)
+        return remote.card
 
 
 def skills_on(
     agent: Callee, card: AgentCard, options: Mapping[str, Any], only: Sequence[str] = ()
 ) -> list[RemoteSkill]:
-    """Return the skills on a card as tools, all or those with some ids."""
+    """Return the skills on a card as tools: all, or the skills with some ids."""
     schemas = schemas_on(card)
     names: set[str] = set()
     found = []
@@ -243,7 +247,7 @@ def _result(parts: tuple[Part, ...], *, is_error: bool, spent: Spent) -> ToolRes
 
 
 def described(card: AgentCard, skill: AgentSkill) -> str:
-    """Return the description of a skill for a model: what it does, whose it is, examples."""
+    """Return the description of a skill for a model: its purpose, its agent, examples."""
     text = skill.description or skill.name or card.description
     if skill.examples:
         text += "\nExamples: " + "; ".join(skill.examples[:3])

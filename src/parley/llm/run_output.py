@@ -1,23 +1,292 @@
-"""What a turn shows of a run: the answer as an artifact, all else as progress."""
+"""Runs of models and frameworks in a turn: requests to models, their failures, the shown output.
+
+``ModelRequests`` counts requests and notes how replies end, ``model_failure`` words failures for
+callers, ``RunOutput`` shows the answer as an artifact and everything else as progress.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import ExitStack
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import msgspec
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.turn import Turn
-from parley.engine.turn.attempt import Failed, Rejected
-from parley.extensions.usage import RUN_PROGRESS, Spent
+from parley.engine.turn.attempt import Failed, Rejected, TurnOver
+from parley.extensions.usage import RUN_PROGRESS, USAGE, Spent
 from parley.llm.current_turn import within
-from parley.llm.model_requests import ModelRequests
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
 from parley.model.parts import Part
+
+MAX_MODEL_CALLS = 100
+"""How many requests to models a turn may make, unless the author says."""
+
+MAX_CUT = 3
+"""How often in a task a reply that broke off is asked for again."""
+
+REFUSES = "The language model refuses: {}"
+FILTERED = "A content filter of the language model stopped the answer."
+SHORTENED = "The language model's reply reached its longest length, and is empty."
+NOTHING = "The language model answered with nothing."
+
+REQUEST = "parley:model:"
+"""Begins the keys of requests in a task's log. The number of the turn and of the request follow."""
+
+LENGTH = "length"
+CONTENT_FILTER = "content_filter"
+
+_ENDINGS = {
+    LENGTH: {"length", "max_tokens", "max_output_tokens", "model_length"},
+    CONTENT_FILTER: {
+        "content_filter", "content_filtered", "guardrail_intervened", "safety", "image_safety",
+        "recitation", "prohibited_content", "blocklist", "spii",
+    },
+}  # fmt: skip
+
+S = TypeVar("S", ModelUsage, Spent)
+
+
+class ReplyCut(BaseException):
+    """A reply of a model broke off. No ``except Exception`` of a framework catches it."""
+
+
+class ModelRequests:
+    """The requests of a task to models.
+
+    ``usage`` is what all of them used, as the task's log has it, so a further attempt counts none
+    twice. ``spent`` is what tools and other agents have cost. ``ending`` is how the newest reply
+    ended: ``length``, ``content_filter``, ``stop`` or empty. ``has_said`` is whether the run has
+    shown something of its answer. ``failures`` are the newest errors of requests.
+    """
+
+    def __init__(self, turn: Turn, *, most: int | None = None) -> None:
+        self.usage = ModelUsage()
+        self.spent = Spent()
+        self.ending = ""
+        self.has_said = False
+        self.is_cut = False
+        self.failures: deque[BaseException] = deque(maxlen=MAX_CAUSES)
+        self._turn = turn
+        self._most = most
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._said: dict[str, tuple[ModelUsage, Spent]] = {}
+        self._prefix = f"{REQUEST}{turn._attempt.turn}:"
+        self._number = 0
+        for key, value in (turn._attempt.results or {}).items():
+            if key.startswith(REQUEST):
+                self.usage += msgspec.json.decode(value, type=ModelUsage)
+                self._number += key.startswith(self._prefix)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Note an error of a request. Other errors of the run are no failures of the model."""
+        try:
+            yield
+        except Exception as error:
+            self.failures.append(error)
+            raise
+
+    def failure(self, error: BaseException) -> str:
+        """Return the sentence for callers about an error that a failed request led to, or ""."""
+        return model_failure(error, self.failures)
+
+    def count(self, usage: ModelUsage, *, ending: str = "") -> None:
+        """Add a request whose usage the task's log has elsewhere."""
+        self.usage += usage
+        self.ending = _ending_of(ending)
+
+    def replied(
+        self, usage: ModelUsage | None, *, ending: str | None = None, refusal: str = ""
+    ) -> None:
+        """Log the usage of a request, and note how its reply ended.
+
+        ``usage`` may cover several requests. ``ending`` is the finish reason in the words of the
+        framework or the model, ``None`` where the framework does not say. A reply that ends without
+        a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its words.
+        More requests than a turn may make end it as FAILED.
+
+        Threads may call it, too. It does not wait there: the event loop may wait for the thread.
+        """
+        usage = usage or ModelUsage()
+        usage = msgspec.structs.replace(usage, requests=usage.requests or 1)
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self.usage += usage
+        attempt = self._turn._attempt
+        self._in_loop(lambda: attempt.log_result(f"{self._prefix}{number}", usage))
+        if refusal:
+            self._end(Rejected(REFUSES.format(refusal)))
+        if ending == "":
+            self.is_cut = True
+            raise ReplyCut("the reply of the model ended without a finish reason")
+        self.end_as(ending)
+        if self._most is not None and number > self._most:
+            self._end(
+                Failed(
+                    f"The agent asked its model {self._most} times and came to no answer, which is "
+                    "the most that a turn may ask (max_model_calls)."
+                )
+            )
+
+    def _end(self, error: Rejected | Failed) -> NoReturn:
+        self._in_loop(lambda: self._turn._attempt.end_with(error))
+        raise error
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        """Call a function in the event loop: now if this is it, else soon."""
+
+        def later() -> None:
+            with suppress(TurnOver, Rejected, Failed):
+                call()
+
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            call()
+        else:
+            self._loop.call_soon_threadsafe(later)
+
+    def end_as(self, ending: str | None) -> None:
+        """Note how the newest reply ended, in the words of the framework or the model."""
+        self.ending = _ending_of(ending or "")
+
+    def check_said(self) -> None:
+        """End the task of a run that asked a model, and said nothing, with the reason."""
+        if self.has_said:
+            return
+        self.check_whole()
+        if self.usage.requests:
+            self._turn.fail(NOTHING)
+
+    def check_whole(self) -> None:
+        """End the task of a run that said nothing because the newest reply was stopped."""
+        if self.has_said:
+            return
+        if self.ending == CONTENT_FILTER:
+            self._turn.reject(FILTERED)
+        if self.ending == LENGTH:
+            self._turn.fail(SHORTENED)
+
+    @property
+    def total(self) -> Spent:
+        """The cost of the run until now, with its tools and the agents that it called."""
+        return self.usage.spent + self.spent
+
+    def said(self, artifact: str = "") -> dict[str, Any]:
+        """Return the metadata of an artifact, or of the last message: usage, and how it ended.
+
+        The artifacts of a run together say all that it used, and nothing twice.
+        """
+        others = [each for name, each in self._said.items() if name != artifact]
+        usage = _less(self.usage, [each for each, _ in others])
+        spent = _less(self.spent, [each for _, each in others])
+        self._said[artifact] = (usage, spent)
+        progress: dict[str, Any] = {}
+        if self.ending in (LENGTH, CONTENT_FILTER):
+            progress["finishReason"] = self.ending
+        found: dict[str, Any] = {}
+        if usage.requests:
+            total = usage.spent + spent
+            cost = {"calls": total.calls, "tokens": total.tokens, "cost": total.cost}
+            found[USAGE] = {key: value for key, value in cost.items() if value}
+            progress["usage"] = {
+                "inputTokens": usage.input_tokens,
+                "outputTokens": usage.output_tokens,
+                "requests": usage.requests,
+            }
+        return {**found, RUN_PROGRESS: progress} if progress else {}
+
+
+def _ending_of(reason: str) -> str:
+    said = reason.rpartition(".")[2].lower()  # enumerations of some frameworks write their name
+    return next((ours for ours, theirs in _ENDINGS.items() if said in theirs), said and "stop")
+
+
+def _less(whole: S, parts: list[S]) -> S:
+    names = whole.__struct_fields__
+    left = {
+        name: getattr(whole, name) - sum(getattr(each, name) for each in parts) for name in names
+    }
+    return type(whole)(**left)
+
+
+BROKE_OFF = (
+    "The reply of the language model broke off each time that it was asked for; try again later."
+)
+
+MAX_CAUSES = 16
+"""How many errors are looked at: causes, and members of groups."""
+
+
+def told_of(status: int, kind: str = "") -> str:
+    """Return the sentence for callers about a status of HTTP, 0 without an answer.
+
+    ``kind`` has the name of the error's class.
+    """
+    if status in (401, 403):
+        return "The language model does not accept this agent's credentials."
+    if status == 429 or "RateLimit" in kind or "Throttl" in kind:
+        return "The language model is busy; try again later."
+    if status >= 500:
+        return f"The language model failed with status {status}; try again later."
+    if status:
+        return f"The language model refused the request with status {status}."
+    if "Timeout" in kind:
+        return "The language model did not answer in time; try again later."
+    return "The language model cannot be reached now; try again later."
+
+
+def model_failure(error: BaseException, failures: Iterable[BaseException]) -> str:
+    """Return the sentence for callers about an error of a run that a request to a model led to.
+
+    ``failures`` are the errors of the run's requests: the error, its cause, or a member of its
+    group is among them. Empty for other errors.
+    """
+    known = {id(each) for each in failures}
+    failed = next((each for each in causes(error) if id(each) in known), None)
+    if failed is None:
+        return ""
+    found = list(causes(failed))
+    status = next((status for each in found if (status := _status(each))), 0)
+    return told_of(status, " ".join(type(each).__name__ for each in found))
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its causes, and the members of groups among them."""
+    todo: list[BaseException | None] = [error]
+    for _ in range(MAX_CAUSES):
+        if not todo:
+            return
+        each = todo.pop(0)
+        if each is None:
+            continue
+        yield each
+        todo += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        todo.append(each.__cause__ or (None if each.__suppress_context__ else each.__context__))
+
+
+def _status(error: BaseException) -> int:
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # of botocore
+        response = response.get("ResponseMetadata", {})
+        found = response.get("HTTPStatusCode")
+    else:
+        names = ("status_code", "status", "code")
+        known = [getattr(each, name, None) for each in (error, response) for name in names]
+        found = next((each for each in known if type(each) is int), None)
+    return found if type(found) is int and 100 <= found < 600 else 0
+
 
 THINKING_SECONDS = 0.1
 """How often thinking is shown, at most."""
@@ -26,13 +295,21 @@ MAX_SHOWN = 4000
 """How many characters of arguments and results of tools progress shows."""
 
 
+_REQUESTS: ContextVar[ModelRequests | None] = ContextVar("parley_model_requests", default=None)
+
+
+def current_requests() -> ModelRequests | None:
+    """Return the requests of the run that this code belongs to, ``None`` outside of one."""
+    return _REQUESTS.get()
+
+
 class RunOutput:
     """Shows a run of a model or a framework in a turn; an async context manager.
 
     The text of the newest message is the artifact ``answer``: it is streamed, and begins anew when
     the model says something else after a tool call. Thinking, tool calls and steps are status
     updates without a message, so they are streamed but are not in the task. ``requests`` has what
-    models used, which the metadata of the answer says.
+    models used, which the metadata of the answer says. ``said`` is the newest message so far.
     """
 
     def __init__(
@@ -40,6 +317,7 @@ class RunOutput:
     ) -> None:
         self.turn = turn
         self.requests = requests or ModelRequests(turn)
+        self.said = ""
         self._name = artifact
         self._stream: ArtifactStream | None = None
         self._thoughts: list[str] = []
@@ -48,6 +326,7 @@ class RunOutput:
 
     async def __aenter__(self) -> Self:
         self._exits.enter_context(within(self.turn))
+        self._exits.callback(_REQUESTS.reset, _REQUESTS.set(self.requests))
         return self
 
     async def __aexit__(
@@ -76,16 +355,24 @@ class RunOutput:
             return
         await self._show_thoughts()
         self.requests.has_said = True
+        self.said += delta
         if self._stream is None:
             self._stream = self.turn.stream(self._name, artifact_id=self._name)
             await self._stream.__aenter__()
         await self._stream.write(delta)
 
     async def new_message(self) -> None:
-        """Let what is said next replace the answer: what was said was not the last word."""
+        """Let the next text replace the answer: the newest message was not the last word."""
+        self.said = ""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             await stream.close()
+
+    async def whole(self, text: str) -> None:
+        """Let a text be the answer, unless it was streamed already."""
+        if text.strip() not in ("", self.said.strip()):
+            await self.new_message()
+            await self.text(text)
 
     async def data(
         self, value: Any, *, schema: Mapping[str, Any] | None = None, name: str = "result"
@@ -114,7 +401,7 @@ class RunOutput:
             await self._show_thoughts()
 
     async def tool_called(self, name: str, arguments: object, *, call_id: str = "") -> None:
-        """Show that a tool is called. What the model said before was not the answer."""
+        """Show that a tool is called. Earlier text of the model was not the answer."""
         await self._show_thoughts()
         await self.new_message()
         shown = {"kind": "toolCall", "id": call_id, "name": name, "arguments": _bounded(arguments)}
@@ -123,7 +410,7 @@ class RunOutput:
     async def tool_returned(
         self, name: str, result: object, *, call_id: str = "", is_error: bool = False
     ) -> None:
-        """Show what a tool returned."""
+        """Show the result of a tool."""
         shown = {"kind": "toolResult", "id": call_id, "name": name, "result": _bounded(result)}
         if is_error:
             shown["isError"] = True
@@ -140,25 +427,6 @@ class RunOutput:
         if self._thoughts:
             text, self._thoughts = "".join(self._thoughts), []
             await self.turn.working(metadata={RUN_PROGRESS: {"kind": "thinking", "text": text}})
-
-    # -- usage ---------------------------------------------------------------------------------
-
-    def used(self, usage: ModelUsage) -> None:
-        """Add to what the run used."""
-        self.requests.count(usage)
-
-    def also_spent(self, spent: Spent) -> None:
-        """Add what a tool or another agent has cost to what the answer says that it has cost."""
-        self.requests.spent += spent
-
-    @property
-    def total(self) -> Spent:
-        """What the run has cost until now, with its tools and the agents that it called."""
-        return self.requests.total
-
-    def said_usage(self) -> dict[str, Any]:
-        """Return the metadata that says what the run has used; nothing if it has asked nobody."""
-        return self.requests.said()
 
 
 def _bounded(value: object) -> Any:

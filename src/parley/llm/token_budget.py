@@ -1,4 +1,4 @@
-"""Budgets of tokens, prices, and how many tokens something is about."""
+"""Budgets of tokens, and prices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import msgspec
 from parley.agent.turn import Turn
 from parley.extensions.call_chain import ChainBudget
 from parley.extensions.usage import Spent
-from parley.llm.message_content import without_files
-from parley.llm.model import ModelReply, ModelRequest
-from parley.llm.model_usage import ModelUsage
+from parley.llm.conversation import estimated, without_files
+from parley.llm.model import ModelReply, ModelRequest, ModelUsage
 
 CALLERS = "urn:parley:llm:callers"
 """The context in which the tokens of callers are counted."""
@@ -29,7 +28,7 @@ SMALLEST_REPLY = 16
 class RunStopped(Exception):
     """A run ended before its answer: a budget is used up, or the model did not come to an end.
 
-    The text is for the caller. ``metadata`` says what the run has used.
+    The text is for the caller. ``metadata`` has the usage of the run.
     """
 
     def __init__(self, message: str) -> None:
@@ -52,7 +51,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     output: float
 
     def of(self, usage: ModelUsage) -> float:
-        """Return the price of what was used."""
+        """Return the price of some usage."""
         return (self.input * usage.input_tokens + self.output * usage.output_tokens) / 1_000_000
 
 
@@ -73,11 +72,6 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} of a token budget is 1 or more, or None, not {value!r}")
-
-
-def estimated(value: Any) -> int:
-    """Return about how many tokens a JSON value has: one for four bytes."""
-    return len(msgspec.json.encode(value)) // 4 + 1
 
 
 class Tally(msgspec.Struct, array_like=True):
@@ -103,7 +97,7 @@ class Tally(msgspec.Struct, array_like=True):
 
 
 class TokenSpending:
-    """What one run may still use, and counts what it has used."""
+    """The tokens that a run may still use; counts its usage."""
 
     def __init__(self, turn: Turn, budget: TokenBudget, key: str) -> None:
         self._turn = turn
@@ -111,7 +105,7 @@ class TokenSpending:
         self._key = key
 
     async def left(self, request: ModelRequest, total: Spent, last: int) -> int | None:
-        """Return how many tokens a reply may have; ``last`` is what the request before this had.
+        """Return how many tokens a reply may have; ``last`` is the size of the request before.
 
         Raises ``BudgetExceeded``.
         """
@@ -144,7 +138,7 @@ class TokenSpending:
         return left
 
     def for_others(self, total: Spent) -> ChainBudget | None:
-        """Return what another agent may spend: what is left for the task, ``None`` for no limit."""
+        """Return the budget of another agent: the rest of the task's, ``None`` for no limit."""
         budget = self._turn.budget or ChainBudget()
         tokens = [each for each in (budget.tokens, self._budget.turn) if each is not None]
         left = ChainBudget(
@@ -155,7 +149,7 @@ class TokenSpending:
         return left or None
 
     async def count(self, number: int, reply: ModelReply) -> None:
-        """Count what a request has used, once in the life of the task."""
+        """Count the usage of a request, once in the life of the task."""
         turn, key = self._turn, f"{self._key}:count:{number}"
         if self._budget.context is not None:
             await turn.step(key, self._count_context, reply)
@@ -202,7 +196,7 @@ def _tally(value: Any) -> Tally:
 
 
 def priced(usage: ModelUsage, model: str, prices: Mapping[str, Price]) -> ModelUsage:
-    """Return what was used, with its cost if the price of the model is known."""
+    """Return usage with its cost if the price of the model is known."""
     price = prices.get(model)
     if price is None or usage.cost:
         return usage

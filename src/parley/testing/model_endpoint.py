@@ -15,9 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from parley.conformance.background_server import BackgroundServer
-from parley.llm.model import ModelFailed, ModelRequest
-from parley.llm.model_usage import ModelUsage
-from parley.llm.scripted import Script, ScriptedModel
+from parley.llm.model import ModelFailed, ModelRequest, ModelUsage, Script, ScriptedModel
 
 MODEL = "scripted-1"
 """The name of the model; requests may name any."""

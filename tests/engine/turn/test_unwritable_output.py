@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from parley import Agent, Artifact, Message, Part, Role, TaskState, Turn
 from parley.engine.turn.outcome import TaskOutcome
 from parley.host.host import Host, placed
-from parley.llm.agent_of_model import llm_agent
 from parley.llm.model import ModelRequest
+from parley.llm.model_loop import llm_agent
 from parley.model.errors import A2AError
 from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from parley.integrations.a2a_sdk.card_security import check_extended, security_of
+from parley.integrations.a2a_sdk.agent import check_extended, security_of
 from parley.model.cards import AgentCard
 from parley.security import Bearer
 from parley.wire.versions import read_card

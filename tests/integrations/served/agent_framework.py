@@ -11,6 +11,9 @@ sys.path.append(os.path.dirname(__file__))
 
 from agent_framework import (
     Agent,
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
     BaseChatClient,
     ChatMiddlewareLayer,
     ChatResponse,
@@ -52,6 +55,28 @@ class Echo(ChatMiddlewareLayer, BaseChatClient):
             yield ChatResponseUpdate(role="assistant", contents=[said])
 
         return ResponseStream(updates(), finalizer=ChatResponse.from_updates)
+
+
+class Plain(BaseChatClient):
+    """A client of the author's own without layers, whose replies say what they used."""
+
+    async def _inner_get_response(self, *, messages, stream, options, **more):
+        used = Content.from_usage({"input_token_count": 7, "output_token_count": 3})
+
+        async def updates():
+            said = Content.from_text("Hello!")
+            yield ChatResponseUpdate(role="assistant", contents=[said, used])
+
+        made = ResponseStream(updates(), finalizer=ChatResponse.from_updates)
+        return made if stream else await made.get_final_response()
+
+
+class PlainStream(Plain):
+    """The same, whose streams are there at once."""
+
+    def _inner_get_response(self, **given):
+        made = super()._inner_get_response(**given)
+        return ResponseStream.from_awaitable(made) if given["stream"] else made
 
 
 assistant = Agent(
@@ -128,6 +153,23 @@ def writers():
     return WorkflowBuilder(start_executor=first, name="writers").add_edge(first, second).build()
 
 
+class Asked:
+    """An agent of the author's own, which asks a client without a stream."""
+
+    name = "asked"
+
+    def create_session(self, *, session_id=None):
+        return AgentSession(session_id=session_id)
+
+    async def run(self, messages=None, *, stream=False, session=None):
+        reply = await Plain().get_response([messages])
+
+        async def updates():
+            yield AgentResponseUpdate(contents=reply.messages[0].contents, role="assistant")
+
+        return ResponseStream(updates(), finalizer=AgentResponse.from_updates)
+
+
 counter = Agent(client(), name="counter", description="Counts")
 leader = Agent(client(), name="leader", tools=[counter.as_tool(name="counter", arg_name="task")])
 try:
@@ -155,6 +197,8 @@ serve(
         "forwarder": agent_framework.agent(forwarder),
         "workflow": agent_framework.agent(workflow),
         "echo": agent_framework.agent(Agent(Echo(), name="echo")),
+        "plain": agent_framework.agent(Agent(PlainStream(), name="plain")),
+        "layerless": agent_framework.agent(Asked()),
         "writers": agent_framework.agent(writers),
         "leader": agent_framework.agent(leader),
         "plans": agent_framework.agent(plans, checkpoint_types=["__main__:Plan"]),

@@ -15,11 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import openai
+
 import parley
 from parley import Agent
 
 MODEL_URL = os.environ["OPENAI_BASE_URL"]
 FILES = Path(os.environ["PARLEY_TEST_FILES"])
+
+UNREACHABLE = 404
+"""The number that the tool ``add`` cannot add: it fails as if it had asked a model of its own."""
 
 
 def note(name: str, text: str) -> None:
@@ -31,6 +36,8 @@ def note(name: str, text: str) -> None:
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     note("add", f"{a}+{b}")
+    if b == UNREACHABLE:
+        raise RuntimeError("no such shop") from openai.OpenAIError("http://shop.example")
     return a + b
 
 

@@ -1,9 +1,10 @@
-"""A card and an executor of the official SDK as an agent."""
+"""A card and an executor of the official SDK as an agent: skills, security, installed version."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,11 +12,13 @@ from msgspec.structs import replace
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.content import KINDS
-from parley.integrations.a2a_sdk.card_security import check_extended, security_of
 from parley.integrations.a2a_sdk.execution import Execution
-from parley.integrations.a2a_sdk.installed import installed
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
-from parley.model.cards import AgentCard, AgentSkill
+from parley.integrations.serving import missing
+from parley.model.cards import AgentCard, AgentSkill, SecurityRequirement, SecurityScheme
+from parley.model.service import ANONYMOUS
+from parley.security.evidence import Evidence
+from parley.security.schemes.scheme import Proof, Requirement, Scheme, Security
 from parley.wire.versions import LATEST, read_card
 
 log = logging.getLogger("parley.integrations.a2a_sdk")
@@ -33,23 +36,23 @@ def agent(
 ) -> Agent:
     """Return an agent that runs an ``AgentExecutor`` of the official SDK, described by its card.
 
-    The name, the skills, the modes, the provider, the extensions and the capabilities are those of
-    the card; its addresses and protocol versions are those of the server. ``options`` are those of
+    The name, the skills, the modes, the provider, the extensions and the capabilities come from the
+    card; addresses and protocol versions come from the server. ``options`` are options of
     ``Agent``, and take precedence.
 
-    A task is durable from the first event that the executor enqueues, and so is its message. With
+    A task is durable from the first event that the executor enqueues, and its message too. With
     ``durable`` it is before the executor runs; a ``Message`` then completes the task. Without, an
     executor may reply with a ``Message`` and no task, however long it takes.
 
     ``extended_card`` adds to the card for callers who ask for it: its name, texts, provider and
     skills are shown, and its skills can be called. Addresses, versions, capabilities and
-    credentials are those of the agent: the same are needed to read it.
+    credentials are the agent's: callers need them to read it too.
 
-    ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own.
-    A card with security requirements needs ``security``, which verifies what they ask for, or
+    ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own. A card with
+    security requirements needs ``security``, which verifies the credentials, or
     ``verified_elsewhere``: something in front of the server verifies it.
 
-    Raises ``ImportError`` without the SDK, ``TypeError`` for what is no executor or no card of the
+    Raises ``ImportError`` without the SDK, ``TypeError`` for a wrong executor or card of the
     installed version, ``ValueError`` for a card that cannot be served.
     """
     sdk = installed()
@@ -112,7 +115,7 @@ def _read(sdk: OfficialSdk, card: Any) -> AgentCard:
 
 
 def _options_of(card: AgentCard) -> dict[str, Any]:
-    """Return what a card says about an agent, as options of ``Agent``."""
+    """Return the description of an agent on its card, as options of ``Agent``."""
     can = card.capabilities
     return {
         "description": card.description,
@@ -155,3 +158,127 @@ def _only_skill(card: AgentCard) -> AgentSkill:
     return AgentSkill(
         id="execute", name=card.name, description=card.description or card.name, tags=("agent",)
     )
+
+
+class VerifiedElsewhere(Scheme):
+    """A scheme of a card that something in front of the server verifies: here all pass."""
+
+    def __init__(self, name: str, scheme: SecurityScheme, scopes: frozenset[str]) -> None:
+        self.name = name
+        self._scheme = scheme
+        self._granted = scopes
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as the card has it."""
+        return self._scheme
+
+    def is_presented(self, evidence: Evidence) -> bool:
+        """Return true: it was verified before the request came here."""
+        return True
+
+    def verify(self, evidence: Evidence) -> Proof:
+        """Return that nothing is known of the caller, who may do all."""
+        return Proof(ANONYMOUS, self._granted)
+
+
+def security_of(
+    card: AgentCard, given: Scheme | Security | None, *, verified_elsewhere: bool
+) -> tuple[Scheme | Security | None, Mapping[str, Security]]:
+    """Return what callers must prove to an agent, and for skills of their own beside it.
+
+    What ``given`` says of all skills takes precedence; those with requirements have theirs as well.
+
+    Raises ``ValueError`` for requirements that nothing verifies.
+    """
+    of_skills = {s.id: s.security_requirements for s in card.skills if s.security_requirements}
+    required = card.security_requirements
+    if not (required or of_skills):
+        return given, {}
+    schemes: Mapping[str, Scheme]
+    if given is not None:
+        schemes = {scheme.name: scheme for scheme in given.security.schemes}
+        for skill, needs in of_skills.items():
+            if unknown := {name for each in needs for name in each.schemes} - schemes.keys():
+                raise ValueError(
+                    f"the skill {skill} of the card requires {', '.join(sorted(unknown))}, and "
+                    f"security= has {', '.join(sorted(schemes)) or 'no scheme'}: give a scheme of "
+                    "this name (name=...), or leave the requirement out of the card"
+                )
+        return given, {name: _required(needs, schemes) for name, needs in of_skills.items()}
+    every = [each for needs in (required, *of_skills.values()) for each in needs]
+    if not verified_elsewhere:
+        names = {name for each in every for name in each.schemes}
+        raise ValueError(
+            f"the card requires {', '.join(sorted(names))}: say how that is verified, with "
+            "security= and a scheme of parley.security, or with verified_elsewhere=True if "
+            "something in front of this server does it"
+        )
+    schemes = {
+        name: VerifiedElsewhere(name, scheme, _scopes_of(name, every))
+        for name, scheme in card.security_schemes.items()
+    }
+    skills = {name: _required(needs, schemes) for name, needs in of_skills.items()}
+    return (_required(required, schemes) if required else None), skills
+
+
+def check_extended(card: AgentCard, extended: AgentCard) -> None:
+    """Raise ``ValueError`` where an extended card requires other credentials than the card."""
+    of_skills = {skill.id: skill.security_requirements for skill in card.skills}
+    pairs = [("the extended card", extended.security_requirements, card.security_requirements)]
+    pairs += [
+        (f"the skill {s.id} of the extended card", s.security_requirements, of_skills[s.id])
+        for s in extended.skills
+        if s.id in of_skills
+    ]
+    for what, required, verified in pairs:
+        if required and required != verified:
+            names = ", ".join(sorted({name for each in required for name in each.schemes}))
+            raise ValueError(
+                f"{what} requires {names or 'nothing'}, unlike the card: callers prove the same "
+                "for both, so give the card the requirement"
+            )
+
+
+def _scopes_of(name: str, requirements: Iterable[SecurityRequirement]) -> frozenset[str]:
+    """Return all scopes of a scheme that some requirements name."""
+    found = (each.schemes[name].list for each in requirements if name in each.schemes)
+    return frozenset(scope for scopes in found for scope in scopes)
+
+
+def _required(
+    requirements: tuple[SecurityRequirement, ...], schemes: Mapping[str, Scheme]
+) -> Security:
+    for requirement in requirements:
+        if unknown := requirement.schemes.keys() - schemes.keys():
+            raise ValueError(
+                f"the card requires {', '.join(sorted(unknown))}, which is none of its "
+                f"securitySchemes: {', '.join(sorted(schemes)) or 'it has none'}"
+            )
+    return Security(
+        [
+            tuple(
+                Requirement(schemes[name], each.list) for name, each in requirement.schemes.items()
+            )
+            for requirement in requirements
+        ]
+    )
+
+
+@cache
+def installed() -> OfficialSdk:
+    """Return the installed version.
+
+    Raises ``ImportError`` that says how to install one.
+    """
+    try:
+        import a2a.server.agent_execution  # noqa: F401, what a2a-sdk without its server lacks
+        import a2a.types as types
+    except ImportError as error:
+        raise missing("a2a-sdk", error) from error
+    if hasattr(types, "MessageSendParams"):
+        from parley.integrations.a2a_sdk.sdk_0_3 import Sdk03
+
+        return Sdk03()
+    from parley.integrations.a2a_sdk.sdk_1 import Sdk1
+
+    return Sdk1()

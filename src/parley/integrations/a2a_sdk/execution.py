@@ -1,22 +1,33 @@
-"""One run of an executor: a turn of its task."""
+"""One run of an executor: a turn of its task, with its events in the task's log."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from typing import Any
+from uuid import UUID
 
+import msgspec
 from msgspec.structs import replace
 
 from parley.agent.turn import Turn
+from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.engine.turn.outcome import TaskOutcome
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
-from parley.integrations.a2a_sdk.turn_events import TurnEvents, state_before
-from parley.model.errors import InvalidAgentResponseError
+from parley.model.errors import InvalidAgentResponseError, an
 from parley.model.operations import SendMessageConfiguration, SendMessageRequest
-from parley.model.tasks import Task, TaskState
-
-log = logging.getLogger("parley.integrations.a2a_sdk")
+from parley.model.parts import Message, Role
+from parley.model.struct import decode, encode
+from parley.model.tasks import (
+    INTERRUPTED_STATES,
+    TERMINAL_STATES,
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from parley.store.events import StepResult
 
 _left: set[asyncio.Task[None]] = set()
 """Executors that work on after they ended their tasks: the event loop keeps no reference."""
@@ -163,3 +174,247 @@ def _report(work: asyncio.Task[None]) -> None:
     _left.discard(work)
     if not work.cancelled() and (error := work.exception()) is not None:
         log.error("an executor failed after its task had ended", exc_info=error)
+
+
+log = logging.getLogger("parley.integrations.a2a_sdk")
+
+REPLY_AFTER = 0.05
+"""How long an executor may work on after it asked, in seconds, until its caller gets the question.
+
+Most return at once, and the question then ends the turn.
+"""
+
+_PAGE = 1000
+
+
+class TurnEvents:
+    """Writes what one run of an executor enqueues.
+
+    ``outcome`` is how the executor ended its task, and ``asked`` the question that it waits on, if
+    nothing followed it. ``ended`` is done when there is an outcome.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self.outcome: TaskOutcome | Message | None = None
+        self.asked: TaskState | None = None
+        self.is_empty = True
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._attempt: Attempt = turn._attempt
+        self._question: Message | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._replying: asyncio.Task[None] | None = None
+        self._earlier: list[str] = []
+        self._names: dict[str, str] = {}
+        self._kept: frozenset[str] = frozenset()
+
+    async def begin(self) -> None:
+        """Find what other turns wrote, and what earlier attempts at this one left.
+
+        Ids of artifacts that executors leave to the SDK are new in each attempt. The n-th of them
+        gets the id of the n-th that an earlier attempt left, so that a re-run replaces it.
+        """
+        attempt = self._attempt
+        writer = attempt.runner.writer
+        if writer is None or (attempt.turn == 1 and attempt.number == 1):
+            return
+        known = [artifact.artifact_id for artifact in writer.fold.task.artifacts]
+        if attempt.number > 1:
+            self._earlier = await self._written_in_this_turn()
+        self._kept = frozenset(known) - set(self._earlier)
+
+    async def _written_in_this_turn(self) -> list[str]:
+        """Return the ids of the artifacts that began in this turn, in their order."""
+        runner, after = self._attempt.runner, 0
+        began: dict[str, int] = {}
+        while page := await runner.store.events(runner.task_id, after, _PAGE):
+            for logged in page:
+                if isinstance(logged.event, TaskArtifactUpdateEvent):
+                    began.setdefault(logged.event.artifact.artifact_id, logged.turn)
+            after = page[-1].seq
+        return [name for name, turn in began.items() if turn == self._attempt.turn]
+
+    # -- events --------------------------------------------------------------------------------
+
+    async def take(self, event: Event) -> None:
+        """Write an event.
+
+        What follows the end of the task is dropped, with a warning in the log. Raises
+        ``ValueError`` for an event of another task.
+        """
+        attempt = self._attempt
+        if self.outcome is not None or attempt.finished:
+            log.warning("a %s after the end of its turn is dropped", type(event).__name__)
+            return
+        self._check_task(event)
+        self.is_empty = False
+        self._withdraw_question()
+        try:
+            self._write(event)
+            writer = attempt.runner.writer
+            if writer is not None and writer.is_full:
+                await writer.drain()
+        except TurnOver:
+            log.warning("a %s after the end of its turn is dropped", type(event).__name__)
+
+    def _check_task(self, event: Event) -> None:
+        task_id = event.id if isinstance(event, Task) else event.task_id
+        own = self._attempt.runner.task_id
+        if task_id != own and not isinstance(event, Message):
+            raise ValueError(
+                f"the executor works on the task {own}, and enqueued {an(type(event).__name__)} of "
+                f"{task_id}; use the ids of the context: context.task_id, context.context_id"
+            )
+
+    def _write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            self._end_with_message(event)
+        elif isinstance(event, TaskArtifactUpdateEvent):
+            self._artifact(event)
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._status(event.status.state, event.status.message, event.metadata)
+        else:
+            self._task(event)
+
+    def _task(self, task: Task) -> None:
+        """Begin the task, or take over what a whole task says beyond what the log has."""
+        attempt = self._attempt
+        known = attempt.writer().fold.task
+        messages = {message.message_id for message in known.history}
+        if known.status.message is not None:
+            messages.add(known.status.message.message_id)
+        for said in task.history:
+            if said.role is Role.AGENT and said.message_id not in messages:
+                attempt.writer().status(TaskState.WORKING, attempt.message(said))
+        artifacts = {artifact.artifact_id: artifact for artifact in known.artifacts}
+        for artifact in task.artifacts:
+            if artifacts.get(artifact.artifact_id) != artifact:
+                whole = TaskArtifactUpdateEvent(
+                    task_id=known.id,
+                    context_id=known.context_id,
+                    artifact=artifact,
+                    last_chunk=True,
+                )
+                self._artifact(whole)
+        state, message = task.status.state, task.status.message
+        if message is not None and message.message_id in messages:
+            message = None
+        says_more = message is not None or (task.metadata and task.metadata != known.metadata)
+        if says_more or state not in (attempt.writer().fold.state, TaskState.SUBMITTED):
+            self._status(state, message, task.metadata)
+
+    def _status(
+        self, state: TaskState, message: Message | None, metadata: dict[str, object] | None
+    ) -> None:
+        attempt = self._attempt
+        said = None if message is None else attempt.message(message)
+        if state in TERMINAL_STATES:
+            self._end(TaskOutcome(state, message=said, metadata=metadata))
+            return
+        writer = attempt.writer()
+        if state in (TaskState.SUBMITTED, TaskState.UNSPECIFIED):
+            if said is None and not metadata:
+                return
+            state = TaskState.WORKING  # the log has SUBMITTED already, and only once
+        sent = writer.status(state, said, metadata)
+        if state in INTERRUPTED_STATES:
+            self.asked, self._question = state, sent
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(REPLY_AFTER, self._reply)
+
+    def _artifact(self, event: TaskArtifactUpdateEvent) -> None:
+        attempt = self._attempt
+        writer = attempt.working()
+        artifact_id = self._own_id(event.artifact.artifact_id)
+        artifact = msgspec.structs.replace(event.artifact, artifact_id=artifact_id)
+        fresh = artifact_id not in attempt.artifact_ids and artifact_id not in self._kept
+        append = event.append and not fresh
+        if append and writer.fold.is_complete(artifact_id):
+            # The SDK lets chunks follow the last one: the artifact is written again, longer.
+            [before] = [a for a in writer.fold.task.artifacts if a.artifact_id == artifact_id]
+            artifact = msgspec.structs.replace(before, parts=(*before.parts, *artifact.parts))
+            append = False
+        attempt.artifact_ids |= {artifact_id}
+        update = msgspec.structs.replace(event, artifact=artifact, append=append)
+        update = msgspec.structs.replace(
+            update, task_id=attempt.runner.task_id, context_id=attempt.runner.context_id
+        )
+        writer.say(update)
+
+    def _own_id(self, artifact_id: str) -> str:
+        """Return the id under which the log has an artifact."""
+        if not self._earlier and artifact_id not in self._names:
+            return artifact_id
+        if artifact_id not in self._names:
+            used = set(self._names.values())
+            left = [name for name in self._earlier if name not in used and _is_generated(name)]
+            is_new = artifact_id not in self._earlier and artifact_id not in self._kept
+            takes_over = is_new and left and _is_generated(artifact_id)
+            self._names[artifact_id] = left[0] if takes_over else artifact_id
+        return self._names[artifact_id]
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _end_with_message(self, message: Message) -> None:
+        if self._attempt.runner.writer is None:
+            self._end(message)
+        else:
+            said = self._attempt.message(message)
+            self._end(TaskOutcome(TaskState.COMPLETED, message=said))
+
+    def _end(self, outcome: TaskOutcome | Message) -> None:
+        self.outcome = outcome
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def _reply(self) -> None:
+        """Give the question to the caller of an executor that works on meanwhile."""
+        self._timer = None
+        self._replying = asyncio.ensure_future(self._reply_when_durable())
+
+    async def _reply_when_durable(self) -> None:
+        await self._attempt.writer().flush()
+        self._attempt.runner.reply()
+
+    def _withdraw_question(self) -> None:
+        self.asked = self._question = None
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop what waits to reply."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def park(self) -> None:
+        """End the turn with the question; the next message begins another one."""
+        attempt, asked, question = self._attempt, self.asked, self._question
+        assert asked is not None
+        self.stop()
+        if self._replying is not None:
+            await self._replying
+        attempt.writer().write(
+            StepResult(key=f"{_STATE}{attempt.turn}", value=msgspec.Raw(encode(asked)))
+        )
+        await attempt.runner.park(question)
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await never  # the runner cancels the function here
+
+
+_STATE = "a2a-sdk:state:"
+
+
+def state_before(turn: Turn) -> TaskState | None:
+    """Return the state in which the turn before this one left the task, if it asked."""
+    attempt = turn._attempt
+    value = (attempt.results or {}).get(f"{_STATE}{attempt.turn - 1}")
+    return None if value is None else decode(value, TaskState)
+
+
+def _is_generated(artifact_id: str) -> bool:
+    try:
+        UUID(artifact_id)
+    except ValueError:
+        return False
+    return True

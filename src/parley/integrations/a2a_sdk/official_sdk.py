@@ -1,10 +1,11 @@
-"""The interface of the official SDK that its versions have in common here."""
+"""What the versions of the official SDK have in common here: an interface, and errors by name."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from parley.model import errors
 from parley.model.errors import A2AError
 from parley.model.operations import SendMessageRequest
 from parley.model.service import Caller
@@ -53,3 +54,11 @@ class OfficialSdk(Protocol):
     def error(self, error: BaseException) -> A2AError | None:
         """Return an error of the SDK as one of the model, ``None`` for any other exception."""
         ...
+
+
+def error_named(name: str, message: str) -> A2AError:
+    """Return the error with a name of the specification; an internal error for any other name."""
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, A2AError) and kind is not A2AError):
+        kind = errors.InternalError
+    return kind(message or name)

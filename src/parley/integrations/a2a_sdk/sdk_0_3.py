@@ -19,8 +19,7 @@ from a2a.types import (
 from a2a.types import Task as OfficialTask
 from a2a.utils.errors import ServerError
 
-from parley.integrations.a2a_sdk.errors import error_named
-from parley.integrations.a2a_sdk.official_sdk import Take
+from parley.integrations.a2a_sdk.official_sdk import Take, error_named
 from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.service import Caller, StreamItem

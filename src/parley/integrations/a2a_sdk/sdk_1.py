@@ -13,8 +13,7 @@ from a2a.types import a2a_pb2
 from a2a.utils.errors import A2AError as OfficialError
 from google.protobuf import json_format
 
-from parley.integrations.a2a_sdk.errors import error_named
-from parley.integrations.a2a_sdk.official_sdk import Take
+from parley.integrations.a2a_sdk.official_sdk import Take, error_named
 from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.service import Caller, StreamItem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from agent_framework import (
@@ -18,21 +19,14 @@ from agent_framework import (
 
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.host.connecting import connect
-from parley.integrations.agent_framework.contents import file_of
-from parley.integrations.agent_framework.replay import PARLEY
+from parley.integrations.agent_framework.replay import PARLEY, file_of
+from parley.integrations.remote_answers import answer_of
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
 from parley.model.cards import AgentCard
 from parley.model.parts import Message as A2AMessage
 from parley.model.parts import Part
-from parley.model.tasks import (
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from parley.model.tasks import Task, TaskState, TaskStatus
 
 QUESTIONS = "parley.questions"
 """The key of a session's state for tasks that wait for an answer."""
@@ -43,7 +37,7 @@ async def tools(agent: Callee, *, approval_mode: str | None = None, **options: A
 
     In a turn of Parley they carry its deadline, trace and cancellation, and questions of the agent
     are asked of the turn's caller. Elsewhere a question is the tool's result; the next call in the
-    same session answers it. ``approval_mode`` is that of the framework, ``options`` are those of
+    same session answers it. ``approval_mode`` is that of the framework, ``options`` are options of
     ``parley.connect``. Raises what ``parley.connect`` raises.
     """
     skills = await remote_skills(agent, **options)
@@ -105,10 +99,9 @@ async def sub_agent(
 ) -> CalledAgent:
     """Return an A2A agent as an agent of the framework, to run, to orchestrate or ``as_tool()``.
 
-    ``options`` are those of ``parley.connect``. Raises what that raises.
+    ``options`` are options of ``parley.connect``. Raises what that raises.
     """
-    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        card = remote.card
+    card = await card_of(agent, options)
     return CalledAgent(agent, card, name=name, description=description, options=options)
 
 
@@ -146,40 +139,31 @@ class CalledAgent(BaseAgent):  # type: ignore[misc]
 
     async def _updates(self, messages: list[Any], session: Any) -> AsyncIterator[Any]:
         parts = _newest(messages)
-        turn = current_turn()
-        if turn is not None:
-            async with turn.connect(self._agent, **self._options) as bound:
-                answer = await bound.send(parts, pass_questions=True, progress=True)
-            for part in _parts_of(answer):
-                yield self._update(part)
-            return
         known = {} if session is None else session.state.setdefault("parley", {})
-        waits = known.pop("task_id", None)
-        async with (
-            connect(self._agent, **self._options) as remote,  # type: ignore[arg-type]
-            remote.stream(parts, context_id=known.get("context_id"), task_id=waits) as events,
-        ):
-            shown = False
-            async for event in events:
-                if isinstance(event, A2AMessage):
-                    known["context_id"] = event.context_id
-                    for part in event.parts:
-                        shown = True
-                        yield self._update(part)
-                elif isinstance(event, TaskArtifactUpdateEvent):
-                    for part in event.artifact.parts:
-                        shown = True
-                        yield self._update(part)
-                elif isinstance(event, TaskStatusUpdateEvent | Task):
-                    known["context_id"] = event.context_id
-            if events.task_id:
-                task = await remote.get(events.task_id)
-                if task.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
-                    known["task_id"] = task.id
-                    yield self._update(Part(text=RemoteQuestion(task).text))
-                elif not shown or task.state is not TaskState.COMPLETED:
-                    for part in _parts_of(task):
-                        yield self._update(part)
+        where = {} if current_turn() is not None else known
+        answers = answer_of(
+            self._agent,
+            self._options,
+            parts,
+            task_id=where.pop("task_id", None),
+            context_id=where.get("context_id"),
+        )
+        shown = False
+        async with aclosing(answers) as heard:
+            async for each in heard:
+                if not isinstance(each, str):
+                    answer = each
+                elif each:
+                    shown = True
+                    yield self._update(Part(text=each))
+        where["context_id"] = answer.context_id
+        if isinstance(answer, Task) and answer.state.is_interrupted:
+            where["task_id"] = answer.id
+            yield self._update(Part(text=RemoteQuestion(answer).text))
+            return
+        for part in _parts_of(answer):
+            if part.text is None or not shown:
+                yield self._update(part)
 
     def _update(self, part: Part) -> Any:
         if part.is_file:

@@ -1,4 +1,4 @@
-"""What a turn remembers of a run: replies of the model, and results of tools.
+"""Runs in a turn: messages, counted requests, remembered replies, questions, output.
 
 A turn runs from the top for every answer and after a crash. The framework has no checkpoint within
 an agent's run, so each reply and each result is a step of the task: a further attempt reads them
@@ -8,25 +8,28 @@ from its log, asks the model nothing twice and calls no tool twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
 from agent_framework import (
+    BaseChatClient,
     ChatMiddleware,
-    ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
     FunctionMiddleware,
+    Message,
     ResponseStream,
 )
 
 from parley.agent.turn import Turn
-from parley.integrations.remembered_calls import CallKeys, json_value, remembered
-from parley.llm.model_requests import ModelRequests
-from parley.llm.model_usage import ModelUsage
+from parley.integrations.answers import approval, ask_until, clear_decision_in, said_in
+from parley.integrations.message_files import input_of, part_of_data_url
+from parley.integrations.remembered_calls import RememberedCalls, json_value
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests, RunOutput, current_requests
+from parley.model.parts import Part
 
 PARLEY = "parley_remote_skill"
 """Marks tools that are remote skills: the turn remembers their calls by itself."""
@@ -34,71 +37,38 @@ PARLEY = "parley_remote_skill"
 Next = Callable[[], Awaitable[None]]
 
 
-class Steps:
-    """Runs functions as steps of a turn, by what they are asked and how often that was asked."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._keys = CallKeys()
-
-    async def run(
-        self, kind: str, asked: object, function: Callable[[], Awaitable[dict[str, Any] | None]]
-    ) -> dict[str, Any] | None:
-        """Return what the function returned in an earlier attempt, else call it.
-
-        ``None`` says that it has been called, now or then, and that its result is not remembered.
-        """
-
-        async def bounded() -> Any:
-            return remembered(await function())
-
-        kept: dict[str, Any] | None = await self._turn.step(self._keys.key(kind, asked), bounded)
-        return kept
-
-
-_REQUESTS: ContextVar[ModelRequests | None] = ContextVar(
-    "parley_agent_framework_requests", default=None
-)
-
-
-@contextmanager
-def counted(requests: ModelRequests) -> Iterator[None]:
-    """Count the requests of all agents that run here, also in tools and executors."""
-    token = _REQUESTS.set(requests)
-    try:
-        yield
-    finally:
-        _REQUESTS.reset(token)
-
-
 OPENAI = "agent_framework_openai"
 """The package whose replies say a finish reason: without one they broke off, or continue later."""
 
 
-class CountReplies(ChatMiddleware):  # type: ignore[misc]
-    """Counts each reply of a client, next to the client itself."""
+class CountedReplies:
+    """Counts the replies of a client, next to the client itself: none that a step remembers."""
 
     def __init__(self, requests: ModelRequests, client: Any) -> None:
         self._requests = requests
         modules = {each.__module__.partition(".")[0] for each in type(client).__mro__}
         self._says_reason = OPENAI in modules
 
-    async def process(self, context: Any, call_next: Next) -> None:
-        """Ask the model."""
-        await call_next()
-        if context.stream:
-            stream = context.result
-            context.result = ResponseStream(
-                self._streamed(stream), finalizer=lambda _: stream.get_final_response()
-            )
-        else:
-            self._replied(context.result)
+    def counted(self, made: Any) -> Any:
+        """Return a response that will come, or its stream, and count it when it is there."""
+        if not isinstance(made, ResponseStream):
+            return self._whole(made)
+        return ResponseStream(self._streamed(made), finalizer=lambda _: made.get_final_response())
+
+    async def _whole(self, made: Any) -> Any:
+        with self._requests.asking():
+            response = await made
+        if isinstance(response, ResponseStream):
+            return self.counted(response)
+        self._replied(response)
+        return response
 
     async def _streamed(self, stream: Any) -> AsyncIterator[Any]:
         updates = []
-        async for update in stream:
-            updates.append(update)
-            yield update
+        with self._requests.asking():
+            async for update in stream:
+                updates.append(update)
+                yield update
         self._replied(ChatResponse.from_updates(updates))
 
     def _replied(self, response: Any) -> None:
@@ -123,24 +93,21 @@ def is_refusal(content: Any) -> bool:
 
 
 def _get_response(
-    self: Any, *given: Any, get_response: Any = ChatMiddlewareLayer.get_response, **named: Any
+    self: Any, *given: Any, get_response: Any = BaseChatClient.get_response, **named: Any
 ) -> Any:
     """Ask a model as before. Agents in tools and executors take no middleware of a run."""
-    if (requests := _REQUESTS.get()) is not None:
-        more = dict(named.get("client_kwargs") or {})
-        more["middleware"] = [*more.get("middleware", ()), CountReplies(requests, self)]
-        named["client_kwargs"] = more
-    return get_response(self, *given, **named)
+    made, requests = get_response(self, *given, **named), current_requests()
+    return made if requests is None else CountedReplies(requests, self).counted(made)
 
 
-ChatMiddlewareLayer.get_response = _get_response
+BaseChatClient.get_response = _get_response
 
 
 class RememberReplies(ChatMiddleware):  # type: ignore[misc]
     """Makes each reply of the model a step of the turn. It is streamed the first time."""
 
-    def __init__(self, steps: Steps, requests: ModelRequests) -> None:
-        self._steps = steps
+    def __init__(self, calls: RememberedCalls, requests: ModelRequests) -> None:
+        self._calls = calls
         self._requests = requests
 
     async def process(self, context: Any, call_next: Next) -> None:
@@ -163,7 +130,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
             replied.append(context.result)
             return _written(context.result)
 
-        kept = await self._steps.run("model", asked, ask)
+        kept = await self._calls.once("model", asked, ask)
         if not replied:
             if kept is None:
                 await call_next()
@@ -183,7 +150,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
                 updates.put_nowait(update)
             return _written(await stream.get_final_response())
 
-        replying = asyncio.create_task(self._steps.run("model", asked, ask))
+        replying = asyncio.create_task(self._calls.once("model", asked, ask))
         replying.add_done_callback(lambda _: updates.put_nowait(None))
         is_live = False
         try:
@@ -206,8 +173,8 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
 class RememberResults(FunctionMiddleware):  # type: ignore[misc]
     """Makes each call of a tool a step of the turn, except those of remote skills."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, calls: RememberedCalls) -> None:
+        self._calls = calls
 
     async def process(self, context: Any, call_next: Next) -> None:
         """Call the tool, or take its result from the log."""
@@ -223,7 +190,7 @@ class RememberResults(FunctionMiddleware):  # type: ignore[misc]
             return _result(context.result)
 
         asked = [context.function.name, _plain(context.arguments)]
-        kept = await self._steps.run("tool", asked, call)
+        kept = await self._calls.once("tool", asked, call)
         if called:
             return
         if kept is None:
@@ -290,3 +257,149 @@ def _updates(response: Any) -> list[Any]:
         usage = Content.from_usage(response.usage_details)
         updates.append(ChatResponseUpdate(contents=[usage], role="assistant"))
     return updates
+
+
+async def message_of(turn: Turn) -> Any:
+    """Return the message that began the task as one of the framework's user."""
+    contents = []
+    for each in await input_of(turn, turn.message):
+        if isinstance(each, str):
+            contents.append(Content.from_text(each))
+        else:
+            named = {"filename": each.filename} if each.filename else None
+            contents.append(
+                Content.from_data(each.content, each.media_type, additional_properties=named)
+            )
+    return Message("user", contents)
+
+
+def file_of(content: Any) -> Part | None:
+    """Return content of the framework as a file part, ``None`` if it is no file."""
+    if content.type not in ("data", "uri") or not content.uri:
+        return None
+    filename = str(content.additional_properties.get("filename", ""))
+    part = part_of_data_url(content.uri, filename)
+    if part is None or part.media_type:
+        return part
+    return Part(url=part.url, media_type=content.media_type or "", filename=filename)
+
+
+async def answers_to(turn: Turn, requests: list[Any], *, first: int) -> Any:
+    """Ask the caller the requests of an agent, one after the other, and return the message that
+    answers.
+
+    A tool that needs approval is approved or not. The result of a tool that the caller has to run
+    is the text or the data of the answer. ``first`` is the number of the first question.
+    """
+    answers = []
+    for number, request in enumerate(requests, first):
+        answers.append(await answer_to(turn, request, key=f"request-{number}"))
+    return Message("user", answers)
+
+
+async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
+    """Ask the caller one request, and return the content that answers it."""
+    if request.type == "function_approval_request":
+        call = request.function_call
+        decision = await approval(turn, call.name, call.parse_arguments() or {}, key=key)
+        return request.to_function_approval_response(decision.is_approved)
+    if request.type == "function_call":
+        arguments = request.parse_arguments() or {}
+        data = {"kind": "toolCall", "tool": request.name, "arguments": arguments}
+        question = f"Please run {request.name} and send what it returns."
+        answer = await turn.ask([Part(text=question), Part(data=data)], key=key)
+        return Content.from_function_result(request.call_id, result=said_in(answer))
+    if request.type == "oauth_consent_request":
+        asked = f"Please give your consent at {request.consent_link}, then send a message."
+        answer = await turn.require_auth(asked, key=key)
+        return Content.from_text(answer.text or "I gave my consent.")
+    raise NotImplementedError(
+        f"the agent asks for {request.type}, which no message of A2A can answer; "
+        "run tools of this kind with a handler of the framework"
+    )
+
+
+async def yes_or_no(turn: Turn, question: str, *, key: str) -> bool:
+    """Ask the caller, again until the answer says yes or no."""
+    decision = await ask_until(
+        turn,
+        lambda problem: f"{problem} {question} Answer yes or no.".strip(),
+        clear_decision_in,
+        key=key,
+    )
+    return decision.is_approved
+
+
+def schema_of(response_format: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of a response format: a pydantic model, or an object with one."""
+    if hasattr(response_format, "model_json_schema"):
+        schema: dict[str, Any] = response_format.model_json_schema()
+        return schema
+    if not isinstance(response_format, Mapping):
+        return None
+    inner = response_format.get("json_schema", response_format)
+    return dict(inner.get("schema", inner)) if isinstance(inner, Mapping) else None
+
+
+def plain(value: Any) -> Any:
+    """Return a value of the framework as JSON."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return msgspec.to_builtins(value)
+
+
+class ShownUpdates:
+    """Shows updates: text as the answer unless ``hidden``, tool calls, thinking, files.
+
+    The arguments of a call come in pieces; it is shown when the next content has begun.
+    """
+
+    def __init__(self, output: RunOutput, *, hidden: bool = False) -> None:
+        self._output = output
+        self._hidden = hidden
+        self._calls: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._newest = ""
+
+    async def update(self, update: Any) -> None:
+        """Show an update of an agent."""
+        for content in update.contents:
+            await self.content(content)
+
+    async def content(self, content: Any) -> None:
+        """Show one piece of content."""
+        if content.type == "function_call":
+            self._call(content)
+            return
+        await self.flush()
+        match content.type:
+            case "text" if content.text and not self._hidden and not is_refusal(content):
+                await self._output.text(content.text)
+            case "text_reasoning" if content.text:
+                await self._output.thinking(content.text)
+            case "function_result":
+                name = self._names.pop(content.call_id, "tool")
+                await self._output.tool_returned(
+                    name,
+                    content.result,
+                    call_id=content.call_id,
+                    is_error=content.exception is not None,
+                )
+            case "data" | "uri":
+                part = file_of(content)
+                if part is not None:
+                    await self._output.file(part)
+
+    async def flush(self) -> None:
+        """Show the calls whose arguments are whole."""
+        calls, self._calls = self._calls, {}
+        for call_id, call in calls.items():
+            self._names[call_id] = call.name
+            arguments = call.parse_arguments() or {}
+            await self._output.tool_called(call.name, arguments, call_id=call_id)
+
+    def _call(self, content: Any) -> None:
+        call_id = content.call_id or self._newest
+        self._newest = call_id
+        begun = self._calls.get(call_id)
+        self._calls[call_id] = content if begun is None else begun + content

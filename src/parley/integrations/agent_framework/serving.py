@@ -1,33 +1,62 @@
-"""Agents of Microsoft Agent Framework as A2A agents."""
+"""Agents and workflows of Microsoft Agent Framework as A2A agents: sessions, checkpoints, runs."""
 
 from __future__ import annotations
 
 import inspect
+import pickle
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from contextlib import suppress
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from agent_framework import AgentResponse, AgentSession, Workflow, WorkflowAgent
+import msgspec
+from agent_framework import (
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
+    Content,
+    Message,
+    Workflow,
+    WorkflowAgent,
+    WorkflowCheckpoint,
+    WorkflowCheckpointException,
+    WorkflowExecutor,
+)
 from agent_framework._tools import _FUNCTION_INVOCATION_LIMIT_FALLBACK_TEXT as NO_ANSWER
+from agent_framework._workflows._checkpoint_encoding import (
+    decode_checkpoint_value,
+    encode_checkpoint_value,
+)
 from agent_framework.exceptions import WorkflowConvergenceException
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.agent_framework.checkpoints import check_types
-from parley.integrations.agent_framework.contents import message_of
 from parley.integrations.agent_framework.replay import (
     RememberReplies,
     RememberResults,
-    Steps,
-    counted,
+    ShownUpdates,
+    answer_to,
+    answers_to,
+    message_of,
+    plain,
+    schema_of,
+    yes_or_no,
 )
-from parley.integrations.agent_framework.requests import answers_to
-from parley.integrations.agent_framework.running import plain, schema_of
-from parley.integrations.agent_framework.sessions import Bounds
-from parley.integrations.agent_framework.shown import ShownUpdates
-from parley.integrations.agent_framework.workflows import run_workflow
-from parley.integrations.conversations import MAX_BYTES, ContextState
-from parley.integrations.serving import framework_agent
-from parley.integrations.threads import thread_id
+from parley.integrations.answers import fitting, said_in
+from parley.integrations.conversations import (
+    MAX_BYTES,
+    ContextConversation,
+    ContextState,
+    Messages,
+    TaskValue,
+    replaced,
+    thread_id,
+)
+from parley.integrations.remembered_calls import RememberedCalls
+from parley.integrations.serving import described, fail_with, framework_agent
 from parley.llm.run_output import RunOutput
 
 SESSION = "agent_framework.context"
@@ -52,16 +81,15 @@ def agent(
 
     ``thing`` is anything that the framework calls an agent (``SupportsAgentRun``), or a function
     without parameters that returns a ``Workflow``: a workflow has the state of its run, so each
-    turn gets one of its own.
+    turn builds a new one.
 
     The session belongs to the context: it is kept in Parley's store, with the newest
     ``max_messages`` of its history and at most ``max_bytes`` of JSON; session ids that providers of
     the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``,
-    and what a workflow requests, ask the turn's caller. Replies of the model and results of tools
-    are remembered in the task, so neither an answer nor a crash repeats them, unless
-    ``remember_runs`` is false. A workflow goes on from its newest checkpoint, in which
-    ``checkpoint_types`` are the author's own types (``module:name``). ``options`` are those of
-    ``Agent``.
+    and requests of a workflow, ask the turn's caller. Replies of the model and results of tools are
+    remembered in the task, so neither an answer nor a crash repeats them, unless ``remember_runs``
+    is false. A workflow continues from its newest checkpoint, in which ``checkpoint_types`` are the
+    author's own types (``module:name``). ``options`` are options of ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, or if
     ``checkpoint_types`` lacks a type that the workflow passes.
@@ -80,11 +108,14 @@ def agent(
             tuple(checkpoint_types),
             options,
         )
-    given = getattr(thing, "name", None)
+    name = name or getattr(thing, "name", None) or type(thing).__name__
+    if description is None:
+        said = getattr(thing, "description", None)
+        description = described(said, name, _tools_of(thing))
     return framework_agent(
         _Runs(thing, Bounds(max_messages, max_bytes), remember=remember_runs),
-        name=name or given or type(thing).__name__,
-        description=_described(thing, description),
+        name=name,
+        description=description,
         tags=("agent-framework",),
         told=told,
         input_modes=("text/plain", "application/json", "image/*", "audio/*", "application/pdf"),
@@ -114,8 +145,7 @@ def _workflow_agent(
     check_types(workflow, types)
 
     async def run(turn: Turn, output: RunOutput) -> object:
-        with counted(output.requests):
-            return await run_workflow(built, turn, output, bounds=bounds, types=types)
+        return await run_workflow(built, turn, output, bounds=bounds, types=types)
 
     return framework_agent(
         run,
@@ -137,12 +167,7 @@ class _Runs:
         self._remembers = remember and "middleware" in takes
         self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
 
-    async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        with counted(output.requests):
-            await self._run(turn, output)
-        return None
-
-    async def _run(self, turn: Turn, output: RunOutput) -> None:
+    async def __call__(self, turn: Turn, output: RunOutput) -> None:
         most = self._bounds.max_bytes
         kept = ContextState(turn, SESSION, max_bytes=most, shorten=self._bounds.shortened)
         before = await kept.read(step="session")
@@ -152,10 +177,10 @@ class _Runs:
             session = self._agent.create_session(session_id=thread_id(turn))
         options: dict[str, Any] = {}
         if self._remembers:
-            steps = Steps(turn)
+            calls = RememberedCalls(turn)
             options["middleware"] = [
-                RememberReplies(steps, output.requests),
-                RememberResults(steps),
+                RememberReplies(calls, output.requests),
+                RememberResults(calls),
             ]
         message = await message_of(turn)
         asked = 0
@@ -194,7 +219,7 @@ class _Runs:
 
 
 def told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, WorkflowConvergenceException):
         return "The workflow reached its most rounds (max_iterations) without an end."
     if "ContentFilter" in type(error).__name__:
@@ -202,15 +227,298 @@ def told(error: Exception) -> str:
     return ""
 
 
-def _described(thing: Any, description: str | None) -> str:
-    """Return the description of an agent, and what its tools do."""
-    text = description or getattr(thing, "description", None) or ""
+def _tools_of(thing: Any) -> list[tuple[str, object]]:
+    """Return the tools of an agent with their descriptions."""
     tools = (getattr(thing, "default_options", None) or {}).get("tools") or ()
-    lines = [
-        f"- {tool.name}: {(tool.description or '').strip().partition(chr(10))[0]}"
-        for tool in tools
-        if hasattr(tool, "name")
-    ]
-    if description or not lines:
-        return text
-    return f"{text}\n\nTools:\n" + "\n".join(lines) if text else "Tools:\n" + "\n".join(lines)
+    return [(tool.name, tool.description) for tool in tools if hasattr(tool, "name")]
+
+
+class Bounds(NamedTuple):
+    """How many messages, and how many bytes of JSON, the session of a context has at most."""
+
+    max_messages: int
+    max_bytes: int
+
+    def shortened(self, session: dict[str, Any]) -> dict[str, Any]:
+        """Return a session, as JSON, with the newest messages of its histories.
+
+        They have three quarters of the bytes, and begin with a message of the user. The newest
+        message of the user, with all messages after it, loses its files if it is too large alone,
+        and goes if that does not help.
+        """
+        state = session.get("state")
+        if not isinstance(state, dict):
+            return session
+        histories = {
+            name: each["messages"]
+            for name, each in state.items()
+            if isinstance(each, dict) and isinstance(each.get("messages"), list)
+        }
+        room = self.max_bytes * 3 // 4 // max(1, len(histories))
+        kept = {name: _newest(each, self.max_messages, room) for name, each in histories.items()}
+        shorter = {name: {**state[name], "messages": messages} for name, messages in kept.items()}
+        return {**session, "state": {**state, **shorter}}
+
+
+def _newest(messages: Messages, most: int, room: int) -> Messages:
+    kept = messages[max(0, len(messages) - most) :]
+    if len(kept) < len(messages):
+        kept = kept[_of_user(kept, 0) :]
+    sizes = [len(msgspec.json.encode(each)) for each in kept]
+    while kept and sum(sizes) > room:
+        later = _of_user(kept, 1)
+        if later == len(kept):  # these are the newest: without their files, or not at all
+            bare = [replaced(each, _without_file) for each in kept]
+            return bare if len(msgspec.json.encode(bare)) <= room else []
+        kept, sizes = kept[later:], sizes[later:]
+    return kept
+
+
+def _of_user(messages: Messages, begin: int) -> int:
+    """Return the number of the next message of the user, else how many messages there are."""
+    for number in range(begin, len(messages)):
+        if _is_said(messages[number]):
+            return number
+    return len(messages)
+
+
+def _is_said(message: Any) -> bool:
+    """Return whether the user says something, rather than approves a call."""
+    if not isinstance(message, dict) or message.get("role") != "user":
+        return False
+    kinds = [each.get("type") for each in message.get("contents") or () if isinstance(each, dict)]
+    return bool({"text", "data", "uri"}.intersection(kinds))
+
+
+def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
+    if value.get("type") not in ("data", "uri") or not str(value.get("uri", "")).startswith(
+        "data:"
+    ):
+        return None
+    return {"type": "text", "text": f"(a file of the type {value.get('media_type', 'unknown')})"}
+
+
+CONVERSATION = "agent_framework.conversation"
+"""The key of the messages of a context."""
+
+
+async def run_workflow(
+    build: Callable[[], Any],
+    turn: Turn,
+    output: RunOutput,
+    *,
+    bounds: Bounds,
+    types: Iterable[str] = (),
+) -> str | None:
+    """Run a workflow until it has nothing more to do. Returns a further sentence.
+
+    Each checkpoint is kept in the store. The caller answers requests of the workflow, which
+    continues from the checkpoint that waits for it.
+    """
+    checkpoints = TaskCheckpoints(turn, types)
+    conversation = ContextConversation(
+        turn, CONVERSATION, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes
+    )
+    history = await conversation.earlier()
+    events = _Events(output)
+    while True:
+        checkpoint = await checkpoints.newest()
+        workflow = build()
+        options: dict[str, Any] = {"checkpoint_storage": checkpoints}
+        if checkpoint is None:
+            options["message"] = await _input(turn, workflow, history)
+        else:
+            options["checkpoint_id"] = checkpoint.checkpoint_id
+            pending = checkpoint.pending_request_info_events
+            if pending:
+                options["responses"] = {
+                    key: await _response(turn, pending[key], key) for key in sorted(pending)
+                }
+        requests = 0
+        async for event in workflow.run(stream=True, **options):
+            requests += event.type == "request_info"
+            await events.show(event)
+        if not requests:
+            break
+        await output.new_message()
+    if not output.requests.has_said:
+        return "The workflow ended without an output."
+    if events.said:
+        asked = {"role": "user", "text": turn.message.text}
+        await conversation.add([asked, {"role": "assistant", "text": events.said}])
+    return None
+
+
+async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> Any:
+    """Return what the first executor takes: messages, text, or a value of its type."""
+    types = workflow.get_start_executor().input_types
+    if list[Message] in types:
+        earlier = [Message(each["role"], [each["text"]]) for each in history]
+        return [*earlier, await message_of(turn)]
+    if Message in types:
+        return await message_of(turn)
+    own = [each for each in types if not is_of_framework(each)]
+    if not own or (turn.data is None and str in own):
+        return turn.message.text
+    return fitting(turn, reduce(or_, own), said_in(turn.message))
+
+
+async def _response(turn: Turn, event: Any, key: str) -> Any:
+    """Ask the caller the request of a workflow, and return the answer in the type it wants."""
+    asked, kind = event.data, event.response_type
+    if isinstance(asked, Content) and asked.user_input_request:
+        return await answer_to(turn, asked, key=key)
+    shown = asked if isinstance(asked, str) else plain(asked)
+    if kind is bool:
+        question = shown if isinstance(shown, str) else f"Do you agree to {shown}?"
+        return await yes_or_no(turn, question, key=key)
+    if kind is str or kind is None:
+        return (await turn.ask(shown, key=key)).text
+    return await turn.ask(shown, answer=kind, key=key)
+
+
+class _Events:
+    """Shows the events of a workflow: executors as steps, its outputs as the answer."""
+
+    def __init__(self, output: RunOutput) -> None:
+        self.said = ""
+        self._output = output
+        self._shown = ShownUpdates(output)
+        self._spoke = ""
+
+    async def show(self, event: Any) -> None:
+        """Show an event."""
+        if event.type == "executor_invoked":
+            await self._output.step(event.executor_id)
+        elif event.type == "output":
+            await self._said(event.executor_id or "", event.data)
+        elif event.type in ("intermediate", "data"):
+            await self._output.step(event.executor_id or "", _text(event.data))
+
+    async def _said(self, executor: str, data: Any) -> None:
+        if isinstance(data, AgentResponse):
+            contents = [each for message in data.messages for each in message.contents]
+        elif isinstance(data, AgentResponseUpdate | Message):
+            contents = list(data.contents)
+        elif isinstance(data, Content):
+            contents = [data]
+        elif isinstance(data, list) and data and isinstance(data[0], Message):
+            contents = [each for message in data for each in message.contents]
+        elif isinstance(data, str):
+            contents = [Content.from_text(data)]
+        else:
+            await self._output.data(plain(data))
+            return
+        if self.said and self._spoke != executor:
+            await self._say("\n\n")
+        self._spoke = executor
+        for content in contents:
+            if content.type == "text":
+                self.said += content.text or ""
+            await self._shown.content(content)
+        await self._shown.flush()
+
+    async def _say(self, text: str) -> None:
+        self.said += text
+        await self._output.text(text)
+
+
+def _text(data: Any) -> str:
+    """Return the text of an intermediate output."""
+    text = getattr(data, "text", data)
+    return text if isinstance(text, str) else str(text)
+
+
+TYPES = "agent(build_workflow, checkpoint_types={})"
+
+UNREADABLE = (WorkflowCheckpointException, pickle.PicklingError, AttributeError, TypeError)
+"""Errors of values that cannot be written to a checkpoint, or read from it."""
+
+
+class TaskCheckpoints:
+    """Keeps the newest checkpoint of one task.
+
+    It has what runs of the framework use of its ``CheckpointStorage``: ``save`` and ``load``.
+    ``types`` are the author's types in checkpoints, as ``module:name``; the framework reads no
+    others but its own.
+    """
+
+    def __init__(self, turn: Turn, types: Iterable[str] = ()) -> None:
+        self._turn = turn
+        self._kept = TaskValue(turn, "agent_framework.checkpoint")
+        self._types = frozenset(types)
+
+    async def newest(self) -> Any | None:
+        """Return the newest checkpoint, ``None`` if there is none."""
+        kept = await self._kept.read()
+        if kept is None:
+            return None
+        decoded = decode_checkpoint_value(kept, allowed_types=self._types)
+        return WorkflowCheckpoint.from_dict(decoded)
+
+    async def save(self, checkpoint: Any) -> str:
+        """Keep a checkpoint in place of the one before. One that cannot be read ends the task."""
+        try:
+            written = encode_checkpoint_value(checkpoint.to_dict())
+            decode_checkpoint_value(written, allowed_types=self._types)
+        except UNREADABLE as error:
+            named = re.search(r"type '(\w[\w.]*:[^']+)'", str(error))
+            known = sorted({*self._types, named[1]}) if named else []
+            why = ValueError(f"{error}; give {TYPES.format(known)}") if known else error
+            fail_with(self._turn, "A checkpoint of the workflow cannot be kept.", why)
+        await self._kept.write(written)
+        return str(checkpoint.checkpoint_id)
+
+    async def load(self, checkpoint_id: str) -> Any:
+        """Return the checkpoint with an id. Raises ``WorkflowCheckpointException``."""
+        newest = await self.newest()
+        if newest is None or newest.checkpoint_id != checkpoint_id:
+            raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
+        return newest
+
+
+def check_types(workflow: Any, types: Iterable[str]) -> None:
+    """Raise ``ValueError`` if checkpoints may have types that cannot be read from them.
+
+    These are types of messages, requests and responses of executors, and of their fields. What an
+    executor keeps by itself is known when it is kept.
+    """
+    known, lacking = frozenset(types), set()
+    for kind in _types_of(workflow):
+        try:
+            decode_checkpoint_value(encode_checkpoint_value(kind), allowed_types=known)
+        except UNREADABLE:
+            lacking.add(f"{kind.__module__}:{kind.__qualname__}")
+    if lacking:
+        raise ValueError(
+            f"checkpoints of the workflow {workflow.name!r} may have {', '.join(sorted(lacking))}, "
+            f"which the framework does not read: give {TYPES.format(sorted(known | lacking))}"
+        )
+
+
+def is_of_framework(kind: Any) -> bool:
+    """Return whether a type is one of the framework."""
+    return str(getattr(kind, "__module__", "")).startswith("agent_framework")
+
+
+def _types_of(workflow: Any) -> set[Any]:
+    """Return the author's types that executors of a workflow pass, and those of their fields."""
+    found: set[Any] = set()
+    pending: list[Any] = []
+    for each in workflow.get_executors_list():
+        pending += [*each.input_types, *each.output_types]
+        pending += [kind for pair in getattr(each, "_response_handlers", ()) for kind in pair]
+        if isinstance(each, WorkflowExecutor):
+            found |= _types_of(each.workflow)
+    while pending:
+        kind = pending.pop()
+        pending += get_args(kind)
+        is_known = not isinstance(kind, type) or is_of_framework(kind) or kind in found
+        if is_known or kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+            continue
+        if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
+            continue
+        found.add(kind)
+        with suppress(NameError, TypeError):  # of annotations that cannot be resolved
+            pending += get_type_hints(kind).values()
+    return found

@@ -13,7 +13,7 @@ from beeai_framework.utils.models import JSONSchemaModel
 
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.open_questions import PARAMETERS, OpenQuestions
+from parley.integrations.remote_answers import PARAMETERS, OpenQuestions
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 
 
@@ -22,7 +22,7 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
 
     In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
     agent are asked of the turn's caller. Elsewhere a question is the tool's result, and one more
-    tool answers it. ``options`` are those of ``parley.connect``. Raises what that raises.
+    tool answers it. ``options`` are options of ``parley.connect``. Raises what that raises.
     """
     skills = await remote_skills(agent, **options)
     if not skills:

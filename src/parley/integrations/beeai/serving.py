@@ -1,31 +1,58 @@
-"""Agents and workflows of BeeAI as A2A agents."""
+"""Agents and workflows of BeeAI as A2A agents: requests, remembered replies, events.
+
+A turn runs from the top for every answer and after a crash. Listeners of the framework may give the
+output of a run when it begins, so a further attempt takes replies and results from the task's log:
+no model is asked twice, and no tool that returned is called twice.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from beeai_framework.agents import AgentError, BaseAgent
 from beeai_framework.agents.react import ReActAgent
 from beeai_framework.agents.requirement import RequirementAgent
 from beeai_framework.agents.requirement.requirements import ask_permission
-from beeai_framework.backend import ChatModel
+from beeai_framework.agents.requirement.utils._tool import FinalAnswerTool
+from beeai_framework.backend import (
+    AssistantMessage,
+    ChatModel,
+    ChatModelOutput,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
+from beeai_framework.backend.message import (
+    MessageFileContent,
+    MessageImageContent,
+    MessageReasoningContent,
+    MessageTextContent,
+)
+from beeai_framework.context import RunContext
+from beeai_framework.emitter import Emitter, EmitterOptions
 from beeai_framework.runnable import Runnable
+from beeai_framework.tools import JSONToolOutput, StringToolOutput, Tool
 from beeai_framework.workflows import Workflow
 from beeai_framework.workflows.agent import AgentWorkflow, AgentWorkflowInput
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.answers import fitting
-from parley.integrations.approvals import approval
-from parley.integrations.beeai.messages import message_of, plain, read, without_files, written
-from parley.integrations.beeai.requests import RUN
-from parley.integrations.beeai.shown import EmittedEvents
+from parley.integrations.answers import approval, fitting
+from parley.integrations.beeai.calling import BeeRemoteTool
 from parley.integrations.conversations import ContextConversation
-from parley.integrations.remembered_calls import CallKeys
-from parley.integrations.serving import framework_agent
-from parley.llm.run_output import RunOutput
+from parley.integrations.litellm_streams import HEARD, HeardReply, listen
+from parley.integrations.message_files import input_of
+from parley.integrations.remembered_calls import CallKeys, RememberedCalls, json_value
+from parley.integrations.serving import described, framework_agent
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests, RunOutput
 
 MEMORY = "beeai.memory"
 """The key of the messages of a context."""
@@ -50,7 +77,7 @@ def agent(
     the turn's caller, and never the terminal. Replies of the model and results of tools are
     remembered in the task, so neither an answer nor a crash repeats them. ``response_format``, a
     pydantic model, is the ``expected_output`` of an agent; its output is a data part. A workflow
-    gets the data of the message as its state, and returns its state. ``options`` are those of
+    gets the data of the message as its state, and returns its state. ``options`` are options of
     Parley's ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, and for an
@@ -63,7 +90,7 @@ def agent(
         )
     if isinstance(thing, AgentWorkflow):
         _check_permissions(thing)
-    given_name, given_description = _described(thing)
+    given_name, given_description = _about(thing)
     return framework_agent(
         _Runs(thing, response_format, max_messages),
         name=name or given_name,
@@ -76,7 +103,7 @@ def agent(
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, AgentError) and error.message.endswith("iterations."):
         return "The agent reached its most steps (max_iterations) without an answer."
     return ""
@@ -171,7 +198,7 @@ async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
 
 
 def _without_answers(tools: Any) -> list[Any]:
-    """Return tools but those that answer agents: within a turn its caller is asked."""
+    """Return tools without the tools that answer agents: within a turn its caller is asked."""
     return [each for each in tools if not getattr(each, "answers", False)]
 
 
@@ -217,17 +244,287 @@ def _asking(turn: Turn, requirements: list[Any]) -> list[Any]:
     return copies
 
 
-def _described(thing: Any) -> tuple[str, str]:
+def _about(thing: Any) -> tuple[str, str]:
     """Return the name and the description of an agent or a workflow."""
     if isinstance(thing, BaseAgent):
         meta = thing.meta
-        tools = [
-            f"- {each.name}: {each.description.strip()}" for each in _without_answers(meta.tools)
-        ]
-        text = "\n".join([meta.description, "", "Tools:", *tools]) if tools else meta.description
-        return meta.name, text.strip()
+        tools = [(each.name, each.description) for each in _without_answers(meta.tools)]
+        return meta.name, described(meta.description.strip(), meta.name, tools)
     if isinstance(thing, Workflow | AgentWorkflow):
         workflow = thing.workflow if isinstance(thing, AgentWorkflow) else thing
         steps = ", ".join(str(each) for each in workflow.step_names)
         return str(workflow.name), f"A workflow of the steps {steps}."
     return type(thing).__name__, (type(thing).__doc__ or "").strip()
+
+
+NESTED = EmitterOptions(is_blocking=True, persistent=True, match_nested=True)
+
+
+class EmittedEvents:
+    """Shows the events of a run and remembers its parts; listen with ``Run.observe(shown.listen)``.
+
+    ``speaks`` says that tokens of the model are the answer; with ReAct, or a schema, they are not.
+    Models that tools and nested agents ask say nothing.
+    """
+
+    def __init__(self, output: RunOutput, *, speaks: bool) -> None:
+        self._output = output
+        self._replay = RunReplay(output.turn, output.requests)
+        self._speaks = speaks
+        self._root = ""
+        self._text = ""
+        self._is_protocol = False
+        self.requests = RunRequests(output.requests, self._request)
+
+    def listen(self, emitter: Emitter) -> None:
+        """Listen to a run, and to all that it runs."""
+        emitter.on(lambda event: True, self._event, NESTED)
+
+    async def show(self, whole: str) -> None:
+        """Let a text be the answer, whatever of it was streamed."""
+        said = self._output.said
+        if said and whole.startswith(said):
+            await self._output.text(whole[len(said) :])
+        else:
+            await self._output.whole(whole)
+
+    async def _begin(self) -> None:
+        self._text = ""
+        await self._output.new_message()
+
+    async def _request(self, run: Any) -> None:
+        """Let the reply to a request replace the answer, also where the framework retries."""
+        if self._root in (run.run_id, run.parent_id):
+            await self._begin()
+
+    async def _event(self, data: Any, meta: Any) -> None:
+        creator, trace = meta.creator, meta.trace
+        is_own = trace is not None and trace.run_id == self._root
+        if isinstance(creator, RunContext):
+            await self._run(creator, data, meta)
+        elif isinstance(creator, ChatModel) and meta.name == "start":
+            data.input.stream = True  # so that its requests are counted
+            self._is_protocol = data.input.response_format is not None
+        elif isinstance(creator, ChatModel) and meta.name == "new_token":
+            if is_own or trace.parent_run_id == self._root:
+                await self._token(data.value)
+        elif meta.name == "final_answer" and is_own and self._speaks:
+            await self.show(data.output)
+        elif meta.name == "partial_update" and hasattr(data, "update") and is_own:
+            await self._partial(data.update)
+        elif isinstance(creator, Workflow) and meta.name == "start":
+            await self._output.step(str(data.step))
+
+    async def _run(self, run: Any, data: Any, meta: Any) -> None:
+        instance = run.instance
+        is_tool = isinstance(instance, Tool) and not isinstance(instance, FinalAnswerTool)
+        if meta.name == "start":
+            if self._root:  # events reach the run around theirs, and no other
+                run.emitter.on(lambda e: e.trace.parent_run_id == run.run_id, self._event, NESTED)
+            self._root = self._root or run.run_id
+            if isinstance(instance, ChatModel):
+                watch(instance)
+            elif is_tool:
+                await self._begin()
+                await self._output.tool_called(instance.name, plain(data.input.get("input")))
+            self._replay.begin(run.run_id, instance, data)
+        elif meta.name == "success":
+            await self._replay.end(run.run_id, data.output)
+            if is_tool:
+                await self._output.tool_returned(instance.name, str(data.output))
+        elif meta.name == "error" and is_tool:
+            await self._output.tool_returned(instance.name, "it failed", is_error=True)
+
+    async def _token(self, chunk: Any) -> None:
+        for message in chunk.output:
+            for part in message.get_by_type(MessageReasoningContent):
+                await self._output.thinking(part.text)
+        if self._speaks and not self._is_protocol:
+            self._text += chunk.get_text_content()
+            # What follows a brace may be the arguments of a call, which the framework reads.
+            await self.show(self._text.partition("{")[0])
+
+    async def _partial(self, update: Any) -> None:
+        if update.key == "final_answer":
+            await self._output.text(str(update.value))
+        elif update.key == "thought":
+            await self._output.thinking(str(update.value))
+
+
+LITELLM = "beeai_framework.adapters.litellm.chat"
+"""The module of the framework that asks models through LiteLLM."""
+
+
+class RunRequests:
+    """Counts the requests of a run. The framework may make several in one run of a model."""
+
+    def __init__(self, requests: ModelRequests, begin: Callable[[Any], Awaitable[None]]) -> None:
+        self._requests = requests
+        self._begin = begin
+
+    async def streamed(self, chunks: AsyncIterator[Any], run: Any) -> AsyncIterator[Any]:
+        """Yield the chunks of a reply, and count it when it is complete."""
+        heard = HeardReply()
+        HEARD.set(heard)
+        await self._begin(run)
+        reply = ChatModelOutput(output=[])
+        try:
+            with self._requests.asking():
+                async for chunk in chunks:
+                    reply.merge(chunk)
+                    yield chunk
+        except Exception:
+            if reply.output:
+                self._requests.replied(None, ending="")
+            raise
+        used = reply.usage
+        usage = ModelUsage(
+            input_tokens=used.prompt_tokens,
+            output_tokens=used.completion_tokens,
+            cost=reply.cost.total_cost_usd,
+        )
+        self._requests.replied(usage, ending=reply.finish_reason, refusal=heard.refusal)
+        says = reply.get_text_content() or reply.get_tool_calls()
+        if not says and (reply.is_empty() or self._requests.ending in (LENGTH, CONTENT_FILTER)):
+            self._requests.check_said()  # the framework fails, or asks again, without the reason
+
+
+RUN: ContextVar[RunRequests | None] = ContextVar("parley_beeai_run", default=None)
+"""The requests of the run that this code belongs to."""
+
+
+def watch(llm: ChatModel) -> None:
+    """Let runs count the requests of a model; outside of them it works as before.
+
+    The framework has no event for a request: the method that each model implements is wrapped.
+    """
+    if LITELLM in sys.modules:
+        listen(sys.modules[LITELLM])
+    if "_create_stream" in vars(llm):
+        return
+    create_stream = llm._create_stream
+
+    def watched(asked: Any, run: Any) -> AsyncIterator[Any]:
+        chunks, requests = create_stream(asked, run), RUN.get()
+        return chunks if requests is None else requests.streamed(chunks, run)
+
+    vars(llm)["_create_stream"] = watched
+
+
+WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+(Z|[+-]\d\d:\d\d)?")
+"""A time: prompts of the framework say when a message came, another time in each attempt."""
+
+
+class RunReplay:
+    """Remembers the runs of models and tools in a task."""
+
+    def __init__(self, turn: Turn, requests: ModelRequests) -> None:
+        self._requests = requests
+        self._calls = RememberedCalls(turn)
+        self._open: dict[str, str] = {}
+
+    def begin(self, run_id: str, instance: Any, data: Any) -> None:
+        """Give a run its output if it is remembered, else remember the output."""
+        asked = _asked(instance, data.input)
+        if asked is None:
+            return
+        key, kept = self._calls.recall(*asked)
+        if kept is msgspec.UNSET:
+            self._open[run_id] = key
+        elif kept is not None:
+            data.output = _read(kept)
+            if "messages" in kept:
+                self._requests.end_as(kept["finish_reason"])
+
+    async def end(self, run_id: str, output: Any) -> None:
+        """Remember what a run returned."""
+        key = self._open.pop(run_id, None)
+        if key is not None:
+            await self._calls.keep(key, _written(output))
+
+
+def _asked(instance: Any, given: dict[str, Any]) -> tuple[str, Any] | None:
+    """Return the kind and the input of a run, ``None`` for a run that is not remembered."""
+    if isinstance(instance, ChatModel):
+        messages = written(given.get("input") or [])
+        return "model", WHEN.sub("", msgspec.json.encode(messages).decode())
+    # The turn remembers the calls of remote skills by itself.
+    if isinstance(instance, Tool) and not isinstance(instance, FinalAnswerTool | BeeRemoteTool):
+        return "tool", [instance.name, plain(given.get("input"))]
+    return None
+
+
+def _written(output: Any) -> dict[str, Any] | None:
+    """Return an output as JSON, ``None`` for one that would not be read as it is."""
+    if isinstance(output, ChatModelOutput) and output.output_structured is None:
+        return {"messages": written(output.output), "finish_reason": output.finish_reason}
+    if type(output) is StringToolOutput:
+        return {"text": output.result}
+    return json_value(output.result) if type(output) is JSONToolOutput else None
+
+
+def _read(kept: dict[str, Any]) -> Any:
+    if "messages" in kept:
+        return ChatModelOutput(output=read(kept["messages"]), finish_reason=kept["finish_reason"])
+    return StringToolOutput(kept["text"]) if "text" in kept else JSONToolOutput(kept["value"])
+
+
+KINDS: dict[str, Any] = {
+    "user": UserMessage,
+    "assistant": AssistantMessage,
+    "tool": ToolMessage,
+    "system": SystemMessage,
+}
+
+
+async def message_of(turn: Turn) -> Any:
+    """Return the message that began the task as one of the framework's user."""
+    content: list[Any] = []
+    for each in await input_of(turn, turn.message):
+        if isinstance(each, str):
+            content.append(MessageTextContent(text=each))
+        elif each.kind == "image":
+            content.append(MessageImageContent(image_url={"url": each.data_url}))
+        else:
+            content.append(
+                MessageFileContent(
+                    file_data=each.data_url, filename=each.filename or None, format=each.media_type
+                )
+            )
+    return UserMessage(content)
+
+
+def written(messages: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return messages as JSON, without those of the system."""
+    return [
+        {"role": str(message.role), "content": [_content(part) for part in message.content]}
+        for message in messages
+        if str(message.role) in KINDS and not isinstance(message, SystemMessage)
+    ]
+
+
+def read(messages: Iterable[dict[str, Any]]) -> list[Any]:
+    """Return messages that ``written`` wrote."""
+    return [KINDS[each["role"]](each["content"]) for each in messages]
+
+
+def without_files(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages that ``written`` wrote without their files."""
+    files = ("image_url", "file")
+    return [
+        {**each, "content": [part for part in each["content"] if part["type"] not in files]}
+        for each in messages
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON, if it is a pydantic model."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def _content(part: Any) -> Any:
+    if isinstance(part, MessageFileContent):  # its dump leaves the file out
+        names = ("file_id", "file_data", "filename", "format")
+        given = {name: getattr(part, name) for name in names}
+        return {"type": "file", **{name: value for name, value in given.items() if value}}
+    return msgspec.json.decode(msgspec.json.encode(plain(part), enc_hook=str))

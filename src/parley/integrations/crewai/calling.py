@@ -19,7 +19,7 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
     Give them to an agent or a task of the framework, or to a coworker that the others delegate to.
     In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
     agent are asked of the turn's caller. Elsewhere a question is the tool's result, with the id of
-    the task that waits; a call that names it answers. ``options`` are those of
+    the task that waits; a call that names it answers. ``options`` are options of
     ``parley.connect``. Raises what that raises.
     """
     return [CrewRemoteTool.of(skill) for skill in await remote_skills(agent, **options)]

@@ -1,15 +1,25 @@
-"""Crews, agents and flows of CrewAI as A2A agents."""
+"""Crews, agents and flows of CrewAI as A2A agents.
+
+Replies of the model and results of tools are steps of the task: a turn runs from the top for every
+answer and after a crash, and a further attempt reads them from the log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+import inspect
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 from crewai import Agent as CrewAgent
 from crewai import Crew, Flow
 from crewai.core.providers.human_input import reset_provider, set_provider
 from crewai.events.stream_context import add_stream_sink, reset_stream_sinks
+from crewai.flow.async_feedback import ConsoleProvider, HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow.flow_config import flow_config
+from crewai.flow.persistence.base import FlowPersistence
 from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
 from openai import LengthFinishReasonError
 
@@ -17,15 +27,20 @@ from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.content import accepts
 from parley.integrations.answers import text_in
-from parley.integrations.conversations import ContextConversation
-from parley.integrations.crewai.flows import run_flow
-from parley.integrations.crewai.people import Approvals, Feedback
-from parley.integrations.crewai.replay import ThreadedReplay
-from parley.integrations.crewai.shown import RunEvents
-from parley.integrations.crewai.threaded_run import ThreadedRun
+from parley.integrations.conversations import ContextConversation, ContextState, TaskValue
+from parley.integrations.crewai.calling import CrewRemoteTool
+from parley.integrations.crewai.threaded_run import (
+    Approvals,
+    Asker,
+    Feedback,
+    RunEvents,
+    ThreadedRun,
+    current_run,
+)
 from parley.integrations.message_files import InputFile, input_of
-from parley.integrations.serving import framework_agent
-from parley.llm.run_output import RunOutput
+from parley.integrations.remembered_calls import RememberedCalls, json_value
+from parley.integrations.serving import described, framework_agent
+from parley.llm.run_output import ModelRequests, RunOutput
 
 try:
     import crewai_files
@@ -33,7 +48,7 @@ except ImportError:
     crewai_files = None
 
 TEXTS = ("text/plain", "text/*", "application/json", "application/xml", "application/yaml")
-"""The media types of what is read as text."""
+"""The media types of files that are read as text."""
 
 CONVERSATION = "crewai.messages"
 """The key of the messages of a context."""
@@ -62,8 +77,8 @@ def agent(
     ``human_input=True``, feedback that a flow wants, and ``Flow.ask`` ask the turn's caller. Tools
     that ``approve`` names are called when the caller says yes. Replies of the model and results of
     tools are remembered in the task, so neither an answer nor a crash repeats them.
-    ``response_format`` is a pydantic model for the output of an ``Agent``. ``options`` are those of
-    Parley's ``Agent``.
+    ``response_format`` is a pydantic model for the output of an ``Agent``. ``options`` are options
+    of Parley's ``Agent``.
 
     Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
     """
@@ -114,7 +129,7 @@ class _Runs:
         shown = RunEvents(run, output, hidden=self._format is not None)
         conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
         history = await conversation.earlier(step="conversation")
-        said = await input_of(turn, turn.message)
+        said = await input_of(turn, turn.message, reads_texts=False)
         given = [each for each in said if isinstance(each, str)]
         read = [each.text for each in said if isinstance(each, InputFile) and each.text]
         words = "\n".join(each for each in (turn.message.text, *read) if each)
@@ -138,7 +153,7 @@ class _Runs:
                 result = await run.run(
                     lambda: one.kickoff(messages, self._format, input_files=files)
                 )
-        text = await self._finish(result, output, shown)
+        text = await self._finish(result, output)
         await conversation.add(
             [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
         )
@@ -175,7 +190,7 @@ class _Runs:
     def _files(self, turn: Turn, said: list[str | InputFile]) -> dict[str, Any] | None:
         """Return the files of a message as the framework's, by their names without suffix.
 
-        Those that the models do not take reject the task: the framework would leave them out.
+        Files that the models do not take reject the task: the framework would leave them out.
         """
         found: dict[str, Any] = {}
         files = [each for each in said if isinstance(each, InputFile) and each.text is None]
@@ -190,7 +205,7 @@ class _Runs:
             found[f"{name}_{number}" if name in found else name] = crewai_files.File(source=source)
         return found or None
 
-    async def _finish(self, result: Any, output: RunOutput, shown: RunEvents) -> str:
+    async def _finish(self, result: Any, output: RunOutput) -> str:
         """Show a result, and return its text."""
         value = getattr(result, "pydantic", None) or getattr(result, "json_dict", None)
         if value is None and not hasattr(result, "raw") and not isinstance(result, str):
@@ -203,7 +218,7 @@ class _Runs:
             value = value.model_dump(mode="json") if is_model else value
             await output.data(value, schema=schema)
         else:
-            await shown.finish(text)
+            await output.whole(text)
         return text
 
 
@@ -224,7 +239,7 @@ def _file_types(agents: list[Any]) -> list[str]:
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, LengthFinishReasonError):
         return "The language model's reply reached its longest length, and has no whole value."
     is_empty = "Invalid response from LLM call - None or empty" in str(error)
@@ -234,9 +249,9 @@ def _told(error: Exception) -> str:
 def _described(thing: Any) -> tuple[str, str]:
     """Return the name and the description of a crew, an agent or a class of flow."""
     if isinstance(thing, CrewAgent):
-        tools = [f"- {tool.name}: {_about(tool)}" for tool in thing.tools or ()]
-        text = f"{thing.goal}\n\nTools:\n" + "\n".join(tools) if tools else thing.goal
-        return thing.role.strip(), text.strip()
+        tools = [(tool.name, _about(tool)) for tool in thing.tools or ()]
+        name = thing.role.strip()
+        return name, described(thing.goal.strip(), name, tools)
     if isinstance(thing, Crew):
         tasks = [
             f"- {task.name or task.description.strip().splitlines()[0]}" for task in thing.tasks
@@ -252,4 +267,264 @@ def _about(tool: Any) -> str:
     """Return what a tool does; the framework puts its name and arguments before that."""
     text = str(tool.description)
     _, found, rest = text.partition("Tool Description:")
-    return (rest if found else text).strip().partition("\n")[0]
+    return rest if found else text
+
+
+STATE = "crewai.flow-state"
+"""The key of the state that the flows of a context share."""
+
+
+async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) -> Any:
+    """Run a flow until it ends; a method that wants feedback asks the caller, and then continues.
+
+    While the caller is asked, the framework's own record of the pause is kept: no method that has
+    ended runs again for the answer. A flow begins with the state of flows that have ended, and
+    keeps its own changes.
+    """
+    turn = run.turn
+    state = _State()
+    paused, shared = TaskValue(turn, "crewai.pause"), ContextState(turn, STATE)
+    pause = await paused.read()
+    number = 0 if pause is None else pause["number"]
+    earlier = await shared.read(step="flow")
+    result = None
+    if pause is None:
+        result = await run.run(functools.partial(_begin, kind, run, state, inputs, earlier))
+    while pause is not None or isinstance(result, HumanFeedbackPending):
+        if pause is None:
+            number += 1
+            pause = {**state.pending, "number": number}
+            await paused.write(pause)
+        answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
+        state.pending = pause
+        resume = functools.partial(_resume, kind, run, state, pause["id"], text_in(answer))
+        pause = None
+        result = await run.run(resume)
+    if state.newest is not None:
+        newest = {name: value for name, value in state.newest.items() if name != "id"}
+        await shared.write(earlier, newest)
+    return result
+
+
+def _begin(
+    kind: type[Any],
+    run: ThreadedRun,
+    state: _State,
+    inputs: dict[str, Any],
+    earlier: dict[str, Any],
+) -> Any:
+    flow = kind()
+    flow.input_provider = Asker(run)
+    flow.persistence = state
+    for name, value in _fitting(flow.state, earlier).items():
+        if isinstance(flow.state, dict):
+            flow.state[name] = value
+        else:
+            setattr(flow.state, name, value)
+    result = flow.kickoff(inputs=_fitting(flow.state, inputs))
+    state.save_state("", "", flow.state)
+    return result
+
+
+def _resume(kind: type[Any], run: ThreadedRun, state: _State, id: str, feedback: str) -> Any:
+    flow = kind.from_pending(id, state)
+    flow.input_provider = Asker(run)
+    result = flow.resume(feedback)
+    state.save_state("", "", flow.state)
+    return result
+
+
+def _fitting(state: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs that a typed state has fields for, all of them for a state without type."""
+    fields = getattr(type(state), "model_fields", None)
+    if fields is None or type(state).model_config.get("extra") == "allow":
+        return inputs
+    return {name: value for name, value in inputs.items() if name in fields}
+
+
+def _question(context: dict[str, Any]) -> str:
+    """Return the question of a flow, with its subject."""
+    output = context.get("method_output")
+    text = "" if output is None else f"{getattr(output, 'raw', output)}\n\n"
+    choices = context.get("emit")
+    which = f" ({', '.join(choices)})" if choices else ""
+    return f"{text}{context['message']}{which}"
+
+
+class _State(FlowPersistence):  # type: ignore[misc]
+    """The framework's persistence for one task: in memory; ``run_flow`` puts it into the store."""
+
+    pending: dict[str, Any] = {}
+    newest: dict[str, Any] | None = None
+
+    def init_db(self) -> None:
+        """Nothing is to be set up."""
+
+    def save_state(self, flow_uuid: str, method_name: str, state_data: Any) -> None:
+        """Keep the state after a method, and at the end of a run."""
+        self.newest = _plain(state_data)
+
+    def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
+        """Return the newest state."""
+        return self.newest
+
+    def save_pending_feedback(self, flow_uuid: str, context: Any, state_data: Any) -> None:
+        """Keep the state of a flow that waits, and what it waits for."""
+        self.newest = _plain(state_data)
+        self.pending = {"id": flow_uuid, "context": context.to_dict(), "state": self.newest}
+
+    def load_pending_feedback(self, flow_uuid: str) -> Any:
+        """Return the state of a flow that waits, and what it waits for."""
+        context = PendingFeedbackContext.from_dict(self.pending["context"])
+        return self.pending["state"], context
+
+    def clear_pending_feedback(self, flow_uuid: str) -> None:
+        """Forget what the flow waited for."""
+        self.pending = {}
+
+
+def _plain(state: Any) -> Any:
+    if hasattr(state, "model_dump"):
+        return state.model_dump(mode="json")
+    return {str(name): value for name, value in dict(state).items()}
+
+
+class _InRuns:
+    """Pauses flows in turns of Parley, and leaves others to the provider that was configured."""
+
+    def __init__(self, configured: Any) -> None:
+        self._configured = configured
+
+    def request_feedback(self, context: Any, flow: Any) -> Any:
+        """Pause the flow of a turn."""
+        if current_run() is not None:
+            raise HumanFeedbackPending(context=context)
+        return self._configured.request_feedback(context, flow)
+
+
+flow_config.hitl_provider = _InRuns(flow_config.hitl_provider or ConsoleProvider())
+
+
+class ThreadedReplay:
+    """Remembers calls in the task of a run."""
+
+    def __init__(self, run: ThreadedRun, requests: ModelRequests) -> None:
+        self._run = run
+        self._requests = requests
+        self._calls = RememberedCalls(run.turn)
+
+    # -- what an agent of the framework uses ---------------------------------------------------
+
+    def prepare(self, agent: Any) -> None:
+        """Let the model and the tools of an agent, which this run alone uses, be remembered."""
+        agent.tools = [self.tool(tool) for tool in agent.tools or ()]
+        if hasattr(agent.llm, "call"):
+            agent.llm = self.model(agent.llm)
+
+    def model(self, llm: Any) -> Any:
+        """Return a model whose replies are remembered, streamed if it can."""
+        copied = llm.model_copy() if hasattr(llm, "model_copy") else llm
+        inner = copied.call
+
+        @functools.wraps(inner)
+        def call(messages: Any, *args: Any, **options: Any) -> Any:
+            kind = options.get("response_model") or (args[5] if len(args) > 5 else None)
+            asked = [_identity(messages), getattr(kind, "__name__", "")]
+
+            def ask() -> tuple[Any, Any]:
+                reply = inner(messages, *args, **options)
+                return reply, _written(reply, self._requests.ending)
+
+            kept, reply = self._once("model", asked, ask)
+            if kept is None:
+                return reply
+            self._requests.end_as(kept["ending"])
+            return _read(kept, kind)
+
+        copied.__dict__["call"] = call
+        if "stream" in type(copied).model_fields:
+            copied.stream = True
+        return copied
+
+    def tool(self, tool: Any) -> Any:
+        """Return a tool whose results are remembered; its coroutines run in Parley's event loop."""
+        if not hasattr(tool, "model_copy"):
+            return tool
+        if is_remote := isinstance(tool, CrewRemoteTool):
+            tool = tool.in_turn()  # the turn remembers its calls by itself
+        copied = tool.model_copy()
+        name = "func" if callable(getattr(tool, "func", None)) else "_run"
+        inner = getattr(tool, name)
+
+        @functools.wraps(inner)
+        def call(*args: Any, **arguments: Any) -> Any:
+            def use() -> tuple[Any, Any]:
+                result = inner(*args, **arguments)
+                if inspect.iscoroutine(result):
+                    result = self._run.wait(result)
+                return result, json_value(result)
+
+            if is_remote:
+                return use()[0]
+            kept, result = self._once("tool", [tool.name, _identity([args, arguments])], use)
+            return result if kept is None else kept["value"]
+
+        copied.__dict__[name] = call
+        return copied
+
+    def _once(
+        self, kind: str, asked: object, function: Callable[[], tuple[Any, Any]]
+    ) -> tuple[dict[str, Any] | None, Any]:
+        """Return what is remembered of a call, or make it now in this thread, and remember it.
+
+        The second value is what a call that was made now returned.
+        """
+
+        async def recall() -> tuple[str, Any]:
+            return self._calls.recall(kind, asked)
+
+        key, kept = self._run.wait(recall())
+        if kept is not None and kept is not msgspec.UNSET:
+            return kept, None
+        value, written = function()
+        if kept is msgspec.UNSET:
+            self._run.wait(self._calls.keep(key, written))
+        return None, value
+
+
+def _written(reply: Any, ending: str) -> dict[str, Any] | None:
+    """Return the reply of a model as JSON, ``None`` if it has no such form."""
+    if isinstance(reply, str):
+        return {"text": reply, "ending": ending}
+    if hasattr(reply, "model_dump"):
+        return {"model": reply.model_dump(mode="json"), "ending": ending}
+    if isinstance(reply, list):
+        calls = [_call(each) for each in reply]
+        if all(calls):
+            return {"calls": calls, "ending": ending}
+    return None
+
+
+def _call(call: Any) -> dict[str, Any] | None:
+    """Return a tool call in the shape of the chat completions API."""
+    if isinstance(call, dict) and "function" in call:
+        return dict(call)
+    function = getattr(call, "function", None)
+    if function is None:
+        return None
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": function.name, "arguments": function.arguments},
+    }
+
+
+def _read(kept: dict[str, Any], kind: Any) -> Any:
+    if "model" in kept:
+        return kind.model_validate(kept["model"]) if kind is not None else kept["model"]
+    return kept["calls"] if "calls" in kept else kept["text"]
+
+
+def _identity(value: Any) -> bytes:
+    """Return a value as JSON, with the text of what has no such form left out."""
+    return msgspec.json.encode(value, enc_hook=lambda other: type(other).__name__)

@@ -1,16 +1,26 @@
-"""A run of the framework in a thread of its own, for a turn in the event loop."""
+"""A run in a thread: how it reaches the turn, asks the caller, and shows events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from crewai.hooks import LLMCallHookContext, ToolCallHookContext
+from openai import Stream
+from openai.resources.chat.completions import Completions
+
 from parley.agent.turn import Turn
+from parley.integrations.answers import approval, decision_in, text_in
+from parley.integrations.remembered_calls import CallKeys
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput
 
 R = TypeVar("R")
 
@@ -27,7 +37,7 @@ class ThreadedRun:
 
     What the framework shows is put in a queue, and written in order by the event loop. When the
     turn is canceled, or parks for an answer, what the thread waits for is canceled, and the thread
-    ends where it next calls ``wait`` or ``show``. A blocking call that does neither goes on.
+    ends where it next calls ``wait`` or ``show``. A blocking call that does neither continues.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -123,3 +133,225 @@ _RUN: ContextVar[ThreadedRun | None] = ContextVar("parley_crewai_run", default=N
 def current_run() -> ThreadedRun | None:
     """Return the run whose thread this is, ``None`` outside of one."""
     return _RUN.get()
+
+
+class Feedback:
+    """Gives the framework what the caller says of an answer: its ``HumanInputProvider``.
+
+    Yes, or an empty message, accepts the answer. Anything else is feedback: the agent answers anew.
+    """
+
+    def __init__(self, run: ThreadedRun) -> None:
+        self._run = run
+        self._asked = 0
+
+    def setup_messages(self, context: Any) -> bool:
+        """Leave the messages to the framework."""
+        return False
+
+    def post_setup_messages(self, context: Any) -> None:
+        """Leave the messages as they are."""
+
+    def handle_feedback(self, formatted_answer: Any, context: Any) -> Any:
+        """Ask until the answer is accepted, in a thread of the run."""
+        answer = formatted_answer
+        while context.ask_for_human_input:
+            if self._takes(context, self._run.wait(self._ask(answer))):
+                answer = context._invoke_loop()
+        return answer
+
+    async def handle_feedback_async(self, formatted_answer: Any, context: Any) -> Any:
+        """Ask until the answer is accepted, in an event loop of the framework."""
+        answer = formatted_answer
+        while context.ask_for_human_input:
+            if self._takes(context, await asyncio.to_thread(self._run.wait, self._ask(answer))):
+                answer = await context._ainvoke_loop()
+        return answer
+
+    def _takes(self, context: Any, feedback: str | None) -> bool:
+        context.ask_for_human_input = feedback is not None
+        if feedback is not None:
+            context.messages.append(context._format_feedback_message(feedback))
+        return feedback is not None
+
+    async def _ask(self, answer: Any) -> str | None:
+        self._asked += 1
+        output = answer.output
+        text = output if isinstance(output, str) else output.model_dump_json()
+        question = f"{text}\n\nIs this good? Say yes, or what should be different."
+        said = await self._run.turn.ask(question, key=f"feedback:{self._asked}")
+        decision = decision_in(said)
+        if decision is not None and decision.is_approved:
+            return None
+        return text_in(said).strip() or None
+
+
+class Asker:
+    """Answers ``Flow.ask``: the framework's ``InputProvider``."""
+
+    def __init__(self, run: ThreadedRun) -> None:
+        self._run = run
+        self._asked = 0
+
+    def request_input(self, message: str, flow: Any, metadata: Any = None) -> str:
+        """Ask the caller, in a thread of the run."""
+        self._asked += 1
+        return text_in(self._run.wait(self._run.turn.ask(message, key=f"input:{self._asked}")))
+
+
+class Approvals:
+    """Asks the caller before tools with certain names are called: a hook of the framework."""
+
+    def __init__(self, run: ThreadedRun, names: Collection[str]) -> None:
+        self._run = run
+        self._names = {name.strip().lower().replace(" ", "_") for name in names}
+        self._keys = CallKeys()
+
+    def __call__(self, context: Any) -> bool | None:
+        """Return false for a call that the caller does not approve."""
+        name = context.tool_name.strip().lower().replace(" ", "_")
+        if name not in self._names:
+            return None
+        key = self._keys.key("approve", name)
+        asked = approval(self._run.turn, context.tool_name, dict(context.tool_input), key=key)
+        return self._run.wait(asked).is_approved
+
+
+def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:
+    """Let hooks ask the turn's caller within a run, and read the terminal elsewhere."""
+
+    @functools.wraps(original)
+    def request_human_input(self: Any, prompt: str, *args: Any, **options: Any) -> str:
+        run = current_run()
+        if run is None:
+            return original(self, prompt, *args, **options)
+        return text_in(run.wait(run.turn.ask(prompt)))
+
+    return request_human_input
+
+
+for _context in (ToolCallHookContext, LLMCallHookContext):
+    _context.request_human_input = _asks_caller(_context.request_human_input)
+
+
+MAX_NAME = 120
+"""How many characters of a task's description name its step."""
+
+
+class RunEvents:
+    """Shows the events of a run, which come from its threads: a sink of the framework's streams."""
+
+    def __init__(self, run: ThreadedRun, output: RunOutput, *, hidden: bool) -> None:
+        self._run = run
+        self._output = output
+        self._requests = output.requests
+        self._hidden = hidden
+
+    def __call__(self, source: Any, event: Any) -> None:
+        """Show an event, in the order in which events come."""
+        made = getattr(self, f"_{event.type}", lambda _: None)(event)
+        if made is not None:
+            self._run.show(made)
+
+    def _llm_call_started(self, event: Any) -> Show:
+        ENDED.set(self._replied)
+        return self._output.new_message
+
+    def _llm_stream_chunk(self, event: Any) -> Show | None:
+        if self._hidden or event.tool_call is not None or not event.chunk:
+            return None
+        return lambda: self._output.text(event.chunk)
+
+    def _llm_thinking_chunk(self, event: Any) -> Show:
+        return lambda: self._output.thinking(event.chunk)
+
+    def _llm_call_completed(self, event: Any) -> None:
+        if ENDED.get() is not None:  # a model that calls tools itself has several events
+            self._replied(event.usage, event.finish_reason, is_empty=not event.response)
+
+    def _llm_call_failed(self, event: Any) -> None:
+        if (error := sys.exception()) is not None:  # the model tells of it where it handles it
+            self._requests.failures.append(error)
+
+    def _replied(
+        self, used: Any, ending: str | None, refusal: str = "", *, is_empty: bool = False
+    ) -> None:
+        """Count a request, in a thread. A reply that was cut to nothing ends the task."""
+        ENDED.set(None)
+        used = dict(used or {})
+        usage = ModelUsage(
+            input_tokens=used.get("prompt_tokens") or used.get("input_tokens") or 0,
+            output_tokens=used.get("completion_tokens") or used.get("output_tokens") or 0,
+        )
+
+        async def replied() -> None:
+            self._requests.replied(usage, ending=ending, refusal=refusal)
+            if is_empty and self._requests.ending in (LENGTH, CONTENT_FILTER):
+                self._requests.check_said()  # the framework fails without the reason
+
+        self._run.wait(replied())
+
+    def _tool_usage_started(self, event: Any) -> Show:
+        return lambda: self._output.tool_called(event.tool_name, event.tool_args)
+
+    def _tool_usage_finished(self, event: Any) -> Show:
+        return lambda: self._output.tool_returned(event.tool_name, event.output)
+
+    def _tool_usage_error(self, event: Any) -> Show:
+        return lambda: self._output.tool_returned(event.tool_name, str(event.error), is_error=True)
+
+    def _task_started(self, event: Any) -> Show:
+        name = event.task_name or "task"
+        return lambda: self._output.step(name[:MAX_NAME])
+
+    def _agent_execution_started(self, event: Any) -> Show:
+        role = event.agent.role.strip()
+        return lambda: self._output.step(role)
+
+    def _method_execution_started(self, event: Any) -> Show | None:
+        if event.flow_name in ("AgentExecutor", "StepExecutor"):
+            return None
+        return lambda: self._output.step(str(event.method_name))
+
+
+ENDED: ContextVar[Callable[..., None] | None] = ContextVar("parley_crewai_ended", default=None)
+"""Counts the reply to the request that this thread makes; ``None`` once that is done."""
+
+_create: Any = Completions.create
+
+
+def _heard(*args: Any, **options: Any) -> Any:
+    made, ended = _create(*args, **options), ENDED.get()
+    if isinstance(made, Stream) and ended is not None:
+        made._iterator = _chunks(made._iterator, ended, bool(options.get("response_format")))
+    elif ended is not None:
+        whole = made.parse() if hasattr(made, "parse") else made
+        for choice in whole.choices or ():
+            if choice.message.refusal:
+                ended(whole.usage, "stop", choice.message.refusal)
+    return made
+
+
+def _chunks(chunks: Iterator[Any], ended: Any, is_value: bool) -> Iterator[Any]:
+    """Yield the chunks of a reply; those that the package may take for a failure when it counts."""
+    usage, reason, refusal, said, last = None, "", "", False, []
+    try:
+        for chunk in chunks:
+            usage = chunk.usage or usage
+            for choice in chunk.choices or ():
+                reason = choice.finish_reason or reason
+                refusal += choice.delta.refusal or ""
+                said |= bool(choice.delta.content or choice.delta.tool_calls)
+            if reason or is_value:
+                last.append(chunk)
+            else:
+                yield chunk
+    except Exception:
+        if said:
+            ended(usage, "", refusal)
+        raise
+    ended(usage, reason, refusal, is_empty=not said)
+    yield from last
+
+
+Completions.create = _heard  # type: ignore[method-assign]

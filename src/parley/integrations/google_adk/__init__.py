@@ -1,8 +1,18 @@
 """Google's Agent Development Kit: its agents served, other agents as its tools and sub-agents."""
 
-from parley.integrations.google_adk import installed as installed  # says how to install ADK
-from parley.integrations.google_adk.remote_agent import AdkRemoteAgent, sub_agent
-from parley.integrations.google_adk.remote_tools import AdkSkillTool, tools
+from parley.integrations.serving import missing
+
+try:
+    from google.adk.version import __version__ as _  # noqa: F401
+except ImportError as error:
+    raise missing("google-adk", error) from error
+
+from parley.integrations.google_adk.remote_agent import (
+    AdkRemoteAgent,
+    AdkSkillTool,
+    sub_agent,
+    tools,
+)
 from parley.integrations.google_adk.serving import agent
 from parley.integrations.google_adk.sessions import ContextSessions
 

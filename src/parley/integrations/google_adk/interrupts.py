@@ -1,4 +1,4 @@
-"""What a run of ADK waits for, as questions to the caller, and answers as what it resumes with.
+"""Contents of ADK from and to parts, and pauses of a run as questions to the caller.
 
 Whatever pauses ADK is a function call in ``long_running_tool_ids``: a tool that needs approval, a
 question of a node or of the model, a login, and a long-running tool whose result comes later.
@@ -7,7 +7,9 @@ question of a node or of the model, a login, and a long-running tool whose resul
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import mimetypes
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from google.adk.events.event import Event
@@ -15,11 +17,88 @@ from google.genai import types
 
 from parley.agent.turn import Turn
 from parley.extensions.questions import schema_part
-from parley.integrations.answers import said_in
-from parley.integrations.approvals import approval, decision_in
-from parley.integrations.google_adk.content import json_of
+from parley.integrations.answers import DoesNotFit, approval, ask_until, decision_in, said_in
+from parley.integrations.message_files import input_of
 from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
+
+TEXT = "text/plain"
+
+
+async def content_of(turn: Turn, message: Message) -> types.Content:
+    """Return a message as the content that a user says; its files are read."""
+    parts = []
+    for each in await input_of(turn, message):
+        if isinstance(each, str):
+            parts.append(types.Part(text=each))
+        else:
+            blob = types.Blob(
+                data=each.content, mime_type=each.media_type, display_name=each.filename or None
+            )
+            parts.append(types.Part(inline_data=blob))
+    return types.Content(role="user", parts=parts)
+
+
+def parts_of(content: types.Content | None) -> list[Part]:
+    """Return what a content says as parts: texts and files, without thoughts and calls."""
+    found = []
+    for part in (content.parts or ()) if content is not None else ():
+        if part.thought:
+            continue
+        if part.text:
+            found.append(Part(text=part.text))
+        elif (file := file_of(part)) is not None:
+            found.append(file)
+    return found
+
+
+def file_of(part: types.Part, filename: str = "") -> Part | None:
+    """Return a file of ADK as a part, ``None`` for anything else."""
+    blob, data = part.inline_data, part.file_data
+    if blob is not None and blob.data is not None:
+        media_type = blob.mime_type or "application/octet-stream"
+        name = filename or blob.display_name or f"file{mimetypes.guess_extension(media_type) or ''}"
+        return Part(raw=blob.data, media_type=media_type, filename=name)
+    if data is not None and data.file_uri and data.file_uri.startswith(("http://", "https://")):
+        name = filename or data.display_name or ""
+        return Part(url=data.file_uri, media_type=data.mime_type or "", filename=name)
+    if filename and part.text is not None:
+        return Part(raw=part.text.encode(), media_type=TEXT, filename=filename)
+    return None
+
+
+def adk_parts(parts: Sequence[Part]) -> list[types.Part]:
+    """Return parts of an agent's answer as parts of ADK; data as JSON."""
+    found = []
+    for part in parts:
+        if part.raw is not None:
+            blob = types.Blob(
+                data=part.raw,
+                mime_type=part.media_type or "application/octet-stream",
+                display_name=part.filename or None,
+            )
+            found.append(types.Part(inline_data=blob))
+        elif part.url is not None:
+            data = types.FileData(
+                file_uri=part.url,
+                mime_type=part.media_type or "application/octet-stream",
+                display_name=part.filename or None,
+            )
+            found.append(types.Part(file_data=data))
+        elif part.text is not None:
+            if part.text:
+                found.append(types.Part(text=part.text))
+        else:
+            found.append(types.Part(text=json_of(part.data)))
+    return found
+
+
+def json_of(value: object) -> str:
+    """Return a value as JSON text."""
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
 
 CONFIRMATION = "adk_request_confirmation"
 INPUT = "adk_request_input"
@@ -47,7 +126,7 @@ def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
 
 
 async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Part:
-    """Ask the caller what a call waits for, and return the response of ADK.
+    """Ask the caller for the result of a call, and return the response of ADK.
 
     ``said`` is what the agent said of it, ``""`` for nothing.
     """
@@ -91,21 +170,22 @@ async def _confirmed_with(
     text = f"{hint or 'May this tool be called?'}\n{tool}\nAnswer yes or no" + (
         "." if payload is None else f", or with data like {json_of(payload)}."
     )
-    asked, times = text, 0
-    while True:
-        times += 1
-        answer = await turn.ask(asked, key=call.id if times == 1 else f"{call.id}:again:{times}")
-        decision = decision_in(answer)
+
+    def read(answer: Message) -> dict[str, Any]:
+        decision, data = decision_in(answer), said_in(answer)
         if decision is not None:
             return {"confirmed": decision.is_approved, "payload": payload}
-        data = said_in(answer)
         if isinstance(data, Mapping) and isinstance(data.get("confirmed"), bool):
             return {"confirmed": data["confirmed"], "payload": data.get("payload", payload)}
         if isinstance(data, Mapping) and set(data) == {"payload"}:
             data = data["payload"]
         if payload is not None and _fills(payload, data):
             return {"confirmed": True, "payload": data}
-        asked = f"That was neither yes nor no. {text}"
+        raise DoesNotFit("That was neither yes nor no.")
+
+    return await ask_until(
+        turn, lambda problem: f"{problem} {text}".strip(), read, key=call.id or ""
+    )
 
 
 def _fills(payload: Any, data: Any) -> bool:
@@ -118,20 +198,18 @@ def _fills(payload: Any, data: Any) -> bool:
 async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
     schema = arguments.get("response_schema") or arguments.get("responseSchema")
     text = str(arguments.get("message") or "The agent needs an answer.")
-    shown, asked, times = [Part(text=text)], text, 0
+    shown = []
     if arguments.get("payload") is not None:
         shown.append(Part(data=arguments["payload"], media_type="application/json"))
-    while True:
-        times += 1
-        parts = [Part(text=asked), *shown[1:]]
-        if isinstance(schema, Mapping):
-            parts.append(schema_part(schema))
-        message = Message(message_id=new_id(), role=Role.AGENT, parts=tuple(parts))
-        answer = await turn.ask(message, key=call.id if times == 1 else f"{call.id}:again:{times}")
-        fits, value = fitting(schema, answer)
-        if fits:
-            return {"result": value}
-        asked = f"That does not fit. {text}"
+    if isinstance(schema, Mapping):
+        shown.append(schema_part(schema))
+
+    def question(problem: str) -> Message:
+        parts = (Part(text=f"{problem} {text}".strip()), *shown)
+        return Message(message_id=new_id(), role=Role.AGENT, parts=parts)
+
+    value = await ask_until(turn, question, lambda said: fitting(schema, said), key=call.id or "")
+    return {"result": value}
 
 
 async def _finished(turn: Turn, call: types.FunctionCall, said: str) -> dict[str, Any]:
@@ -162,25 +240,24 @@ async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
     return {**config, "exchangedAuthCredential": {**(exchanged or {}), "oauth2": filled}}
 
 
-def fitting(schema: Any, answer: Message) -> tuple[bool, Any]:
-    """Return whether an answer can be what a schema asks for, and its value.
+def fitting(schema: Any, answer: Message) -> Any:
+    """Return the value of an answer that can be what a schema asks for. Raises ``DoesNotFit``.
 
     Text counts as the JSON that it is, where no text is wanted. ADK itself checks the rest.
     """
     value = said_in(answer)
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind in (None, "string", "STRING"):
-        return True, value
+        return value
     kind = str(kind).lower()
-    if kind == "boolean" and not isinstance(value, bool):
-        decision = decision_in(answer)
-        return decision is not None, decision is not None and decision.is_approved
+    if kind == "boolean" and (decision := decision_in(answer)) is not None:
+        return decision.is_approved
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            return False, None
     kinds: dict[str, Any] = {
         "object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool
     }  # fmt: skip
-    return isinstance(value, kinds.get(kind, object)), value
+    if not isinstance(value, kinds.get(kind, object)):
+        raise DoesNotFit("That does not fit.")
+    return value

@@ -1,4 +1,4 @@
-"""Another agent as a sub-agent of ADK."""
+"""Other agents as sub-agents of ADK, and their skills as tools."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import PrivateAttr
 
 from parley.agent.remote.callees import Callee
+from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.host.connecting import connect
-from parley.integrations.google_adk.content import adk_parts, parts_of
-from parley.integrations.google_adk.interrupts import INPUT
+from parley.integrations.google_adk.interrupts import INPUT, REMOTE_ANSWER, adk_parts, parts_of
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, with_trace
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills, with_trace
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -35,16 +37,15 @@ async def sub_agent(
 ) -> AdkRemoteAgent:
     """Return another agent as an agent of ADK, for ``sub_agents=`` or as a root.
 
-    Name and description are those of its card. ``options`` are those of ``parley.connect``, and it
-    raises what that raises.
+    Name and description are those of its card. ``options`` are options of ``parley.connect``, and
+    it raises what that raises.
     """
-    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        card = remote.card
+    card = await card_of(agent, options)
     return AdkRemoteAgent(agent, card, options, name=name, description=description)
 
 
 class AdkRemoteAgent(BaseAgent):
-    """Another agent, called with what was said since it last spoke.
+    """Another agent, called with the messages since its last answer.
 
     Its answer is streamed as partial events, its progress are thoughts, its questions ADK's
     requests for input. One session of ADK has one context at the agent. Within a turn of Parley
@@ -130,7 +131,9 @@ class AdkRemoteAgent(BaseAgent):
                 yield remote, False
 
     def _heard(self, ctx: InvocationContext) -> list[Part]:
-        """Return what was said since this agent last spoke: by the user, and by other agents."""
+        """Return the messages since the last answer of this agent: by the user, and by other
+        agents.
+        """
         heard: list[Part] = []
         for event in reversed(ctx.session.events):
             if event.author == self.name and event.content is not None:
@@ -212,3 +215,78 @@ def identifier(name: str) -> str:
     if found[0].isdigit() or found == "user":
         found = f"agent_{found}"
     return found
+
+
+ASKED = "parley:{}"
+"""The key of the session's state under which a call keeps the task that asks."""
+
+
+async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
+    """Return the skills of an agent, for ``LlmAgent(tools=await google_adk.tools(url))``.
+
+    Names, descriptions and parameters are those of the card. A question of the agent is a tool
+    confirmation of ADK: its hint is the question, its payload has the answer. Within a turn
+    (``agent``) the caller of the turn is asked. ``options`` are options of ``parley.connect``, and
+    it raises what that raises.
+    """
+    return [AdkSkillTool(skill) for skill in await remote_skills(agent, **options)]
+
+
+class AdkSkillTool(BaseTool):
+    """A skill of another agent as a tool."""
+
+    def __init__(self, skill: RemoteSkill) -> None:
+        super().__init__(name=skill.name, description=skill.description)
+        self.skill = skill
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        return types.FunctionDeclaration(
+            name=self.name,
+            description=self.description,
+            parameters_json_schema=dict(self.skill.parameters),
+        )
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        """Call the skill; or answer what its task has asked."""
+        call_id = tool_context.function_call_id or ""
+        asked = tool_context.state.get(ASKED.format(call_id))
+        confirmation = tool_context.tool_confirmation
+        try:
+            if asked is None or confirmation is None:
+                result = await self.skill.call(args, key=call_id, pass_questions=False)
+            elif not confirmation.confirmed:
+                return {"error": "The question of the agent was not answered."}
+            else:
+                given = confirmation.payload
+                answer = given.get(REMOTE_ANSWER) if isinstance(given, dict) else given
+                result = await self.skill.answer(
+                    asked["task"], answer, key=f"{call_id}/{asked['questions']}"
+                )
+        except RemoteQuestion as question:
+            number = (asked or {}).get("questions", 0) + 1
+            tool_context.state[ASKED.format(call_id)] = {
+                "task": question.task.id, "questions": number
+            }  # fmt: skip
+            payload: dict[str, Any] = {REMOTE_ANSWER: ""}
+            if question.schema is not None:
+                payload["schema"] = question.schema
+            tool_context.request_confirmation(hint=question.text, payload=payload)
+            return {"status": "asked", "question": question.text}
+        if asked is not None:
+            tool_context.state[ASKED.format(call_id)] = None
+        return said(result)
+
+
+def said(result: ToolResult) -> dict[str, Any]:
+    """Return the result of a skill as the response of a function."""
+    if result.is_error:
+        return {"error": result.text}
+    if result.data is not None:
+        return result.data if isinstance(result.data, dict) else {"result": result.data}
+    files = [_named(part) for part in result.parts if part.is_file]
+    return {"result": result.text, "files": files} if files else {"result": result.text}
+
+
+def _named(part: Part) -> dict[str, Any]:
+    known = {"name": part.filename, "mediaType": part.media_type, "url": part.url}
+    return {key: value for key, value in known.items() if value}

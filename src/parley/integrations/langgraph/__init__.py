@@ -15,8 +15,7 @@ try:
 except ImportError as error:
     raise missing("langgraph", error) from error
 
-from parley.integrations.langgraph.assistants import assistants
 from parley.integrations.langgraph.calling import node, tools
-from parley.integrations.langgraph.serving import agent
+from parley.integrations.langgraph.serving import agent, assistants
 
 __all__ = ["agent", "assistants", "node", "tools"]

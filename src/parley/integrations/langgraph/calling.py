@@ -1,4 +1,7 @@
-"""A2A agents as tools and as nodes of graphs (``docs/frameworks/langgraph.md``)."""
+"""A2A agents as tools and as nodes of graphs (``docs/frameworks/langgraph.md``).
+
+A message is sent once; questions of the agent are interrupts of the graph.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-import msgspec
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import BaseTool, ToolException
+from langgraph.config import get_config, get_stream_writer
+from langgraph.func import task
+from langgraph.types import interrupt
 
 from parley.agent.remote.callees import Callee, address_of
 from parley.agent.tools.tool import ToolResult
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
+from parley.extensions.questions import question
 from parley.host.connecting import connect
-from parley.integrations.langgraph.contents import file_block, file_in, messages_in, text_of
-from parley.integrations.langgraph.exchanges import NodePlace
-from parley.integrations.langgraph.replies import REMOTE
+from parley.integrations.langgraph.contents import REMOTE, file_block, file_in, messages_in, text_of
 from parley.llm.current_turn import current_turn
 from parley.llm.remote_skills import (
     RemoteQuestion,
@@ -32,6 +36,7 @@ from parley.llm.remote_skills import (
     tool_name,
 )
 from parley.model.parts import Message, Part
+from parley.model.struct import decode, encode
 from parley.model.tasks import (
     Event,
     Task,
@@ -52,11 +57,11 @@ Update = Callable[[Any, ToolResult], Mapping[str, Any]]
 async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
     """Return the skills of an A2A agent as LangChain tools, for a model or a ``ToolNode``.
 
-    Names, descriptions and schemas are those of its card. In a graph with a checkpointer a question
-    of the agent is an interrupt, and its task goes on with what the graph resumes with; in a turn
-    of Parley without one it is asked of the turn's caller. Elsewhere the question is the result.
-    Statuses of the agent are written to the custom stream. ``options`` are those of
-    ``parley.connect``, and it raises what that raises.
+    Names, descriptions and schemas come from its card. In a graph with a checkpointer a question of
+    the agent is an interrupt, and the graph resumes with the answer; in a turn of Parley without a
+    checkpointer the turn's caller answers. Elsewhere the question is the result. Statuses of the
+    agent are written to the custom stream. ``options`` are options of ``parley.connect``, and it
+    raises what that raises.
     """
     return [LangChainSkill.of(skill) for skill in await remote_skills(agent, **options)]
 
@@ -123,13 +128,13 @@ def node(
     """Return an A2A agent as a node: ``graph.add_node("weather", langgraph.node(url))``.
 
     It sends the newest message of the state, and adds the agent's answer to ``messages``, under
-    ``name``, by default that on its card. Tokens are streamed as those of a model are, statuses are
+    ``name``, by default the name on its card. Tokens are streamed like a model's, statuses are
     written to the custom stream. The agent's context is one for the graph's thread. Questions are
-    interrupts, as those of ``tools`` are.
+    interrupts, as with ``tools``.
 
-    ``message`` is a function of the state that returns what to send, ``update`` one of the state
-    and the answer (``ToolResult``) that returns the update. ``skill`` is the id of the skill.
-    ``options`` are those of ``parley.connect``.
+    ``message`` returns the message to send, from the state; ``update`` returns the update of the
+    state, from the state and the answer (``ToolResult``). ``skill`` is the id of the skill.
+    ``options`` are options of ``parley.connect``.
 
     Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
     """
@@ -137,7 +142,7 @@ def node(
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
         place = NodePlace(name or "node")
-        shown = _Shown(name)
+        shown = _Shown(agent, options, name, place)
 
         async def send(content: Any, task_id: str, key: str) -> ToolResult:
             said: dict[str, Any] = {"metadata": {"skill": skill}} if skill else {}
@@ -145,7 +150,7 @@ def node(
                 said["task_id"] = task_id
             elif place.thread:
                 said["context_id"] = str(uuid5(NAMESPACE_URL, f"{place.thread}\n{address}"))
-            return await shown.send(_Call(agent, options, content, key, said, place))
+            return await shown.send(content, key, said)
 
         content = (message or _newest)(state)
         result = await place.converse(name or address, content, send)
@@ -159,49 +164,40 @@ def node(
     return remote_agent
 
 
-class _Call(msgspec.Struct, frozen=True):
-    """A message to an agent, and where it comes from."""
-
-    agent: Callee
-    options: Mapping[str, Any]
-    content: Any
-    key: str
-    said: Mapping[str, Any]
-    place: NodePlace
-
-
 class _Shown:
     """Sends messages, and streams the answers as a model streams."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, agent: Callee, options: Mapping[str, Any], name: str, place: NodePlace
+    ) -> None:
         self.name = name
         self.message_id: str | None = None
+        self._agent = agent
+        self._options = options
+        self._place = place
 
-    async def send(self, call: _Call) -> ToolResult:
+    async def send(self, content: Any, key: str, said: dict[str, Any]) -> ToolResult:
         """Return the answer. Raises ``RemoteQuestion``."""
         turn = current_turn()
-        if turn is not None:
-            async with turn.connect(call.agent, **call.options) as bound:
-                if not call.place.keeps_state:
-                    self.name = self.name or bound.card.name
-                    answer = await bound.send(
-                        call.content,
-                        key=call.key or None,
-                        pass_questions=True,
-                        progress=True,
-                        **call.said,
-                    )
-                    return result_of(answer)
-                return await self._streamed(bound, call, {"key": call.key or None})
-        async with connect(call.agent, **call.options) as remote:  # type: ignore[arg-type]
-            return await self._streamed(remote, call, {})
+        if turn is None:
+            async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
+                return await self._streamed(remote, content, said)
+        said["key"] = key or None
+        async with turn.connect(self._agent, **self._options) as bound:
+            if self._place.keeps_state:
+                return await self._streamed(bound, content, said)
+            self.name = self.name or bound.card.name
+            answer = await bound.send(content, pass_questions=True, progress=True, **said)
+            return result_of(answer)
 
-    async def _streamed(self, remote: RemoteAgent, call: _Call, key: dict[str, Any]) -> ToolResult:
+    async def _streamed(
+        self, remote: RemoteAgent, content: Any, options: Mapping[str, Any]
+    ) -> ToolResult:
         self.name = self.name or remote.card.name
         outcome: list[Task | Message] = []
 
         async def words() -> AsyncIterator[str]:
-            async with remote.stream(call.content, **call.said, **key) as events:
+            async with remote.stream(content, **options) as events:
                 async for event in events:
                     if isinstance(event, Message):
                         outcome.append(event)
@@ -209,12 +205,12 @@ class _Shown:
                     elif isinstance(event, TaskArtifactUpdateEvent):
                         yield event.artifact.text
                     else:
-                        _show_status(event, call.place)
+                        _show_status(event, self._place)
                 task_id = events.task_id
             if not outcome:
                 outcome.append(await remote.get(task_id))
 
-        said = await _AgentModel(words=words).ainvoke("")
+        said = await _AgentModel(words=words, tags=[REMOTE]).ainvoke("")
         self.message_id = said.id
         return result_of(outcome[0])
 
@@ -246,7 +242,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         **options: Any,
     ) -> ChatResult:
         text = "".join([each async for each in self.words()])
-        return ChatResult(generations=[ChatGeneration(message=_said(AIMessage, text))])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
     async def _astream(
         self,
@@ -255,14 +251,10 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **options: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(message=_said(AIMessageChunk, ""))
+        yield ChatGenerationChunk(message=AIMessageChunk(""))
         async for text in self.words():
             if text:
-                yield ChatGenerationChunk(message=_said(AIMessageChunk, text))
-
-
-def _said(kind: Callable[..., Any], text: str) -> Any:
-    return kind(text, response_metadata={"model_provider": REMOTE})
+                yield ChatGenerationChunk(message=AIMessageChunk(text))
 
 
 def _newest(state: Any) -> Any:
@@ -288,3 +280,98 @@ def _answer(result: ToolResult, name: str, message_id: str | None) -> AIMessage:
     content: Any = [{"type": "text", "text": result.text}, *files] if files else result.text
     metadata = {} if result.data is None else {"data": result.data}
     return AIMessage(content, name=name, id=message_id, response_metadata=metadata)
+
+
+Send = Callable[[Any, str, str], Awaitable[ToolResult]]
+"""Sends content to a task, or begins one (""), under a key, and returns what it came to.
+
+Raises ``RemoteQuestion``.
+"""
+
+_CHECKPOINTER = "__pregel_checkpointer"
+_CALL = "__pregel_call"
+# LangGraph names these only inside; without them a question cannot be kept, and is not asked here.
+
+
+class NodePlace:
+    """Where in a graph something runs: what identifies it, and whether it may interrupt."""
+
+    def __init__(self, name: str = "") -> None:
+        try:
+            self._configurable: Mapping[str, Any] = get_config().get("configurable", {})
+        except RuntimeError:  # outside of a graph
+            self._configurable = {}
+        self.keeps_state = bool(
+            self._configurable.get(_CHECKPOINTER) and _CALL in self._configurable
+        )
+        space = str(self._configurable.get("checkpoint_ns", ""))
+        # Without checkpoints a further run has other names, and calls are known by their order.
+        self.key = f"langgraph:{space}:{name}" if self.keeps_state else ""
+        self._name = name
+
+    @property
+    def thread(self) -> str:
+        """The thread of the graph, empty without one."""
+        return str(self._configurable.get("thread_id", ""))
+
+    def write(self, text: str) -> None:
+        """Write to the custom stream of the graph, if it runs in one."""
+        if self._configurable.get(_CALL) is not None:
+            get_stream_writer()(text)
+
+    async def converse(self, agent: str, content: Any, send: Send) -> ToolResult:
+        """Send content, and answers to what the agent asks, until its task has ended.
+
+        Each exchange is kept in the checkpoint, so a node that runs again, for an answer or after a
+        crash, does not send again. Without a checkpointer a question raises ``RemoteQuestion``.
+        """
+        task_id, number = "", 0
+        while True:
+            outcome = await self._once(content, task_id, number, send)
+            if isinstance(outcome, ToolResult):
+                return outcome
+            if not self.keeps_state:
+                raise RemoteQuestion(outcome)
+            asked = _asked(agent, outcome)
+            content = sendable(interrupt(asked[0], response_schema=asked[1]))
+            task_id, number = outcome.id, number + 1
+
+    async def _once(self, content: Any, task_id: str, number: int, send: Send) -> ToolResult | Task:
+        key = f"{self.key}:{number}" if self.key else ""
+
+        async def exchange() -> dict[str, str]:
+            try:
+                return {"result": encode(await send(content, task_id, key)).decode()}
+            except RemoteQuestion as asked:
+                return {"question": encode(asked.task).decode()}
+
+        if self.keeps_state:
+            kept = await task(exchange, name=f"a2a:{self._name}:{number}")()
+        else:
+            kept = await exchange()
+        if "question" in kept:
+            return decode(kept["question"].encode(), Task)
+        return decode(kept["result"].encode(), ToolResult)
+
+
+def _asked(agent: str, waiting: Task) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return a question as the value of an interrupt, and the schema of its answer."""
+    found = question(waiting)
+    message = waiting.status.message
+    value: dict[str, Any] = {
+        "question": message.text if message is not None else "",
+        "agent": agent,
+        "task": waiting.id,
+    }
+    if waiting.state is TaskState.AUTH_REQUIRED:
+        value["needs"] = "authorization"
+    parts = () if message is None or found is not None else message.parts
+    data = [part.data for part in parts if part.has_data]
+    if data:
+        value["data"] = data[0] if len(data) == 1 else data
+    return value, None if found is None else dict(found.schema)
+
+
+def sendable(content: Any) -> Any:
+    """Return the answer to an interrupt as the content of a message."""
+    return content if isinstance(content, str | Mapping) else Part(data=content)

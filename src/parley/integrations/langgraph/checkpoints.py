@@ -1,7 +1,7 @@
 """A checkpointer whose checkpoints are kept with the context, in the store of the tasks.
 
-It is what a graph without a checkpointer of its own gets. The store has the contexts already: they
-survive a restart, every replica reads them, and nobody but their owner does.
+Graphs without a checkpointer of their own get it. The store has the contexts already: they survive
+a restart, every replica reads them, and only their owner sees them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import (
@@ -22,7 +23,7 @@ from langgraph.checkpoint.base import (
 )
 
 from parley.agent.turn import Turn
-from parley.integrations.task_values import TaskValue
+from parley.integrations.conversations import TaskValue
 from parley.llm.current_turn import current_turn
 
 R = TypeVar("R")
@@ -45,16 +46,17 @@ Place = tuple[str, str]
 EMPTY: dict[str, Any] = {"index": {}, "keys": []}
 
 Index = dict[str, dict[str, dict[str, Any]]]
-"""What is known of checkpoints, by namespace and id: their parent, size, and task."""
+"""Facts about checkpoints, by namespace and id: their parent, size, and task."""
 
 
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
     It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed,
-    and no history: give the graph another checkpointer to travel in time. A task sees its own and
-    those of tasks that have completed; those of tasks that ended otherwise are removed. It raises
-    ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that is too large.
+    and no history: give the graph another checkpointer to travel in time. A task sees its own
+    checkpoints and the checkpoints of completed tasks; checkpoints of tasks that ended otherwise
+    are removed. It raises ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that
+    is too large.
     """
 
     def __init__(self) -> None:
@@ -140,7 +142,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         metadata: Mapping[str, Any],
         new_versions: object,
     ) -> dict[str, Any]:
-        """Keep a checkpoint, and forget those that it makes superfluous."""
+        """Keep a checkpoint, and forget the checkpoints that it makes superfluous."""
         turn = _turn()
         thread, space = _names(config)
         checkpoint_id: str = checkpoint["id"]
@@ -183,7 +185,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     async def settle(self, thread: str, newest: str) -> bool:
         """Let other tasks begin from where the task of this turn has ended.
 
-        Does nothing and returns false if ``newest`` is not the newest of those that have ended.
+        Does nothing and returns false if ``newest`` is not the newest checkpoint of ended tasks.
         """
         own: Index = (await _own(thread).read() or EMPTY)["index"]
         is_settled = False
@@ -362,7 +364,7 @@ def _without(index: Index, places: Sequence[Place]) -> Index:
 
 
 def _superfluous(index: Index, space: str) -> list[Place]:
-    """Return the checkpoints of a namespace that nothing goes on from."""
+    """Return the checkpoints of a namespace that nothing continues from."""
     kept: set[str] = set()
     tasks: set[str] = set()
     size = 0
@@ -410,3 +412,35 @@ def _keys(thread: str, space: str, checkpoint_id: str) -> tuple[str, str]:
     """Return the keys of a checkpoint, and of what nodes wrote after it."""
     key = _key(thread, space, checkpoint_id)
     return f"{key}:writes", key
+
+
+BLOCKING = ("SqliteSaver",)
+"""The classes of LangGraph whose async methods only raise."""
+
+
+def blocks(saver: object) -> bool:
+    """Return whether something is a checkpointer that has no async methods."""
+    if not isinstance(saver, BaseCheckpointSaver):
+        return False
+    kind = type(saver)
+    return kind.aget_tuple is BaseCheckpointSaver.aget_tuple or kind.__name__ in BLOCKING
+
+
+class SaverInThreads(BaseCheckpointSaver[Any]):  # type: ignore[misc]
+    """A checkpointer that blocks: its methods run in threads."""
+
+    def __init__(self, saver: Any) -> None:
+        super().__init__(serde=saver.serde)
+        for name in ("get_tuple", "put", "put_writes", "delete_thread"):
+            does = getattr(saver, name)
+            setattr(self, name, does)
+            setattr(self, f"a{name}", partial(asyncio.to_thread, does))
+        self.list = saver.list
+        self.get_next_version = saver.get_next_version
+
+    async def alist(
+        self, config: Mapping[str, Any] | None, **options: Any
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Do what ``list`` does."""
+        for each in await asyncio.to_thread(lambda: tuple(self.list(config, **options))):
+            yield each

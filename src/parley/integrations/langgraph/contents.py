@@ -1,15 +1,22 @@
-"""Parts of A2A as the content of LangChain's messages, and back."""
+"""Messages of LangChain: content from and to parts, and replies as callbacks report them."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from functools import wraps
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.runnables.config import merge_configs
 
 from parley.agent.turn import Turn
-from parley.integrations.message_files import InputFile, input_of, part_of_data_url
+from parley.integrations.message_files import input_of, part_of_data_url
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests
 from parley.model.parts import Message, Part
 
 KINDS = ("image", "audio", "video")
@@ -21,15 +28,12 @@ async def human_message(turn: Turn, message: Message) -> HumanMessage:
     if all(isinstance(each, str) for each in said):
         return HumanMessage("\n".join(map(str, said)), id=message.message_id)
     blocks = [
-        {"type": "text", "text": each} if isinstance(each, str) else _block(each) for each in said
+        {"type": "text", "text": each}
+        if isinstance(each, str)
+        else file_block(each.base64, each.media_type, each.filename or "file")
+        for each in said
     ]
     return HumanMessage(blocks, id=message.message_id)
-
-
-def _block(file: InputFile) -> dict[str, Any]:
-    if (text := file.text) is not None:
-        return {"type": "text", "text": text}
-    return file_block(file.base64, file.media_type, file.filename or "file")
 
 
 def file_block(content: str, media_type: str, filename: str) -> dict[str, Any]:
@@ -102,3 +106,119 @@ def messages_in(value: Any) -> Sequence[BaseMessage]:
     if not isinstance(found, list | tuple):
         return ()
     return [each for each in found if isinstance(each, BaseMessage)]
+
+
+REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+"""How the metadata of messages name the finish reason."""
+
+SAID_BY = ("openai", "anthropic", "google_genai", "bedrock_converse")
+"""The providers whose streams say a finish reason at their end: without one they broke off."""
+
+ENDED_EARLY = {"LengthFinishReasonError": LENGTH, "ContentFilterFinishReasonError": CONTENT_FILTER}
+"""What the package openai raises in place of structured output that a finish reason cut short."""
+
+REMOTE = "a2a"
+"""The tag of messages that another agent says: they are no replies of a model."""
+
+AS_DATA = "parley_as_data"
+"""The metadata of messages that are asked for as structured output, for the graph alone."""
+
+
+class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
+    """Counts each request to a model within a run, wherever in the graph it is made."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, requests: ModelRequests) -> None:
+        self._requests = requests
+
+    def on_chat_model_start(
+        self, *asked: Any, metadata: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Mark what is asked for as structured output, and keep a refusal in the reply."""
+        keep_refusals()
+        given = {**(options.get("options") or {}), **(options.get("invocation_params") or {})}
+        formats = ("response_format", "ls_structured_output_format")
+        if metadata is not None and any(given.get(each) for each in formats):
+            metadata[AS_DATA] = True  # LangGraph streams the metadata with each piece
+
+    def on_llm_end(
+        self, response: LLMResult, *, tags: list[str] | None = None, **options: Any
+    ) -> None:
+        """Count the request, unless the reply is of a cache or of another agent."""
+        generation = next((each for several in response.generations for each in several), None)
+        if generation is None or REMOTE in (tags or ()):
+            return
+        message = getattr(generation, "message", AIMessage(generation.text))
+        said = {**(generation.generation_info or {}), **message.response_metadata}
+        usage = getattr(message, "usage_metadata", None) or {}
+        if usage.get("total_cost") == 0:  # so LangChain marks what its cache had
+            return self._requests.end_as(ending_of(said))
+        tokens = (response.llm_output or {}).get("token_usage") or {}
+        used = ModelUsage(
+            input_tokens=usage.get("input_tokens") or tokens.get("prompt_tokens") or 0,
+            output_tokens=usage.get("output_tokens") or tokens.get("completion_tokens") or 0,
+        )
+        self._requests.replied(used, ending=ending_of(said), refusal=_refusal_in(message, said))
+
+    def on_llm_error(
+        self, error: BaseException, *, tags: list[str] | None = None, **options: Any
+    ) -> None:
+        """Note why a request failed. Structured output that ended too early ends the task."""
+        if REMOTE not in (tags or ()):
+            self._requests.failures.append(error)
+        if ending := ENDED_EARLY.get(type(error).__name__):
+            self._requests.replied(None, ending=ending)
+            self._requests.check_said()
+
+
+def with_replies(config: Mapping[str, Any], requests: ModelRequests) -> dict[str, Any]:
+    """Return the configuration of a run with the callback beside those that it has."""
+    own, ours = {"callbacks": config.get("callbacks")}, {"callbacks": [ReplyCallback(requests)]}
+    return {**config, "callbacks": merge_configs(own, ours)["callbacks"]}
+
+
+def ending_of(said: Mapping[str, Any]) -> str | None:
+    """Return the finish reason in a message's metadata: empty if it broke off, ``None`` without."""
+    incomplete = said.get("incomplete_details") or {}
+    found = [incomplete.get("reason"), *map(said.get, REASONS), said.get("status")]
+    if reason := next((each for each in found if each), None):
+        return str(reason)
+    breaks_off = said.get("model_provider") in SAID_BY and not any(each in said for each in REASONS)
+    return "" if breaks_off else None
+
+
+def _refusal_in(message: BaseMessage, said: Mapping[str, Any]) -> str:
+    if refusal := message.additional_kwargs.get("refusal"):
+        return str(refusal)
+    blocks = message.content if isinstance(message.content, list) else []
+    for block in blocks:
+        if isinstance(block, dict) and block.get("type") == "refusal":
+            return str(block.get("refusal") or "it gives no reason.")
+    if said.get("stop_reason") == "refusal":
+        details = said.get("stop_details") or {}
+        return str(details.get("explanation") or "it gives no reason.")
+    return ""
+
+
+def keep_refusals() -> None:
+    """Let models of langchain-openai keep the refusal of a stream, as that of a whole reply.
+
+    They drop ``delta.refusal`` before any callback sees it.
+    """
+    kind = getattr(sys.modules.get("langchain_openai.chat_models.base"), "BaseChatOpenAI", None)
+    convert = getattr(kind, "_convert_chunk_to_generation_chunk", None)
+    if convert is None or hasattr(convert, "keeps_refusals"):
+        return
+
+    @wraps(convert)
+    def converted(model: Any, chunk: dict[str, Any], *options: Any) -> Any:
+        found = convert(model, chunk, *options)
+        for choice in chunk.get("choices") or ():
+            if found is not None and (said := (choice.get("delta") or {}).get("refusal")):
+                found.message.additional_kwargs["refusal"] = said
+        return found
+
+    converted.keeps_refusals = True  # type: ignore[attr-defined]
+    kind._convert_chunk_to_generation_chunk = converted  # type: ignore[union-attr]

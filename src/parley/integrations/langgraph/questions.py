@@ -10,8 +10,7 @@ import msgspec
 from pydantic_core import to_jsonable_python
 
 from parley.extensions.questions import SCHEMA_MEDIA_TYPE, schema_part
-from parley.integrations.answers import DoesNotFit
-from parley.integrations.approvals import clear_decision_in, decision_in
+from parley.integrations.answers import DoesNotFit, clear_decision_in, decision_in
 from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
 
@@ -38,7 +37,7 @@ def question_of(value: Any, schema: Mapping[str, Any] | None, problem: str = "")
 
 
 def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) -> Any:
-    """Return what the graph resumes with.
+    """Return the value to resume the graph with.
 
     The approval of tool calls takes yes or no, or the decisions as data. An interrupt with a schema
     takes data, or text that reads as such. Any other takes data as it is, else the text.
@@ -60,7 +59,7 @@ def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) 
 
 
 def unfit(value: Any, schema: Mapping[str, Any] | None) -> str:
-    """Return what is said of an answer that the graph could not use."""
+    """Return the complaint about an answer that the graph could not use."""
     if schema is not None:
         return "That does not fit."
     shape = "" if isinstance(value, str) else f", in answer to {_json(value)}"
@@ -68,7 +67,7 @@ def unfit(value: Any, schema: Mapping[str, Any] | None) -> str:
 
 
 def go_on(answer: Message) -> bool:
-    """Return whether the caller lets a graph go on that stopped at a breakpoint.
+    """Return whether the caller lets a graph continue that stopped at a breakpoint.
 
     Raises ``DoesNotFit``.
     """
@@ -76,7 +75,7 @@ def go_on(answer: Message) -> bool:
 
 
 def _words(value: Any) -> str:
-    """Return what an interrupt asks, in words."""
+    """Return the question of an interrupt, in words."""
     if isinstance(value, str):
         return value
     if (requests := _review_requests(value)) is not None:

@@ -1,4 +1,4 @@
-"""Runs of graphs: one attempt at a turn, from where its task stands in its thread."""
+"""Runs of graphs: one attempt at a turn, from the task's newest checkpoint, and its output."""
 
 from __future__ import annotations
 
@@ -8,30 +8,38 @@ from contextlib import aclosing
 from typing import Any, Literal
 
 import msgspec
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
 from langgraph.errors import is_invalid_resume
 from langgraph.graph import StateGraph
 from langgraph.types import Command
+from pydantic_core import to_jsonable_python
 
 from parley.agent.turn import Turn
 from parley.integrations.answers import DoesNotFit, ask_until
-from parley.integrations.langgraph.checkpoints import ContextCheckpoints
-from parley.integrations.langgraph.contents import human_message, messages_in, text_of
-from parley.integrations.langgraph.questions import Resume, go_on, question_of, resume_value, unfit
-from parley.integrations.langgraph.replies import ending_of, with_replies
-from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context, json_in
-from parley.integrations.langgraph.showing import STREAM_MODES, Shown
-from parley.integrations.langgraph.sync_savers import SaverInThreads, blocks
-from parley.integrations.langgraph.threads import (
-    GraphThread,
-    Snapshot,
-    ThreadLocks,
-    is_at_breakpoint,
+from parley.integrations.conversations import TaskValue
+from parley.integrations.langgraph.checkpoints import ContextCheckpoints, SaverInThreads, blocks
+from parley.integrations.langgraph.contents import (
+    AS_DATA,
+    ending_of,
+    files_in,
+    human_message,
+    messages_in,
+    text_of,
+    thinking_of,
+    with_replies,
 )
-from parley.integrations.task_values import TaskValue
-from parley.llm.model_failures import model_failure
+from parley.integrations.langgraph.questions import Resume, go_on, question_of, resume_value, unfit
+from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context, json_in
+from parley.integrations.langgraph.threads import GraphThread, Snapshot, is_at_breakpoint
 from parley.llm.run_output import RunOutput
-from parley.model.parts import Message
+from parley.model.concurrency import KeyedLocks
+from parley.model.parts import Artifact, Message, Part
 
 Durability = Literal["sync", "async", "exit"]
 
@@ -68,7 +76,7 @@ class ServedGraph:
         self._context = context
         self._inputs = inputs
         self._durability = durability
-        self._locks = ThreadLocks()
+        self._locks = KeyedLocks()
 
     async def run(self, turn: Turn, output: RunOutput) -> str | None:
         """Run the graph for a turn, from where its task stands.
@@ -166,7 +174,7 @@ class ThreadRun:
         self._texts: set[str] = set()
 
     async def run(self) -> str | None:
-        """Give the graph what it has not had, ask what it asks, and show what it returns."""
+        """Give the graph its input, ask its questions, and show its result."""
         if not self._served.keeps_state:
             given = await self._served.input_of(self._turn)
             values = await self._without_state(given)
@@ -218,7 +226,7 @@ class ThreadRun:
             state, _ = await self._thread.place()
             failed = () if state is None else await self._thread.failed(state)
             found = [{each.id for each in node.interrupts} & self._texts for node, _ in failed]
-            if model_failure(error) or not found or not all(found):
+            if self._output.requests.failure(error) or not found or not all(found):
                 return False
             unfit = set().union(*found)
         times = {each: self._asked[each] for each in unfit}
@@ -240,7 +248,7 @@ class ThreadRun:
     # -- questions -----------------------------------------------------------------------------
 
     async def _next(self, state: Snapshot) -> Any:
-        """Return what a graph that has not ended goes on with."""
+        """Return the input for a graph that has not ended."""
         await self._thread.wait()
         if state.interrupts:
             if any(each.error for each in state.tasks):
@@ -254,7 +262,9 @@ class ThreadRun:
         return None
 
     async def _answer(self, interrupt: Any) -> Any:
-        """Ask what an interrupt asks until the answer fits, and return what to resume with."""
+        """Ask the question of an interrupt until an answer fits, and return the value to resume
+        with.
+        """
         schema, again = interrupt.response_schema, interrupt.id in self._noted
         problem = unfit(interrupt.value, schema) if again else ""
         while True:
@@ -278,9 +288,9 @@ class ThreadRun:
             return value
 
     async def _breakpoint(self, state: Snapshot, nodes: list[str]) -> None:
-        """Ask whether the graph may go on from a breakpoint.
+        """Ask whether the graph may continue from a breakpoint.
 
-        If not, tool calls that wait are answered with the refusal, and the graph goes on; without
+        If not, waiting tool calls get the refusal as their result, and the graph continues; without
         any the task is rejected.
         """
         values, graph = state.values, self._served.graph
@@ -305,7 +315,7 @@ class ThreadRun:
     # -- the end -------------------------------------------------------------------------------
 
     async def _finish(self, values: Any) -> str | None:
-        """Show what the graph returned: the last word of the model, and structured output."""
+        """Show the result of the graph: the last word of the model, and structured output."""
         schemas, reply = self._served.schemas, _last_reply(values)
         if reply is not None:
             self._output.requests.end_as(ending_of(reply.response_metadata))
@@ -328,3 +338,147 @@ def _last_reply(values: Any) -> AIMessage | None:
         if isinstance(message, AIMessage) and not message.tool_calls:
             return message
     return None
+
+
+STREAM_MODES = ("messages", "custom", "tasks")
+"""What is asked of a graph: messages by pieces, what nodes write, beginnings and ends of nodes."""
+
+HIDDEN = "langsmith:hidden"
+"""The tag of nodes that LangGraph itself does not show."""
+
+
+class Shown:
+    """Shows the events of one run: tokens, tool calls, nodes, and what nodes write.
+
+    One message is streamed at a time: the pieces of others that are made beside it wait for its
+    end. Structured output is no text.
+    """
+
+    def __init__(self, output: RunOutput) -> None:
+        self._output = output
+        self._made: dict[str, AIMessageChunk] = {}
+        self._ended: set[str] = set()
+        self._as_data: set[str] = set()
+        self._streamed = ""
+        self._nodes: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+
+    async def event(self, mode: str, data: Any) -> None:
+        """Show one event of ``astream(stream_mode=STREAM_MODES, subgraphs=True)``."""
+        if mode == "messages":
+            message, metadata = data
+            if metadata.get(AS_DATA):
+                self._as_data.add(message.id or "")
+            await self._message(message, str(metadata.get("langgraph_node", "")))
+        elif mode == "custom":
+            await self._written(data)
+        elif mode == "tasks":
+            if "result" not in data:
+                await self._output.step(data["name"])
+            else:
+                await self._node_ended(data["name"])
+
+    async def finish(self, text: str | None) -> None:
+        """Let ``text`` be the answer, if it is not what was shown last."""
+        for message_id in list(self._made):
+            await self._end(message_id)
+        await self._output.whole(text or "")
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def _message(self, message: BaseMessage, node: str) -> None:
+        if isinstance(message, AIMessageChunk):
+            await self._piece(message, node)
+        elif isinstance(message, AIMessage):
+            await self._whole(message)
+        elif isinstance(message, ToolMessage):
+            await self._end_all_of_calls(message.tool_call_id)
+            name = message.name or self._names.get(message.tool_call_id, "tool")
+            await self._output.tool_returned(
+                name,
+                message.text if isinstance(message.content, list) else message.content,
+                call_id=message.tool_call_id,
+                is_error=message.status == "error",
+            )
+            await self._files(message)
+
+    async def _piece(self, piece: AIMessageChunk, node: str) -> None:
+        message_id = piece.id or ""
+        if message_id in self._ended:
+            return
+        whole = self._made.get(message_id)
+        self._made[message_id] = piece if whole is None else whole + piece
+        self._nodes[message_id] = node
+        if thought := thinking_of(piece):
+            await self._output.thinking(thought)
+        if text := self._text_of(piece):
+            if not self._streamed:
+                await self._begin(message_id)
+            if self._streamed == message_id:
+                await self._output.text(text)
+        if piece.chunk_position == "last":
+            await self._end(message_id)
+
+    def _text_of(self, message: BaseMessage) -> str:
+        return "" if (message.id or "") in self._as_data else text_of(message)
+
+    async def _begin(self, message_id: str) -> None:
+        await self._output.new_message()
+        self._streamed = message_id
+
+    async def _whole(self, message: AIMessage) -> None:
+        """Show a message that was not made by pieces."""
+        if (message.id or "") in self._ended:
+            return
+        await self._said(message)
+
+    async def _node_ended(self, node: str) -> None:
+        for message_id in [each for each in self._made if self._nodes.get(each) == node]:
+            await self._end(message_id)
+
+    async def _end_all_of_calls(self, call_id: str) -> None:
+        for message_id, message in list(self._made.items()):
+            if any(call["id"] == call_id for call in message.tool_calls):
+                await self._end(message_id)
+
+    async def _end(self, message_id: str) -> None:
+        whole = self._made.pop(message_id, None)
+        if whole is None:
+            return
+        await self._said(whole, is_shown=self._streamed == message_id)
+
+    async def _said(self, message: AIMessage, *, is_shown: bool = False) -> None:
+        """Show the rest of a message that is complete: its text, files and calls."""
+        self._ended.add(message.id or "")
+        if is_shown:
+            self._streamed = ""
+        elif text := self._text_of(message):
+            if self._streamed:  # another one is shown; this one is not the last word
+                return await self._called(message)
+            await self._output.new_message()
+            await self._output.text(text)
+        await self._files(message)
+        await self._called(message)
+
+    async def _called(self, message: AIMessage) -> None:
+        for call in message.tool_calls:
+            self._names[call["id"] or ""] = call["name"]
+            await self._output.tool_called(call["name"], call["args"], call_id=call["id"] or "")
+
+    async def _files(self, message: BaseMessage) -> None:
+        for part in files_in(message):
+            await self._output.file(part)
+
+    # -- what nodes write ----------------------------------------------------------------------
+
+    async def _written(self, value: Any) -> None:
+        """Show what a node wrote to its stream: text as a status, files, other values as steps."""
+        if isinstance(value, str):
+            await self._output.turn.working(value)
+        elif isinstance(value, Part):
+            await self._output.file(value)
+        elif isinstance(value, Artifact):
+            await self._output.turn.artifact(value)
+        else:
+            detail = to_jsonable_python(value, serialize_unknown=True)
+            await self._output.step("custom", detail)

@@ -1,11 +1,21 @@
-"""Graphs of LangGraph as agents (``docs/frameworks/langgraph.md``)."""
+"""Graphs of LangGraph as agents, alone or under the addresses of LangGraph's server.
+
+``docs/frameworks/langgraph.md`` shows both.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
+import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import StateGraph
@@ -15,14 +25,11 @@ from parley.agent.turn import Turn
 from parley.integrations.langgraph.questions import Resume
 from parley.integrations.langgraph.running import Durability, ServedGraph
 from parley.integrations.langgraph.schemas import GraphSchemas
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
 DEFAULT_NAME = "LangGraph"
 """The name of graphs that were given none."""
-
-CAPACITY = 30
-"""How many tools a description names."""
 
 
 def agent(
@@ -52,7 +59,7 @@ def agent(
     or a function of the turn that returns it; ``context`` is the runtime context, or a function of
     the turn too; without it ``context_schema`` gives its defaults. ``inputs`` is a function of the
     turn that returns the graph's input. ``durability`` says when checkpoints are written: with
-    ``"sync"`` a crash repeats no node that has ended. Other ``options`` are those of
+    ``"sync"`` a crash repeats no node that has ended. Other ``options`` are options of
     ``framework_agent`` and ``parley.Agent``.
 
     Raises ``TypeError`` for what is no graph, ``ValueError`` for an invalid option.
@@ -61,7 +68,9 @@ def agent(
     if _is_graph(graph):
         served = ServedGraph(graph, config, context, inputs, resume, durability)
         name = name or _name_of(served.graph)
-        description = description or _description_of(served.graph)
+        tools = _tools_of(served.graph)
+        if tools and not description:
+            description = described("", name or DEFAULT_NAME, tools)
         options = {**_shown_on_the_card(served.schemas), **options}
     elif callable(graph):
         if options.get("lifespan") is not None:
@@ -123,20 +132,13 @@ def _name_of(graph: Any) -> str:
     return "" if name == DEFAULT_NAME else name
 
 
-def _description_of(graph: Any) -> str:
-    """Return what a graph says of itself: the docstring of its state, and its tools."""
+def _tools_of(graph: Any) -> list[tuple[str, object]]:
+    """Return the tools of a graph's nodes with their descriptions."""
     tools: dict[str, Any] = {}
     for node in getattr(graph, "nodes", {}).values():
         found = getattr(getattr(node, "bound", None), "tools_by_name", None)
-        if isinstance(found, dict):
-            tools |= found
-    if not tools:
-        return ""
-    said = []
-    for name, tool in list(tools.items())[:CAPACITY]:
-        line = str(getattr(tool, "description", "") or "").strip().split("\n")[0]
-        said.append(f"{name} ({line.rstrip('.')})" if line else name)
-    return f"An agent that can use: {', '.join(said)}."
+        tools |= found if isinstance(found, dict) else {}
+    return [(name, getattr(tool, "description", "")) for name, tool in tools.items()]
 
 
 def _shown_on_the_card(schemas: GraphSchemas) -> dict[str, Any]:
@@ -146,3 +148,75 @@ def _shown_on_the_card(schemas: GraphSchemas) -> dict[str, Any]:
     if schemas.returns_data and schemas.output is not None:
         options["output_schema"] = schemas.output
     return options
+
+
+NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+"""The namespace of the ids that LangGraph's server makes of the names of graphs."""
+
+
+def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[str, Agent]:
+    """Return graphs as agents, by their paths, for ``parley.serve`` and ``parley.asgi``.
+
+        parley.serve(langgraph.assistants("langgraph.json"))
+
+    A Parley server has each agent under ``/a2a/<assistant id>`` too, and its card at
+    ``/.well-known/agent-card.json?assistant_id=...``, as LangGraph's server has them. The id is the
+    name of the graph, or the UUID that LangGraph's server makes of it, which is the agent's key.
+
+    ``graphs`` are graphs by their assistant ids, or the file ``langgraph.json`` that names them:
+    its ``graphs`` are read, each ``file.py:name`` or ``module:name``, beside that file. Nothing
+    else of the file is read. ``options`` are options of ``agent``.
+
+    Raises ``ValueError`` for a file that names no graphs, ``OSError`` and ``ImportError`` for those
+    that cannot be loaded.
+    """
+    if isinstance(graphs, Mapping):
+        found = {assistant_id: (graph, "") for assistant_id, graph in graphs.items()}
+    else:
+        found = _graphs_in(Path(graphs))
+    served: dict[str, Agent] = {}
+    for assistant_id, (graph, description) in found.items():
+        about = {"description": description, **options}
+        about.setdefault("key", str(uuid5(NAMESPACE, assistant_id)))
+        name = str(getattr(graph, "name", "") or "")
+        about.setdefault("name", assistant_id if name in ("", "LangGraph") else name)
+        served[f"/{assistant_id}"] = agent(graph, **about)
+    return served
+
+
+def _graphs_in(path: Path) -> dict[str, tuple[Any, str]]:
+    file = path / "langgraph.json" if path.is_dir() else path
+    graphs = json.loads(file.read_text("utf-8")).get("graphs")
+    if not isinstance(graphs, dict) or not graphs:
+        raise ValueError(f'{file} names no graphs: {{"graphs": {{"agent": "./agent.py:graph"}}}}')
+    found = {}
+    for assistant_id, where in graphs.items():
+        given = where if isinstance(where, dict) else {"path": where}
+        graph = _loaded(file.parent.resolve(), str(given.get("path", "")))
+        found[assistant_id] = (graph, str(given.get("description") or ""))
+    return found
+
+
+def _loaded(folder: Path, where: str) -> Any:
+    """Return what ``file.py:name`` or ``module:name`` names."""
+    source, colon, name = where.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise ValueError(f"{where!r} names no graph; write file.py:name, or module:name")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    if not source.endswith(".py"):
+        return getattr(importlib.import_module(source), name)
+    file = (folder / source).resolve()
+    module_name = f"parley_graph_{sha256(str(file).encode()).hexdigest()[:16]}"
+    if module_name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module_name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+    return getattr(sys.modules[module_name], name)

@@ -1,23 +1,22 @@
-"""Where a task stands in the thread of its context."""
+"""The place of a task in its context's thread, and the merge of tasks that ran side by side."""
 
 from __future__ import annotations
 
-import asyncio
+import operator
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import RESUME
-from langgraph.types import Interrupt
+from langgraph.graph import END
+from langgraph.types import Interrupt, Overwrite, StateUpdate
 
 from parley.agent.turn import Turn
+from parley.integrations.conversations import TaskValue, merged_value, thread_id
 from parley.integrations.langgraph.checkpoints import TASK, ContextCheckpoints
-from parley.integrations.langgraph.merging import last_update
-from parley.integrations.task_values import TaskValue
-from parley.integrations.threads import thread_id
 
 BASE = "parley_base"
-"""The metadata of checkpoints that says which one of other tasks they have in them."""
+"""The metadata of checkpoints that names the newest checkpoint of other tasks they include."""
 
 NOTHING = "00000000-0000-0000-0000-000000000000"
 """The id of a checkpoint that there is not: from there a task begins with an empty state."""
@@ -29,25 +28,14 @@ Snapshot = Any
 """LangGraph's ``StateSnapshot``."""
 
 
-class ThreadLocks:
-    """Lets the turns of one thread run one after another in this process."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def of(self, name: str) -> asyncio.Lock:
-        """Return the lock of a thread."""
-        return self._locks.setdefault(name, asyncio.Lock())
-
-
 class GraphThread:
     """The thread of a turn's context, and the place of the turn's task in it.
 
     The thread is named like the context, for its owner alone. Checkpoints say which task made them,
-    so each task goes on from its own newest one, also when another task of the same context has
-    gone on in the thread meanwhile. A task begins from the newest checkpoint of a task that has
-    ended, so it has nothing of others that wait or were canceled; when it has ended, what it
-    changed is put on top of what others have ended with meanwhile.
+    so each task continues from its own newest checkpoint, also when another task of the same
+    context has continued in the thread meanwhile. A task begins from the newest checkpoint of a
+    task that has ended, so it has nothing of others that wait or were canceled; when it has ended,
+    its changes are put on top of the states in which other tasks have ended meanwhile.
     """
 
     def __init__(self, graph: Any, turn: Turn, config: Mapping[str, Any]) -> None:
@@ -59,7 +47,7 @@ class GraphThread:
         self._beginning = TaskValue(turn, "langgraph:beginning")
 
     def config(self, at: Snapshot | None = None, **metadata: Any) -> dict[str, Any]:
-        """Return the configuration of a run: of the thread, or from one of its checkpoints."""
+        """Return the configuration of a run: of the thread, or from a checkpoint of the thread."""
         return self._config_at("" if at is None else _id_of(at), **metadata)
 
     def _config_at(self, checkpoint_id: str, **metadata: Any) -> dict[str, Any]:
@@ -101,7 +89,7 @@ class GraphThread:
         return None
 
     async def end(self, state: Snapshot) -> None:
-        """Put what the task has changed on top of what others have ended with since it began."""
+        """Put the changes of the task on top of the states of other tasks that ended since."""
         if getattr(self.graph, "builder", None) is None:
             return
         other = await self._ended()
@@ -159,7 +147,7 @@ class GraphThread:
         return {"configurable": self.config()["configurable"]}
 
     async def place(self) -> tuple[Snapshot | None, bool]:
-        """Return the newest state of this task, and whether it is that of the thread too.
+        """Return the newest state of this task, and whether it is the thread's newest state too.
 
         There is none before the task's message was given to the graph, and after checkpoints were
         lost.
@@ -206,3 +194,59 @@ def is_at_breakpoint(graph: Any, state: Snapshot) -> list[str]:
 
 def _subgraph(graph: Any, name: str) -> Any:
     return next((each for at, each in graph.get_subgraphs() if at == name), None)
+
+
+def last_update(
+    graph: Any, now: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[list[StateUpdate]]:
+    """Return the updates that make of a thread's state what it is with the changes of a task.
+
+    ``now`` is the state of the thread, ``before`` and ``after`` that of the task. After it nothing
+    of the graph is to run.
+    """
+    values: dict[str, Any] = {}
+    for name, value in after.items():
+        if name in before and _same(value, before[name]):
+            continue
+        channel = graph.channels.get(name)
+        if name in now:
+            value = _merged(channel, now[name], before.get(name), value)
+        reduces = hasattr(channel, "operator") or type(channel).__name__ == "DeltaChannel"
+        values[name] = Overwrite(value) if reduces else value
+    return [[StateUpdate(values, _quiet_node(graph))], [StateUpdate(None, END)]]
+
+
+def _merged(channel: Any, now: Any, before: Any, after: Any) -> Any:
+    if _are_messages(now) and _are_messages(after):
+        return _merged_messages(now, before or [], after)
+    sums = getattr(channel, "operator", None) is operator.add
+    if sums and isinstance(after, int | float) and isinstance(now, int | float):
+        return now + after - (before or 0)
+    return merged_value(now, before, after)
+
+
+def _merged_messages(now: list[Any], before: list[Any], after: list[Any]) -> list[Any]:
+    """Return messages without those that the task removed, with those that it changed or added."""
+    then, newest = ({each.id: each for each in some} for some in (before, after))
+    known = {each.id for each in now}
+    changed = {id: each for id, each in newest.items() if each != then.get(id)}
+    kept = [changed.get(each.id, each) for each in now if each.id not in then or each.id in newest]
+    return [*kept, *(each for each in after if each.id in changed and each.id not in known)]
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except (ValueError, TypeError, RuntimeError):  # arrays compare their members
+        return one is other
+
+
+def _quiet_node(graph: Any) -> str:
+    """Return a node after which nothing is decided, if there is one."""
+    names = list(graph.builder.nodes)
+    quiet = [each for each in names if not graph.builder.branches.get(each)]
+    return str((quiet or names)[0])

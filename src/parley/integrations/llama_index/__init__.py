@@ -16,8 +16,7 @@ try:
 except ImportError as error:
     raise missing("llama-index", error) from error
 
-from parley.integrations.llama_index.remote_tools import tools
+from parley.integrations.llama_index.remote_tools import sub_agent, tools
 from parley.integrations.llama_index.served import agent
-from parley.integrations.llama_index.sub_agents import sub_agent
 
 __all__ = ["agent", "sub_agent", "tools"]

@@ -9,15 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 from llama_index.core.callbacks.token_counting import get_tokens_from_response
+from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.events import llm
+from llama_index.core.instrumentation.events.exception import ExceptionEvent
+from llama_index.core.instrumentation.span_handlers import NullSpanHandler
 from llama_index.core.llms import callbacks
 
 from parley.engine.turn.attempt import Failed, Rejected
-from parley.llm.model_requests import ModelRequests, ReplyCut
-from parley.llm.model_usage import ModelUsage
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests, ReplyCut
 
 STARTS = (llm.LLMChatStartEvent, llm.LLMCompletionStartEvent)
 ENDS = (llm.LLMChatEndEvent, llm.LLMCompletionEndEvent)
+
+ASKS = {
+    "chat", "achat", "stream_chat", "astream_chat",
+    "complete", "acomplete", "stream_complete", "astream_complete",
+}  # fmt: skip
+"""The methods of models that ask; others may call tools, too."""
 
 ENDINGS = ("finish_reason", "stop_reason", "done_reason")
 """The members of a raw reply, or of its choices, that say how it ended."""
@@ -64,7 +73,9 @@ class TurnReplies:
         """Take an event of a model. Raises ``RunEnded``."""
         if self._requests is None:
             return
-        if isinstance(event, STARTS):
+        if isinstance(event, ExceptionEvent):
+            self.failed(event.exception)
+        elif isinstance(event, STARTS):
             self.check()
             self._open[event.span_id] = reply = PartialReply()
             reply.before = self._requests.usage.requests
@@ -72,6 +83,11 @@ class TurnReplies:
             self._open[event.span_id].read(event.response)
             if isinstance(event, ENDS):
                 self._end(self._open.pop(event.span_id), event.response, self._requests)
+
+    def failed(self, error: BaseException) -> None:
+        """Note why a request failed."""
+        if self._requests is not None:
+            self._requests.failures.append(error)
 
     def check(self) -> None:
         """Raise ``RunEnded`` if the run must end, also where an author's code has caught that."""
@@ -116,6 +132,18 @@ def _event(event: Any, handle: Any = callbacks.dispatcher.event) -> None:
 
 
 callbacks.dispatcher = SimpleNamespace(event=_event)
+
+
+class FailedRequests(NullSpanHandler):  # type: ignore[misc]
+    """Hears of requests that fail before a reply begins: there is no event of them."""
+
+    def span_drop(self, id_: str, *given: Any, err: Any = None, **more: Any) -> None:
+        """Note why a request failed."""
+        if id_.rpartition(".")[2].partition("-")[0] in ASKS:
+            REPLIES.get().failed(err)
+
+
+get_dispatcher().add_span_handler(FailedRequests())
 
 
 def _raw(response: Any) -> Any:

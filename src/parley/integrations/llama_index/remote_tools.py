@@ -1,9 +1,13 @@
-"""Skills of remote agents as tools of LlamaIndex."""
+"""Remote agents for workflows: skills as tools, an agent as a node of ``AgentWorkflow``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from llama_index.core.agent.workflow import AgentOutput, AgentStream, ToolCallResult
+from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
+from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.tools import FunctionTool, ToolMetadata
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 
@@ -11,7 +15,8 @@ from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.llama_index.questions import RemoteCallEvent, call_id
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
+from parley.model.bounded import Bounded
 from parley.model.parts import Part
 
 
@@ -23,7 +28,7 @@ async def tools(agent: Callee, **options: Any) -> list[FunctionTool]:
     remote agent reach the turn's caller. Elsewhere a question is an ``InputRequiredEvent``, and the
     ``HumanResponseEvent`` with the same ``task`` answers it.
 
-    ``options`` are those of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
     """
     return [_tool(each) for each in await remote_skills(agent, **options)]
 
@@ -61,10 +66,11 @@ async def called(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) ->
     return ToolResult(parts=(Part(text=answer.response),), is_error=answer.is_error)
 
 
-_ASKED: dict[str, RemoteQuestion] = {}
-"""Open questions of calls outside of turns: a step runs again from its top for the answer."""
-
 MAX_ASKED = 1000
+"""How many questions of this process wait for an answer; older ones are lost."""
+
+_ASKED: Bounded[str, RemoteQuestion] = Bounded(MAX_ASKED)
+"""Open questions of calls outside of turns: a step runs again from its top for the answer."""
 
 
 async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) -> ToolResult:
@@ -76,8 +82,6 @@ async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) 
             return await skill.call(arguments)
     except RemoteQuestion as asked:
         question = _ASKED[key] = asked
-        while len(_ASKED) > MAX_ASKED:
-            del _ASKED[next(iter(_ASKED))]
     while True:
         task = question.task
         answer = await ctx.wait_for_event(
@@ -92,5 +96,53 @@ async def _outside(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) 
         except RemoteQuestion as asked:
             question = _ASKED[key] = asked
             continue
-        del _ASKED[key]
+        _ASKED.pop(key, None)
         return result
+
+
+async def sub_agent(agent: Callee, **options: Any) -> RemoteAgentNode:
+    """Return a remote agent as an agent of an ``AgentWorkflow``, with its card's description.
+
+    Others hand over to it. It gets the newest message of the user, and its answer is the remote
+    agent's. Questions go where those of ``llama_index.tools`` go.
+
+    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    """
+    card = await card_of(agent, options)
+    first = card.skills[0]
+    skill = RemoteSkill(agent, card, first, None, options, name=f"agent-{card.name}")
+    node = RemoteAgentNode(
+        name=card.name, description=card.description, llm=MockLLM(), can_handoff_to=[]
+    )
+    node.skill = skill
+    return node
+
+
+class RemoteAgentNode(BaseWorkflowAgent):  # type: ignore[misc]
+    """A remote agent. It has no model here, no tools, and hands over to nobody."""
+
+    skill: Any = None
+
+    async def take_step(
+        self, ctx: Any, llm_input: list[ChatMessage], tools: Sequence[Any], memory: Any
+    ) -> AgentOutput:
+        """Ask the remote agent."""
+        said = [each.content or "" for each in llm_input if each.role == "user"]
+        result = await called(ctx, self.skill, {"message": said[-1] if said else ""})
+        if result.is_error:
+            raise RemoteCallFailed(result.text)
+        ctx.write_event_to_stream(
+            AgentStream(delta=result.text, response=result.text, current_agent_name=self.name)
+        )
+        message = ChatMessage(role="assistant", content=result.text)
+        return AgentOutput(response=message, current_agent_name=self.name)
+
+    async def handle_tool_call_results(
+        self, ctx: Any, results: list[ToolCallResult], memory: Any
+    ) -> None:
+        """Do nothing: it calls no tools."""
+
+    async def finalize(self, ctx: Any, output: AgentOutput, memory: Any) -> AgentOutput:
+        """Keep the answer in the memory of the workflow."""
+        await memory.aput(output.response)
+        return output

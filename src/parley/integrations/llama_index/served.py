@@ -15,15 +15,16 @@ from llama_index.core.agent.workflow.base_agent import (
 )
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.llms import ChatMessage
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow
 from workflows.errors import WorkflowRuntimeError, WorkflowTimeoutError
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.llama_index.engine_run import chat, query
+from parley.integrations.conversations import ContextConversation, thread_id
 from parley.integrations.llama_index.model_replies import heard
 from parley.integrations.llama_index.workflow_run import WorkflowRun
-from parley.integrations.serving import framework_agent
+from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 from parley.model.errors import an
 
@@ -36,7 +37,7 @@ def agent(
     memory: Callable[[str], Any] | None = None,
     **options: Any,
 ) -> Agent:
-    """Return an agent of LlamaIndex as a Parley agent. ``options`` are those of ``Agent``.
+    """Return an agent of LlamaIndex as a Parley agent. ``options`` are options of ``Agent``.
 
     ``thing`` is a ``FunctionAgent`` or another agent, an ``AgentWorkflow``, a workflow, a query
     engine, or a function of the thread's id that makes a chat engine, which holds a conversation.
@@ -55,7 +56,7 @@ def agent(
     schemas: dict[str, Any] = {}
     tags: tuple[str, ...] = ()
     if isinstance(thing, Workflow):
-        named, described, tags = _metadata(thing)
+        named, about, tags = _metadata(thing)
         if not isinstance(thing, AgentWorkflow | BaseWorkflowAgent):
             schemas = {
                 "input_schema": _schema(thing.start_event_class, StartEvent),
@@ -69,10 +70,10 @@ def agent(
             return await WorkflowRun(workflow, turn, output, memory, schema).run()
 
     elif isinstance(thing, BaseQueryEngine):
-        named, described = "", "Answers questions about documents."
+        named, about = "", "Answers questions about documents."
         run = partial(query, thing)
     elif callable(thing):
-        named, described = "", inspect.getdoc(thing) or ""
+        named, about = "", inspect.getdoc(thing) or ""
         run = partial(chat, thing)
     else:
         raise TypeError(
@@ -89,7 +90,7 @@ def agent(
     return framework_agent(
         counted,
         name=name,
-        description=described if description is None else description,
+        description=about if description is None else description,
         tags=tags,
         told=told,
         **schemas,
@@ -98,7 +99,7 @@ def agent(
 
 
 def told(error: Exception) -> str:
-    """Return what a caller may know of an error of the framework."""
+    """Return the sentence for callers about an error of the framework."""
     if isinstance(error, WorkflowTimeoutError):
         return "The workflow did not come to an end in time (its timeout)."
     if isinstance(error, WorkflowRuntimeError) and str(error).startswith("Max iterations"):
@@ -115,11 +116,8 @@ def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(thing, BaseWorkflowAgent):
         tools = [_tool(each) for each in thing.tools or ()]
         said = "" if thing.description == DEFAULT_AGENT_DESCRIPTION else thing.description
-        if tools:
-            shown = "; ".join(f"{name} ({text})" if text else name for name, text in tools)
-            said = f"{said} Tools: {shown}.".strip()
-        named = "" if thing.name == DEFAULT_AGENT_NAME else thing.name
-        return named or type(thing).__name__, said, tuple(name for name, _ in tools)
+        named = type(thing).__name__ if thing.name == DEFAULT_AGENT_NAME else thing.name
+        return named, described(said, named, tools), tuple(name for name, _ in tools)
     doc = type(thing).__dict__.get("__doc__") or ""
     return type(thing).__name__, inspect.cleandoc(doc), ()
 
@@ -129,7 +127,7 @@ def _schema(kind: Any, plain: Any) -> dict[str, Any] | None:
     return kind.model_json_schema() if kind is not plain and kind.model_fields else None
 
 
-def _tool(tool: Any) -> tuple[str, str]:
+def _tool(tool: Any) -> tuple[str, object]:
     metadata = getattr(tool, "metadata", None)
     if metadata is None:
         return getattr(tool, "__name__", "tool"), (inspect.getdoc(tool) or "").partition("\n")[0]
@@ -142,3 +140,54 @@ def _tool(tool: Any) -> tuple[str, str]:
 
 def _output_of(thing: Workflow) -> Any:
     return getattr(thing, "output_cls", None) or getattr(thing, "_output_cls", None)
+
+
+KEY = "urn:parley:llama-index:chat"
+
+MAX_SOURCES = 20
+MAX_SOURCE_TEXT = 1000
+
+
+async def query(engine: BaseQueryEngine, turn: Turn, output: RunOutput) -> None:
+    """Ask a query engine the text of the message."""
+    await _show(await engine.aquery(turn.message.text), output)
+
+
+async def chat(make: Callable[[str], BaseChatEngine], turn: Turn, output: RunOutput) -> None:
+    """Say the text of the message to a chat engine, with the conversation of the context."""
+    engine = make(thread_id(turn))
+    conversation = ContextConversation(turn, KEY)
+    history = [ChatMessage(**each) for each in await conversation.earlier()]
+    text = await _show(await engine.astream_chat(turn.message.text, chat_history=history), output)
+    await conversation.add(
+        [{"role": "user", "content": turn.message.text}, {"role": "assistant", "content": text}]
+    )
+
+
+async def _show(response: Any, output: RunOutput) -> str:
+    """Show an answer as it comes, and the passages that it rests on."""
+    text = ""
+    stream = getattr(response, "async_response_gen", None)
+    if stream is not None:
+        async for delta in stream():
+            text += delta
+            await output.text(delta)
+    else:
+        text = str(response)
+        await output.text(text)
+    if sources := _sources_of(response):
+        await output.data({"sources": sources}, name="sources")
+    return text
+
+
+def _sources_of(response: Any) -> list[dict[str, Any]]:
+    """Return the passages that an answer rests on: text, score and file name."""
+    found = []
+    for each in (getattr(response, "source_nodes", None) or [])[:MAX_SOURCES]:
+        source: dict[str, Any] = {"text": each.node.get_content()[:MAX_SOURCE_TEXT]}
+        if each.score is not None:
+            source["score"] = float(each.score)
+        if name := each.node.metadata.get("file_name"):
+            source["file"] = str(name)
+        found.append(source)
+    return found

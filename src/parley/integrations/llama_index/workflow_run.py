@@ -1,11 +1,11 @@
-"""One turn of a workflow or an agent: from a question to the next, until it has a result."""
+"""One turn of a workflow or an agent: input, runs between questions, context as JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from llama_index.core.agent.workflow import (
@@ -17,26 +17,28 @@ from llama_index.core.agent.workflow import (
     ToolCallResult,
 )
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
-from llama_index.core.llms import ChatMessage
+from llama_index.core.llms import AudioBlock, ChatMessage, DocumentBlock, ImageBlock, TextBlock
+from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 from llama_index.core.workflow import Context, Event, InputRequiredEvent, StopEvent, Workflow
 from pydantic import BaseModel, TypeAdapter
+from workflows.context import JsonSerializer
 from workflows.events import InternalDispatchEvent, StepState, WorkflowIdleEvent
 from workflows.handler import WorkflowHandler
 
 from parley.agent.turn import Turn
-from parley.integrations.conversations import ContextConversation, ContextState
-from parley.integrations.llama_index.inputs import chat_message, start_event
+from parley.integrations.answers import fitting
+from parley.integrations.conversations import (
+    CHECKPOINT_BYTES,
+    ContextConversation,
+    ContextState,
+    TaskValue,
+    replaced,
+    thread_id,
+)
 from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.llama_index.questions import Questions, agents_of, described, waiting_in
-from parley.integrations.llama_index.serializing import (
-    ContextSerializer,
-    Kept,
-    parts_of,
-    without_files,
-    written_state,
-)
-from parley.integrations.task_values import TaskValue
-from parley.integrations.threads import thread_id
+from parley.integrations.message_files import InputFile, input_of
+from parley.integrations.serving import RunOver, result_of_steps
 from parley.llm.run_output import RunOutput
 
 STEP = "llama-index"
@@ -44,27 +46,17 @@ MESSAGES = "urn:parley:llama-index:messages"
 STATE = "urn:parley:llama-index:state"
 CHECKPOINT = "urn:parley:llama-index:checkpoint"
 
-CHECKPOINT_BYTES = 500_000
-"""A larger context is kept only at a question; a crash then repeats more."""
 
 QUIET_SECONDS = 0.05
 """For how long no event comes of a workflow that stands still, and waits for none in a step."""
-
-
-class WorkflowOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
-        super().__init__("the run is over")
 
 
 class WorkflowRun:
     """Runs a workflow for one turn.
 
     Its context at a question is a step of the task. Its context after each step is kept until the
-    task ends, so a crash repeats the steps that had not ended. When it has ended, what it added to
-    the memory and changed in the store is added to what the context has by then.
+    task ends, so a crash repeats the steps that had not ended. When it has ended, its additions to
+    the memory and its changes in the store are added to the context.
     """
 
     def __init__(
@@ -95,21 +87,19 @@ class WorkflowRun:
         self._context: Any = None
 
     async def run(self) -> str | None:
-        """Run until there is a result, and show it. Returns what else to say."""
-        kept: Any = None
-        number = 0
-        while True:
-            number += 1
-            try:
-                kept = await self._turn.step(f"{STEP}:{number}", self._go, kept, number)
-            except WorkflowOver as over:
-                return await self._finish(over.result)
-            self._answers = await self._questions.answers(kept["questions"], number)
+        """Run until there is a result, and show it. Returns a further sentence."""
+        return await self._finish(await result_of_steps(self._turn, STEP, self._go, self._answered))
+
+    async def _answered(self, kept: dict[str, Any], number: int) -> list[Any]:
+        return await self._questions.answers(kept["questions"], number)
 
     # -- from one question to the next ---------------------------------------------------------
 
-    async def _go(self, kept: dict[str, Any] | None, number: int) -> dict[str, Any]:
-        """Run until the workflow asks, and return its context. Raises ``WorkflowOver``."""
+    async def _go(
+        self, answers: list[Any] | None, kept: dict[str, Any] | None, number: int
+    ) -> dict[str, Any]:
+        """Run until the workflow asks, and return its context. Raises ``RunOver``."""
+        self._answers = answers or []
         if not self._is_live:
             self._is_live = True
             newest = await self._checkpoints.read()
@@ -147,7 +137,7 @@ class WorkflowRun:
                     state = getattr(event, "step_state", None)
                     if state is StepState.NOT_RUNNING and not self._answers:
                         await self._checkpoint(number)
-            raise WorkflowOver(await handler)
+            raise RunOver(await handler)
         finally:
             if upcoming is not None:
                 upcoming.cancel()
@@ -173,7 +163,7 @@ class WorkflowRun:
         return workflow.run(user_msg=message, ctx=self._context, **more)
 
     async def _first_context(self) -> Context:
-        """Return a context with what tasks that ended have left."""
+        """Return a context with the state that ended tasks have left."""
         self._context = new = Context(self._workflow)
         if self._memory is not None:
             return new
@@ -241,7 +231,7 @@ class WorkflowRun:
             self._turn.fail("The reply of the model could not be used.")
         if data is not None:
             await self._output.data(data, schema=self._schema or schema)
-        elif text and not self._display.said:
+        elif text and not self._output.said:
             await self._output.text(text)
         elif not self._is_agent and not self._output.requests.has_said:
             return "The workflow ended without a result."
@@ -267,13 +257,9 @@ def _result_of(result: Any) -> tuple[str, Any, dict[str, Any] | None]:
 
 
 class _Display:
-    """Shows events: tokens, tool calls, agents that take over, events of the author's own.
-
-    ``said`` is the newest message as far as it was shown.
-    """
+    """Shows events: tokens, tool calls, agents that take over, events of the author's own."""
 
     def __init__(self, output: RunOutput) -> None:
-        self.said = ""
         self._output = output
         self._agent = ""
 
@@ -282,18 +268,16 @@ class _Display:
         name = getattr(event, "current_agent_name", None)
         if isinstance(name, str) and name and name != self._agent:
             if self._agent:
-                await self._begin_message()
+                await self._output.new_message()
                 await self._output.step(name)
             self._agent = name
         if isinstance(event, AgentStream):
             if event.thinking_delta:
                 await self._output.thinking(event.thinking_delta)
-            self.said += event.delta
             await self._output.text(event.delta)
         elif isinstance(event, AgentInput):  # the model is asked, perhaps again
-            await self._begin_message()
+            await self._output.new_message()
         elif isinstance(event, ToolCall):
-            self.said = ""
             await self._output.tool_called(
                 event.tool_name, event.tool_kwargs, call_id=event.tool_id
             )
@@ -305,13 +289,133 @@ class _Display:
         elif _is_own(event):
             await self._output.step(type(event).__name__, event.model_dump(mode="json"))
 
-    async def _begin_message(self) -> None:
-        self.said = ""
-        await self._output.new_message()
-
 
 def _is_own(event: Event) -> bool:
     """Return whether an event is of the author's own: not one of the framework."""
     if isinstance(event, InternalDispatchEvent | StopEvent | InputRequiredEvent):
         return False
     return not type(event).__module__.startswith(("llama_index.", "workflows."))
+
+
+MEMBER = "__parley_memory__"
+MEMORY = f'{{"{MEMBER}":'
+
+FILES = {"image": "(an image)", "audio": "(an audio recording)", "document": "(a document)"}
+
+
+class Kept(NamedTuple):
+    """The kept part of a context: the messages of the agent's memory, and the rest of its store."""
+
+    messages: list[Any]
+    state: dict[str, Any]
+
+
+def parts_of(context: dict[str, Any]) -> Kept:
+    """Return the kept part of a context, which is given as JSON."""
+    state = dict(context["state"])
+    data = state.get("state_data")
+    if isinstance(data, str):  # of a class of the author's
+        return Kept([], {**state, "state_data": json.loads(data)})
+    values = {name: json.loads(value) for name, value in (data or {}).get("_data", {}).items()}
+    messages: list[Any] = []
+    if isinstance(memory := values.get("memory"), dict) and MEMBER in memory:
+        messages = values.pop("memory")[MEMBER]
+    return Kept(messages, {**state, "state_data": {"_data": values}})
+
+
+def written_state(kept: Kept, new: dict[str, Any]) -> dict[str, Any]:
+    """Return the store of a context as the framework reads it; ``new`` is that of a new context."""
+    state = {**new, **kept.state}
+    data = state["state_data"]
+    if not isinstance(data, dict) or set(data) != {"_data"}:
+        return {**state, "state_data": json.dumps(data)}
+    values = {name: json.dumps(value) for name, value in data["_data"].items()}
+    if kept.messages:
+        values["memory"] = json.dumps({MEMBER: kept.messages}, separators=(",", ":"))
+    return {**state, "state_data": {"_data": values}}
+
+
+def without_files(messages: list[Any]) -> list[Any]:
+    """Return messages in which files are words that say what was there."""
+
+    def words(block: dict[str, Any]) -> Any | None:
+        text = FILES.get(str(block.get("block_type")))
+        return None if text is None else {"block_type": "text", "text": text}
+
+    found: list[Any] = replaced(messages, words)
+    return found
+
+
+class ContextSerializer(JsonSerializer):  # type: ignore[misc]
+    """Writes the memory of an agent as its messages, all else as the framework does.
+
+    ``memory`` is that of the author, which keeps its messages by itself; without it they are read
+    into a buffer within the limits of ``llm``.
+    """
+
+    def __init__(self, llm: Any, memory: BaseMemory | None) -> None:
+        super().__init__()
+        self._llm = llm
+        self._memory = memory
+
+    def serialize(self, value: Any) -> str:
+        """Return a value as JSON text. Raises ``ValueError`` for one that has no JSON form."""
+        if not isinstance(value, BaseMemory):
+            return str(super().serialize(value))
+        kept = self._memory is not None
+        messages = [] if kept else [each.model_dump(mode="json") for each in value.get_all()]
+        return f"{MEMORY}{msgspec.json.encode(messages).decode()}}}"
+
+    def deserialize(self, value: str) -> Any:
+        """Return the value of JSON text."""
+        if not (isinstance(value, str) and value.startswith(MEMORY)):
+            return super().deserialize(value)
+        if self._memory is not None:
+            return self._memory
+        said = msgspec.json.decode(value)[MEMBER]
+        messages = [ChatMessage.model_validate(each) for each in said]
+        return ChatMemoryBuffer.from_defaults(chat_history=messages, llm=self._llm)
+
+
+async def chat_message(turn: Turn) -> str | ChatMessage:
+    """Return the message that began the task as text, or as a chat message if it has files."""
+    given = await input_of(turn, turn.message)
+    blocks = [TextBlock(text=each) if isinstance(each, str) else _block(each) for each in given]
+    if all(isinstance(each, TextBlock) for each in blocks):
+        return "\n".join(each.text for each in blocks)
+    return ChatMessage(role="user", blocks=blocks)
+
+
+def _block(file: InputFile) -> Any:
+    if file.kind == "image":
+        return ImageBlock(image=file.content, image_mimetype=file.media_type)
+    if file.kind == "audio":
+        return AudioBlock(
+            audio=file.content, format={"mpeg": "mp3"}.get(file.subtype, file.subtype)
+        )
+    return DocumentBlock(
+        data=file.content,
+        title=file.filename or f"file.{file.subtype}",
+        document_mimetype=file.media_type,
+    )
+
+
+async def start_event(turn: Turn, kind: Any) -> Any:
+    """Return the start event of the class that a workflow takes: the data of a message, its text.
+
+    The text is the first field of the class that takes a string and has no value yet, else
+    ``input``. A message that does not fit ends the task as REJECTED.
+    """
+    message = turn.message
+    values: dict[str, Any] = {}
+    for part in message.parts:
+        if isinstance(part.data, dict):
+            values |= part.data
+    if message.text:
+        free = [name for name, each in kind.model_fields.items() if each.annotation is str]
+        name = next((each for each in free if each not in values), "input")
+        values.setdefault(name, message.text)
+    given = await input_of(turn, message, reads_texts=False)
+    if files := [each for each in given if isinstance(each, InputFile)]:
+        values.setdefault("files", [msgspec.to_builtins(each) for each in files])
+    return fitting(turn, kind, values)

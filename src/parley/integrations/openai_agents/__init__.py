@@ -16,8 +16,7 @@ try:
 except ImportError as error:
     raise missing("openai-agents", error) from error
 
-from parley.integrations.openai_agents.remote_tools import tools
+from parley.integrations.openai_agents.remote_tools import sub_agent, tools
 from parley.integrations.openai_agents.served import agent
-from parley.integrations.openai_agents.sub_agents import sub_agent
 
 __all__ = ["agent", "sub_agent", "tools"]

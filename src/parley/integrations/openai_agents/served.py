@@ -1,4 +1,4 @@
-"""An agent of the SDK as a Parley agent: its card, its MCP servers, its turns."""
+"""An agent of the SDK as a Parley agent: card, MCP servers, turns, counted requests."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any
 
 import agents
+from agents.items import ItemHelpers
+from agents.models.chatcmpl_stream_handler import ChatCmplStreamHandler
+from agents.run_internal import run_loop
+from openai.types.responses import ResponseCompletedEvent
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.openai_agents.failures import told
-from parley.integrations.openai_agents.model_replies import count_requests
-from parley.integrations.openai_agents.output_types import schema_of
-from parley.integrations.openai_agents.turn_run import TurnRun, reachable
+from parley.integrations.openai_agents.remote_tools import RemoteAgentModel
+from parley.integrations.openai_agents.turn_run import (
+    TurnRun,
+    current_run,
+    reachable,
+    schema_of,
+    told,
+)
 from parley.integrations.serving import described, framework_agent
-from parley.llm.run_output import RunOutput
+from parley.llm.model import ModelUsage
+from parley.llm.run_output import ModelRequests, RunOutput
 
 
 def agent(
@@ -31,7 +40,7 @@ def agent(
     refusal: Callable[[Exception], str] | None = None,
     **options: Any,
 ) -> Agent:
-    """Return an agent of the SDK as a Parley agent. ``options`` are those of ``Agent``.
+    """Return an agent of the SDK as a Parley agent. ``options`` are options of ``Agent``.
 
     Each turn is a streamed run. Its state is kept in the task's log after every round of tool calls
     and at every question, so a crash repeats no tool that returned. A tool that needs approval asks
@@ -103,3 +112,91 @@ def _connected(
             yield value
 
     return connected
+
+
+FINISH = "parley:finish_reason"
+"""The metadata of a streamed chat completion in which its finish reason is."""
+
+
+class CountedModel:
+    """A model whose replies count in a turn. A reply that is cut does not reach the run."""
+
+    def __init__(self, model: Any, requests: ModelRequests) -> None:
+        self._model = model
+        self._requests = requests
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the model has."""
+        return getattr(self._model, name)
+
+    async def get_response(self, *given: Any, **options: Any) -> Any:
+        """Return the reply of the model."""
+        with self._requests.asking():
+            reply = await self._model.get_response(*given, **options)
+        self._requests.replied(_usage(reply.usage))
+        return reply
+
+    async def stream_response(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
+        """Yield the events of a reply. A reply that reached its longest length is one, too."""
+        events = self._model.stream_response(*given, **options)
+        try:
+            with self._requests.asking():
+                async for event in events:
+                    if event.type in ("response.completed", "response.incomplete"):
+                        yield self._completed(event)
+                        return
+                    yield event
+            self._requests.replied(None, ending="")
+        finally:
+            if (close := getattr(events, "aclose", None)) is not None:
+                await close()
+
+    def _completed(self, event: Any) -> ResponseCompletedEvent:
+        said = event.response
+        ending, details = (said.metadata or {}).get(FINISH), said.incomplete_details
+        if ending is None:
+            ending = said.status if details is None else details.reason
+        refusal = "".join(ItemHelpers.extract_refusal(each) or "" for each in said.output)
+        self._requests.replied(_usage(said.usage), ending=ending, refusal=refusal)
+        return ResponseCompletedEvent(
+            type="response.completed", response=said, sequence_number=event.sequence_number
+        )
+
+
+def _usage(used: Any) -> ModelUsage | None:
+    return used and ModelUsage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+
+
+_get_model = run_loop.get_model
+_handle_stream = ChatCmplStreamHandler.handle_stream
+
+
+def count_requests() -> None:
+    """Let each request to a model in a turn count; outside of a turn nothing changes.
+
+    The SDK has no hook for the models of agents that tools run, and drops the finish reason of a
+    streamed chat completion.
+    """
+    run_loop.get_model = _counted
+    ChatCmplStreamHandler.handle_stream = staticmethod(_with_finish_reason)
+
+
+def _counted(agent: Any, config: Any) -> Any:
+    model, run = _get_model(agent, config), current_run()
+    if run is None or isinstance(model, RemoteAgentModel):
+        return model
+    return CountedModel(model, run.requests)
+
+
+def _with_finish_reason(response: Any, stream: Any, *given: Any, **options: Any) -> Any:
+    async def chunks() -> AsyncIterator[Any]:
+        response.metadata = {FINISH: ""}
+        async for chunk in stream:
+            for choice in chunk.choices:
+                if choice.finish_reason:
+                    response.metadata = {FINISH: choice.finish_reason}
+            yield chunk
+
+    if current_run() is not None:  # the turn says what is wrong with a reply
+        options |= {"require_finish_reason": False, "raise_on_length_truncation": False}
+    return _handle_stream(response, chunks(), *given, **options)

@@ -1,4 +1,4 @@
-"""The runs of one turn: from a checkpoint to the next, until the output is there."""
+"""The runs of one turn: input, checkpoints, questions, events, and the output."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
 import agents
 import msgspec
+from agents.agent_output import AgentOutputSchemaBase
+from agents.exceptions import ModelTimeoutError
 from agents.items import ToolApprovalItem
 from agents.result import RunResultStreaming
 from agents.run_state import RunState
+from agents.stream_events import StreamEvent
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
 
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
-from parley.integrations.approvals import approval
-from parley.integrations.conversations import ContextConversation
-from parley.integrations.openai_agents.conversation import KEY, MAX_BYTES, in_pairs, short
-from parley.integrations.openai_agents.event_display import EventDisplay
-from parley.integrations.openai_agents.failures import Refusal, reject_tripped
-from parley.integrations.openai_agents.inputs import input_item
-from parley.integrations.openai_agents.output_types import is_text, json_of, schema_of
-from parley.integrations.openai_agents.run_context import decoded, encoded
+from parley.integrations.answers import approval
+from parley.integrations.conversations import (
+    CHECKPOINT_BYTES,
+    ContextConversation,
+    TaskValue,
+    replaced,
+    thread_id,
+)
+from parley.integrations.message_files import InputFile, input_of, part_of_data_url
 from parley.integrations.remembered_calls import CallKeys
-from parley.integrations.task_values import TaskValue
-from parley.integrations.threads import thread_id
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
+from parley.model.parts import Part
 
 STEP = "openai-agents"
 
-CHECKPOINT_BYTES = 500_000
-"""A larger state of a run is kept only for a question; a crash then repeats rounds of tools."""
 
 SETTLED = "urn:parley:openai-agents:session"
 """Where a context keeps how many items its session has of what is not in doubt."""
@@ -249,3 +253,262 @@ def _skill_of(item: ToolApprovalItem) -> RemoteSkill | None:
     ]
     skills = [getattr(each, "skill", None) for each in called]
     return next((each for each in skills if isinstance(each, RemoteSkill)), None)
+
+
+KEY = "urn:parley:openai-agents:messages"
+
+MAX_BYTES = 500_000
+"""How many bytes of JSON a conversation keeps; its oldest turns are dropped above that, or else
+the files of the newest."""
+
+
+def short(items: list[Any]) -> list[Any]:
+    """Return items without files; if that is not enough, their messages alone."""
+    items = [replaced(each, _without_file) for each in items]
+    if len(msgspec.json.encode(items)) <= MAX_BYTES:
+        return items
+    return [each for each in items if each.get("type", "message") == "message"]
+
+
+def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
+    """Return the input of a run, each result of a tool right after its call, as models want it.
+
+    Another task of the context may have spoken in the session while a call waited for an answer.
+    """
+    results = {
+        each["call_id"]: each
+        for each in history
+        if isinstance(each, dict) and each.get("type") == "function_call_output"
+    }
+    said: list[Any] = []
+    for each in history:
+        kind = each.get("type") if isinstance(each, dict) else None
+        if kind == "function_call_output" and each["call_id"] not in results:
+            continue
+        said.append(each)
+        if kind == "function_call" and each.get("call_id") in results:
+            said.append(results.pop(each["call_id"]))
+    return [*said, *new]
+
+
+def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
+    kind = str(value.get("type"))
+    if kind not in ("input_image", "input_file", "input_audio"):
+        return None
+    return {"type": "input_text", "text": f"(there was a file: {kind.removeprefix('input_')})"}
+
+
+_THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+_MOVES_ON = ("tool_output", "handoff_occured")
+
+
+class EventDisplay:
+    """Shows runs of one turn.
+
+    Text is held back while a guardrail may still refuse it: until the input's guardrails have
+    passed, and for an agent with guardrails of its output until the end. Structured output is no
+    text. ``has_said`` is whether the newest message of the model was shown.
+    """
+
+    def __init__(self, output: RunOutput, config: agents.RunConfig) -> None:
+        self.has_said = False
+        self._output = output
+        self._config = config
+        self._agent = ""
+        self._held: list[str] = []
+        self._called: dict[str, str] = {}
+
+    async def show(self, event: StreamEvent, result: RunResultStreaming) -> bool:
+        """Show an event. Return whether a round of tool calls, or a handoff, is done with it."""
+        if event.type == "raw_response_event":
+            await self._raw(event.data, result)
+        elif event.type == "agent_updated_stream_event":
+            if self._agent and self._agent != event.new_agent.name:
+                await self._forget_text()
+                await self._output.step(event.new_agent.name)
+            self._agent = event.new_agent.name
+        elif event.name == "tool_called":
+            await self._forget_text()
+            await self._tool_called(event.item)
+        elif event.name == "tool_output":
+            await self._tool_returned(event.item)
+        return event.type == "run_item_stream_event" and event.name in _MOVES_ON
+
+    async def _raw(self, data: Any, result: RunResultStreaming) -> None:
+        if data.type == "response.output_text.delta" and is_text(result.current_agent):
+            self._held.append(data.delta)
+            if not self._is_guarded(result):
+                await self.release()
+        elif data.type in _THINKING:
+            await self._output.thinking(data.delta)
+
+    def _is_guarded(self, result: RunResultStreaming) -> bool:
+        current, of_all = result.current_agent, self._config
+        if current.output_guardrails or of_all.output_guardrails:
+            return True
+        of_input = [*current.input_guardrails, *(of_all.input_guardrails or ())]
+        return len(result.input_guardrail_results) < len(of_input) and not self._called
+
+    async def release(self) -> None:
+        """Show the text that was held back: no guardrail has refused it."""
+        text, self._held = "".join(self._held), []
+        if text:
+            self.has_said = True
+            await self._output.text(text)
+
+    async def _forget_text(self) -> None:
+        self._held.clear()
+        self.has_said = False
+        await self._output.new_message()
+
+    async def _tool_called(self, item: Any) -> None:
+        raw = _raw(item)
+        name, call_id = item.tool_name or raw["type"], item.call_id or ""
+        if call_id in self._called:
+            return
+        self._called[call_id] = name
+        given = raw.get("arguments") or ""
+        with suppress(TypeError, ValueError):
+            given = json.loads(given)
+        await self._output.tool_called(name, given, call_id=call_id)
+        if raw["type"] == "image_generation_call":
+            made = f"data:image/png;base64,{raw.get('result') or ''}"
+            if (part := part_of_data_url(made, "image.png")) is not None:
+                await self._output.file(part)
+
+    async def _tool_returned(self, item: Any) -> None:
+        call_id, shown = item.call_id or "", item.output
+        made = _raw(item).get("output")  # what the model reads: one form of files
+        if isinstance(made, list):
+            for each in made:
+                if (part := _file(each)) is not None:
+                    await self._output.file(part)
+            texts = [each.get("text", "(a file)") for each in made]
+            shown = texts[0] if len(texts) == 1 else texts
+        await self._output.tool_returned(self._called.get(call_id, ""), shown, call_id=call_id)
+
+
+def _raw(item: Any) -> dict[str, Any]:
+    return item.raw_item if isinstance(item.raw_item, dict) else vars(item.raw_item)
+
+
+def _file(made: dict[str, Any]) -> Part | None:
+    """Return the file that a part of a tool's result is, ``None`` for anything else."""
+    if made.get("type") == "input_image":
+        return part_of_data_url(made.get("image_url", ""), "image")
+    given = made.get("file_data") or made.get("file_url", "")
+    if "file_data" in made and not given.startswith("data:"):
+        given = f"data:application/octet-stream;base64,{given}"
+    return part_of_data_url(given, made.get("filename", "file"))
+
+
+async def input_item(turn: Turn) -> dict[str, Any]:
+    """Return the message of a turn as an item of the user: text, images, audio and other files."""
+    content = [_content(each) for each in await input_of(turn, turn.message)]
+    if all(each["type"] == "input_text" for each in content):
+        return {"role": "user", "content": "\n".join(each["text"] for each in content)}
+    return {"role": "user", "content": content}
+
+
+def _content(given: str | InputFile) -> dict[str, Any]:
+    if isinstance(given, str):
+        return {"type": "input_text", "text": given}
+    if given.kind == "image":
+        return {"type": "input_image", "image_url": given.data_url, "detail": "auto"}
+    if given.kind == "audio":
+        kind = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}.get(given.subtype, given.subtype)
+        return {"type": "input_audio", "input_audio": {"data": given.base64, "format": kind}}
+    return {
+        "type": "input_file",
+        "file_data": given.data_url,
+        "filename": given.filename or f"file.{given.subtype}",
+    }
+
+
+_ERRORS = (PydanticUserError, msgspec.MsgspecError, TypeError, ValueError, RecursionError)
+
+
+def encoded(context: Any) -> Any:
+    """Return a context as JSON, ``None`` if the same does not come back from it."""
+    kind = type(context)
+    try:
+        if isinstance(context, msgspec.Struct):
+            value = msgspec.to_builtins(context)
+        else:
+            value = TypeAdapter(kind).dump_python(context, mode="json")
+        return value if _decoded(value, kind) == context else None
+    except _ERRORS:
+        return None
+
+
+def decoded(value: Any, made: Any) -> Any:
+    """Return the context that JSON has, or ``made`` if the JSON has none of its type."""
+    try:
+        return _decoded(value, type(made))
+    except _ERRORS:
+        return made
+
+
+def _decoded(value: Any, kind: type) -> Any:
+    if issubclass(kind, msgspec.Struct):
+        return msgspec.convert(value, kind)
+    return TypeAdapter(kind).validate_python(value)
+
+
+def is_text(thing: agents.Agent[Any]) -> bool:
+    """Return whether an agent's output is plain text."""
+    kind = thing.output_type
+    if isinstance(kind, AgentOutputSchemaBase):
+        return bool(kind.is_plain_text())
+    return kind is None or kind is str
+
+
+def schema_of(thing: agents.Agent[Any]) -> dict[str, Any] | None:
+    """Return the JSON Schema of an agent's output, ``None`` for text and for types without one."""
+    if is_text(thing):
+        return None
+    kind = thing.output_type
+    try:
+        if isinstance(kind, agents.AgentOutputSchema):
+            kind = kind.output_type
+        elif isinstance(kind, AgentOutputSchemaBase):
+            return dict(kind.json_schema())
+        return TypeAdapter(kind).json_schema()
+    except PydanticUserError:
+        return None
+
+
+def json_of(value: Any) -> Any:
+    """Return an output as a JSON value."""
+    return TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
+
+
+Refusal = Callable[[Exception], str]
+
+_TRIPWIRES = {
+    agents.InputGuardrailTripwireTriggered: "the request",
+    agents.OutputGuardrailTripwireTriggered: "the answer",
+    agents.ToolInputGuardrailTripwireTriggered: "a call of a tool",
+    agents.ToolOutputGuardrailTripwireTriggered: "a call of a tool",
+}
+
+
+def reject_tripped(turn: Turn, error: Exception, refusal: Refusal | None) -> None:
+    """End the turn as REJECTED for a tripwire of a guardrail; do nothing for other errors."""
+    for kind, what in _TRIPWIRES.items():
+        if isinstance(error, kind):
+            guardrail = getattr(error, "guardrail_result", error).guardrail
+            turn.log.warning("%s", error)
+            why = f"The guardrail {guardrail.get_name()} refuses {what}."
+            turn.reject(why if refusal is None else refusal(error))
+
+
+def told(error: Exception) -> str:
+    """Return the sentence for callers about an error of the SDK, empty for other errors."""
+    if isinstance(error, agents.MaxTurnsExceeded):
+        return "The agent reached its most model requests (max_turns) without an answer."
+    if isinstance(error, ModelTimeoutError):
+        return "The language model did not answer in time; try again later."
+    if isinstance(error, agents.ModelBehaviorError):
+        return "The reply of the language model could not be used."
+    return ""

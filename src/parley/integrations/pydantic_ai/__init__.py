@@ -1,6 +1,12 @@
 """Pydantic AI: its agents served, other agents as its toolsets."""
 
-from parley.integrations.pydantic_ai import installed as installed  # says how to install it
+from parley.integrations.serving import missing
+
+try:
+    import pydantic_ai as _  # noqa: F401
+except ImportError as error:
+    raise missing("pydantic-ai", error) from error
+
 from parley.integrations.pydantic_ai.remote_toolset import RemoteToolset, toolset
 from parley.integrations.pydantic_ai.serving import agent
 

@@ -1,19 +1,31 @@
-"""The skills of another agent as a toolset of Pydantic AI."""
+"""The skills of another agent as a toolset of Pydantic AI; contents from and to parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import mimetypes
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic_ai import RunContext, Tool, ToolReturn
 from pydantic_ai.exceptions import CallDeferred, ToolFailed
+from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
+    FileUrl,
+    ImageUrl,
+    UserContent,
+    VideoUrl,
+)
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.toolsets import FunctionToolset
 
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.pydantic_ai.content import contents_of
+from parley.agent.turn import Turn
+from parley.integrations.message_files import input_of
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.model.parts import Message, Part
 
 ASKED = "parley"
 """The member of a deferred call's metadata that says which task asks."""
@@ -25,8 +37,8 @@ async def toolset(agent: Callee, *, defer_questions: bool = True, **options: Any
     Names, descriptions and parameters are those of the card. A question of the agent defers the
     call: the run ends with ``DeferredToolRequests``, which the agent needs among its output types;
     ``RemoteToolset.results`` answers. Within a turn (``agent``) the caller of the turn is asked.
-    Without ``defer_questions`` the model gets the question as the result. ``options`` are those of
-    ``parley.connect``, and it raises what that raises.
+    Without ``defer_questions`` the model gets the question as the result. ``options`` are options
+    of ``parley.connect``, and it raises what that raises.
     """
     skills = await remote_skills(agent, **options)
     return RemoteToolset(skills, address=_address(agent), defer_questions=defer_questions)
@@ -84,7 +96,7 @@ def _tool(skill: RemoteSkill, address: str, defer_questions: bool) -> Tool[Any]:
 
 
 def returned(result: ToolResult) -> Any:
-    """Return what a skill returned as the result of a tool, with its files as contents."""
+    """Return the result of a skill as the result of a tool, with its files as contents."""
     value = result.data if result.data is not None else result.text
     files = contents_of(result.parts)
     return ToolReturn(return_value=value, content=files) if files else value
@@ -92,3 +104,41 @@ def returned(result: ToolResult) -> Any:
 
 def _address(agent: Callee) -> str:
     return agent if isinstance(agent, str) else str(getattr(agent, "name", "") or "")
+
+
+async def prompt_of(turn: Turn, message: Message) -> str | list[UserContent]:
+    """Return a message as a prompt; its files are read."""
+    said: list[UserContent] = []
+    for each in await input_of(turn, message):
+        if isinstance(each, str):
+            said.append(each)
+        else:
+            said.append(BinaryContent(data=each.content, media_type=each.media_type))
+    if all(isinstance(each, str) for each in said):
+        return "\n".join(str(each) for each in said)
+    return said
+
+
+def file_of(value: Any) -> Part | None:
+    """Return a file of Pydantic AI as a part, ``None`` for anything else."""
+    if isinstance(value, BinaryContent):
+        name = f"file{mimetypes.guess_extension(value.media_type) or ''}"
+        return Part(raw=value.data, media_type=value.media_type, filename=name)
+    if isinstance(value, FileUrl) and value.url.startswith(("http://", "https://")):
+        guessed = mimetypes.guess_type(value.url)[0]
+        return Part(url=value.url, media_type=guessed or "")
+    return None
+
+
+def contents_of(parts: Sequence[Part]) -> list[UserContent]:
+    """Return the files among parts as contents of Pydantic AI."""
+    found: list[UserContent] = []
+    kinds: dict[str, Any] = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+    for part in parts:
+        media_type = part.media_type or "application/octet-stream"
+        if part.raw is not None:
+            found.append(BinaryContent(data=part.raw, media_type=media_type))
+        elif part.url is not None:
+            kind = kinds.get(media_type.partition("/")[0], DocumentUrl)
+            found.append(kind(url=part.url, media_type=media_type))
+    return found

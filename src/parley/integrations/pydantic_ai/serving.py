@@ -1,28 +1,55 @@
-"""``agent(...)``: agents of Pydantic AI, served."""
+"""``agent(...)``: agents of Pydantic AI served: the conversation, deferred calls, shown events."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, get_args
 
+import msgspec
+from pydantic import TypeAdapter
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
-from pydantic_ai.messages import ModelResponse
+from pydantic_ai.messages import (
+    FilePart,
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+)
 from pydantic_ai.output import TextOutput
-from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
-from pydantic_ai.usage import UsageLimits
+from pydantic_ai.usage import RunUsage, UsageLimits
+from pydantic_core import to_jsonable_python
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.pydantic_ai.content import prompt_of
-from parley.integrations.pydantic_ai.conversation import KeptConversation
-from parley.integrations.pydantic_ai.deferred import results_of
-from parley.integrations.pydantic_ai.shown_events import ShownRun, schema_of
+from parley.extensions.questions import schema_part
+from parley.integrations.answers import approval, said_in
+from parley.integrations.conversations import ContextConversation, TaskValue
+from parley.integrations.pydantic_ai.remote_toolset import (
+    ASKED,
+    RemoteToolset,
+    file_of,
+    prompt_of,
+    returned,
+)
 from parley.integrations.serving import described, framework_agent
+from parley.llm.model import ModelUsage
+from parley.llm.remote_skills import RemoteQuestion
 from parley.llm.run_output import RunOutput
+from parley.model.parts import Part
 
 MAX_MESSAGES = 200
 
@@ -46,9 +73,9 @@ def agent(
     ``usage_limits`` hold for each task, ``toolsets`` are added to the agent's.
 
     The context remembers the messages of its tasks that ended, up to ``max_messages``. Tools that
-    need approval and calls that are deferred ask the caller. After a crash a run goes on from its
-    last step: the model is not asked again for what it said, and only tools of the step that was
-    interrupted are called again. ``options`` are those of ``framework_agent`` and ``Agent``.
+    need approval and calls that are deferred ask the caller. After a crash a run continues from its
+    last step: the model does not repeat its replies, and only tools of the step that was
+    interrupted are called again. ``options`` are options of ``framework_agent`` and ``Agent``.
 
     Raises ``TypeError`` for anything but an agent, ``ValueError`` for an invalid option, and for an
     agent with a ``deps_type`` that gets no dependencies.
@@ -157,10 +184,11 @@ class AgentRuns:
                 if self._agent.is_model_request_node(node):
                     if any(isinstance(each, ModelResponse) for each in _new(run, kept)):
                         await kept.checkpoint([*run.all_messages(), node.request], run.usage)
-                    await shown.begin_message()
-                    async with node.stream(run.ctx) as events:
-                        async for event in events:
-                            await shown.show(event)
+                    await shown.output.new_message()
+                    with shown.output.requests.asking():
+                        async with node.stream(run.ctx) as events:
+                            async for event in events:
+                                await shown.show(event)
                     is_asked = True
                 elif self._agent.is_call_tools_node(node):
                     if is_asked:  # else the response is of the run before the pause
@@ -198,7 +226,7 @@ def _outputs(spec: Any) -> list[Any]:
 
 
 def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str]:
-    """Return what the tools that are known before a run do, by their names."""
+    """Return the descriptions of the tools that are known before a run, by their names."""
     found: dict[str, str] = {}
 
     def look(toolset: Any) -> None:
@@ -212,9 +240,254 @@ def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str
 
 
 def _told(error: Exception) -> str:
-    """Return what a caller may know of a run that the framework ended."""
+    """Return the sentence for callers about a run that the framework ended."""
     if isinstance(error, UsageLimitExceeded):
         return f"The run used more than it may (usage_limits): {error}"
     if isinstance(error, UnexpectedModelBehavior):
         return "The language model gave no answer that fits."
     return ""
+
+
+HISTORY = "pydantic-ai"
+RUN = "pydantic-ai-run"
+
+_REQUESTS = TypeAdapter(DeferredToolRequests)
+
+
+class KeptConversation:
+    """The memory of a context: the messages of its tasks that ended, and the run of this task.
+
+    It has the newest messages of the context, at most ``limit``, in whole tasks; the newest task is
+    always kept. The run of a task is written before the model is asked again and before tools are
+    called, so a further attempt continues from there. It is removed when the task ends.
+    """
+
+    def __init__(self, turn: Turn, limit: int) -> None:
+        self.earlier: list[ModelMessage] = []
+        self.messages: list[ModelMessage] = []
+        """The messages of this task."""
+        self.requests: DeferredToolRequests | None = None
+        """What the run waits for."""
+        self.pauses = 0
+        """How often the run has paused."""
+        self.usage = RunUsage()
+        self._conversation = ContextConversation(
+            turn, HISTORY, max_messages=limit, keeps_newest=True
+        )
+        self._run = TaskValue(turn, RUN)
+
+    async def load(self) -> None:
+        """Read what is kept."""
+        written = await self._conversation.earlier()
+        self.earlier = ModelMessagesTypeAdapter.validate_python(written)
+        run = await self._run.read()
+        if run is not None:
+            self.messages = ModelMessagesTypeAdapter.validate_python(run["messages"])
+            self.requests = (
+                None if run["requests"] is None else _REQUESTS.validate_python(run["requests"])
+            )
+            self.usage = RunUsage(**run["usage"])
+            self.pauses = run["pauses"]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an earlier turn or attempt has got somewhere."""
+        return bool(self.messages)
+
+    async def checkpoint(
+        self,
+        messages: list[ModelMessage],
+        usage: RunUsage,
+        requests: DeferredToolRequests | None = None,
+    ) -> None:
+        """Keep the run as it is now. ``messages`` are all of the context."""
+        self.messages = messages[len(self.earlier) :]
+        self.requests = requests
+        if requests is not None:
+            self.pauses += 1
+        counted = ("requests", "tool_calls", "input_tokens", "output_tokens")
+        run = {
+            "messages": _written(self.messages),
+            "requests": None if requests is None else _REQUESTS.dump_python(requests, mode="json"),
+            "usage": {name: getattr(usage, name) for name in counted},
+            "pauses": self.pauses,
+        }
+        await self._run.write(run)
+
+    async def finish(self, messages: list[ModelMessage]) -> None:
+        """Add the task to the memory of the context. A further attempt replaces it."""
+        await self._conversation.add(_written(messages[len(self.earlier) :]))
+
+
+def _written(messages: list[ModelMessage]) -> Any:
+    return ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+
+
+async def results_of(
+    turn: Turn, requests: DeferredToolRequests, toolsets: Sequence[AbstractToolset[Any]], pause: int
+) -> DeferredToolResults:
+    """Ask the caller for the results that a run needs, one call after the other, and return the
+    results.
+
+    ``pause`` is how often the run has paused: with the id of a call it identifies a question.
+    """
+    results = DeferredToolResults()
+    for call in requests.approvals:
+        decision = await approval(
+            turn, call.tool_name, call.args_as_dict(), key=f"{pause}:{call.tool_call_id}"
+        )
+        allowed: bool | ToolDenied = decision.is_approved
+        if not allowed and decision.reason:
+            allowed = ToolDenied(decision.reason)
+        results.approvals[call.tool_call_id] = allowed
+    for call in requests.calls:
+        metadata = requests.metadata.get(call.tool_call_id) or {}
+        key = f"{pause}:{call.tool_call_id}"
+        remote = metadata.get(ASKED)
+        if isinstance(remote, Mapping):
+            value = await _remote(turn, remote, toolsets, key)
+        else:
+            kind = requests.kind(call.tool_call_id)
+            value = said_in(await turn.ask(_question(call, metadata, kind), key=key))
+        results.calls[call.tool_call_id] = value
+    return results
+
+
+def _question(call: ToolCallPart, metadata: Mapping[str, Any], kind: str) -> list[Part]:
+    arguments = call.args_as_dict()
+    data = {"kind": kind, "tool": call.tool_name, "arguments": arguments}
+    if metadata:
+        data["metadata"] = dict(metadata)
+    text = metadata.get("question")
+    if not text and kind == "question":
+        words = [each for each in arguments.values() if isinstance(each, str)]
+        text = words[0] if len(words) == 1 else None
+    shown = msgspec.json.encode(arguments).decode()[:2000]
+    text = text or f"The tool {call.tool_name} waits for its result. It was called with {shown}."
+    return [Part(text=str(text)), Part(data=data, media_type="application/json")]
+
+
+async def _remote(
+    turn: Turn, asked: Mapping[str, Any], toolsets: Sequence[AbstractToolset[Any]], key: str
+) -> Any:
+    """Pass the questions of another agent on until its task ends, and return its result."""
+    skill = next(
+        (found[asked["skill"]] for found in remote_skills_in(toolsets, asked["address"])), None
+    )
+    if skill is None:
+        raise LookupError(f"no toolset of the agent has the skill {asked['skill']!r} any more")
+    task, text, schema, times = str(asked["task"]), str(asked["question"]), asked["schema"], 0
+    while True:
+        times += 1
+        parts = [Part(text=text)] if schema is None else [Part(text=text), schema_part(schema)]
+        answer = await turn.ask(parts, key=f"{key}:{times}")
+        try:
+            result = await skill.answer(task, said_in(answer), key=f"{key}:answer:{times}")
+        except RemoteQuestion as question:
+            task, text, schema = question.task.id, question.text, question.schema
+        else:
+            return returned(result)
+
+
+def remote_skills_in(toolsets: Sequence[AbstractToolset[Any]], address: str) -> list[Any]:
+    """Return the skills of the remote toolsets for an address, inside of others too."""
+    found: list[Any] = []
+
+    def look(each: AbstractToolset[Any]) -> None:
+        if isinstance(each, RemoteToolset) and each.address == address:
+            found.append(each.skills)
+
+    for each in toolsets:
+        each.apply(look)
+    return found
+
+
+class ShownRun:
+    """Shows the events of a run. Only with ``allows_text`` is what the model says the answer.
+
+    ``counted`` is what the run had used before.
+    """
+
+    def __init__(self, output: RunOutput, counted: RunUsage, *, allows_text: bool) -> None:
+        self.output = output
+        self._counted = usage_of(counted)
+        self._allows_text = allows_text
+
+    def replied(self, response: ModelResponse, usage: RunUsage) -> None:
+        """Note the usage of a request, with those of agents that tools asked, and how it ended."""
+        details = response.provider_details or {}
+        ending: str | None = response.finish_reason
+        if details and "finish_reason" not in details and "refusal" not in details:
+            ending = ""  # the framework takes a stream that broke off for one that ended
+        counted, self._counted = self._counted, usage_of(usage)
+        self.output.requests.replied(
+            self._counted - counted, ending=ending, refusal=str(details.get("refusal") or "")
+        )
+
+    async def show(self, event: Any) -> None:
+        """Show an event."""
+        if isinstance(event, PartStartEvent):
+            if isinstance(event.part, TextPart):
+                await self._say(event.part.content)
+            elif isinstance(event.part, ThinkingPart):
+                await self.output.thinking(event.part.content)
+        elif isinstance(event, PartDeltaEvent):
+            if isinstance(event.delta, TextPartDelta):
+                await self._say(event.delta.content_delta)
+            elif isinstance(event.delta, ThinkingPartDelta):
+                await self.output.thinking(event.delta.content_delta or "")
+        elif isinstance(event, PartEndEvent):
+            if isinstance(event.part, FilePart):
+                await self._show_file(event.part.content)
+        elif isinstance(event, FunctionToolCallEvent):
+            call = event.part
+            await self.output.tool_called(
+                call.tool_name, call.args_as_dict(), call_id=call.tool_call_id
+            )
+        elif isinstance(event, FunctionToolResultEvent):
+            result = event.part
+            await self.output.tool_returned(
+                result.tool_name,
+                to_jsonable_python(result.content, serialize_unknown=True, bytes_mode="base64"),
+                call_id=result.tool_call_id,
+                is_error=getattr(result, "outcome", "success") not in ("success", None),
+            )
+
+    async def show_output(self, value: Any, schema: dict[str, Any] | None) -> None:
+        """Show the result of a run: text that was not streamed, files, data with its schema."""
+        if isinstance(value, str) and schema is None:
+            return await self.output.whole(value)  # an output function may have changed it
+        if await self._show_file(value):
+            return
+        if value is not None:
+            data = to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64")
+            await self.output.data(data, schema=schema)
+
+    async def _say(self, text: str) -> None:
+        if self._allows_text:
+            await self.output.text(text)
+
+    async def _show_file(self, value: Any) -> bool:
+        file = file_of(value)
+        if file is not None:
+            await self.output.file(file)
+        return file is not None
+
+
+def schema_of(value: Any, declared: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the JSON Schema of an output: that of its class, else the declared one."""
+    if isinstance(value, str):
+        return None
+    if hasattr(value, "__pydantic_core_schema__") or hasattr(value, "__dataclass_fields__"):
+        return TypeAdapter(type(value)).json_schema()
+    return declared
+
+
+def usage_of(usage: RunUsage) -> ModelUsage:
+    """Return the usage of a run."""
+    return ModelUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cost=float(getattr(usage, "cost", None) or 0),
+        requests=usage.requests,
+    )

@@ -16,8 +16,7 @@ try:
 except ImportError as error:
     raise missing("strands", error) from error
 
-from parley.integrations.strands.remote_nodes import sub_agent
-from parley.integrations.strands.remote_tools import tools
+from parley.integrations.strands.remote_tools import sub_agent, tools
 from parley.integrations.strands.served import agent
 
 __all__ = ["agent", "sub_agent", "tools"]

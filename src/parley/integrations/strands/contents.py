@@ -1,4 +1,4 @@
-"""Messages and tool results as content blocks, and back."""
+"""Messages and tool results as content blocks, and events of Strands as output of a turn."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.conversations import replaced
 from parley.integrations.message_files import InputFile, file_of, input_of
+from parley.llm.run_output import RunOutput
 from parley.model.parts import Part
 
 IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
@@ -31,7 +32,7 @@ DOCUMENTS = {
 async def prompt_of(turn: Turn) -> list[dict[str, Any]]:
     """Return a turn's message as content blocks. A file that no block can hold rejects the turn."""
     blocks = []
-    for each in await input_of(turn, turn.message):
+    for each in await input_of(turn, turn.message, reads_texts=False):
         block = {"text": each} if isinstance(each, str) else _block(each)
         if block is None:
             assert isinstance(each, InputFile)
@@ -72,7 +73,7 @@ def without_files(messages: list[Any]) -> list[Any]:
 
 
 def blocks_of(result: ToolResult) -> list[dict[str, Any]]:
-    """Return what a remote skill returned as the content of a tool result."""
+    """Return the result of a remote skill as the content of a tool result."""
     blocks: list[dict[str, Any]] = []
     for part in result.parts:
         if part.text is not None:
@@ -106,3 +107,61 @@ def shown(content: list[Any]) -> Any:
     """Return the content of a tool result as progress shows it."""
     values = [each["text"] if "text" in each else each.get("json", "(a file)") for each in content]
     return values[0] if len(values) == 1 else values
+
+
+class StrandsDisplay:
+    """Shows events of an agent, a graph or a swarm.
+
+    Of nodes that run at the same time only steps and tools are shown, not their text.
+    """
+
+    def __init__(self, output: RunOutput, hidden: set[str]) -> None:
+        self._output = output
+        self._hidden = hidden
+        self._called: dict[str, str] = {}
+        self._nodes: set[str] = set()
+
+    async def show(self, event: dict[str, Any]) -> None:
+        """Show an event, or nothing of it."""
+        kind = event.get("type")
+        if kind == "multiagent_node_start":
+            self._nodes.add(event["node_id"])
+            await self._output.new_message()
+            await self._output.step(event["node_id"])
+        elif kind == "multiagent_node_stop":
+            self._nodes.discard(event["node_id"])
+        elif kind == "multiagent_node_stream":
+            await self.show(event["event"])
+        elif "messageStart" in event.get("event", {}):
+            if self._output.said and len(self._nodes) < 2:  # what was said before is not the answer
+                await self._output.new_message()
+        elif isinstance(text := event.get("data"), str):
+            if len(self._nodes) < 2:
+                await self._output.text(text)
+        elif isinstance(thought := event.get("reasoningText"), str):
+            await self._output.thinking(thought)
+        elif isinstance(message := event.get("message"), dict):
+            await self._message(message)
+        elif kind == "tool_stream":
+            streamed = event.get("tool_stream_event", {})
+            if isinstance(data := streamed.get("data"), str | int | float | dict):
+                await self._output.step(streamed.get("tool_use", {}).get("name", ""), data)
+
+    async def _message(self, message: dict[str, Any]) -> None:
+        for block in message.get("content", []):
+            if (use := block.get("toolUse")) and use["name"] not in self._hidden:
+                self._called[use["toolUseId"]] = use["name"]
+                await self._output.tool_called(use["name"], use["input"], call_id=use["toolUseId"])
+            elif (result := block.get("toolResult")) is not None:
+                await self._returned(result)
+
+    async def _returned(self, result: dict[str, Any]) -> None:
+        call_id, content = result["toolUseId"], result.get("content", [])
+        for block in content:
+            if (part := file_in(block)) is not None:
+                await self._output.file(part)
+        if name := self._called.get(call_id, ""):
+            is_error = result.get("status") == "error"
+            await self._output.tool_returned(
+                name, shown(content), call_id=call_id, is_error=is_error
+            )

@@ -1,21 +1,32 @@
-"""The run of a turn: its steps, its interrupts as questions, and calls of remote agents."""
+"""The run of a turn: steps, interrupts as questions, remote calls, a copy of the agent."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import strands
+from strands.agent._concurrency import _ConcurrencyController
+from strands.agent.state import AgentState
+from strands.handlers.callback_handler import PrintingCallbackHandler, null_callback_handler
+from strands.interrupt import _InterruptState
+from strands.multiagent.base import MultiAgentBase
+from strands.telemetry.metrics import EventLoopMetrics
+from strands.tools._caller import _ToolCaller
+
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.answers import said_in
 from parley.integrations.remembered_calls import CallKeys
-from parley.integrations.strands.copies import agents_in
-from parley.llm.model_requests import ModelRequests
+from parley.integrations.serving import result_of_steps
 from parley.llm.remote_skills import RemoteSkill
+from parley.llm.run_output import ModelRequests
 from parley.model.errors import an
 from parley.model.parts import Part
 
@@ -26,19 +37,11 @@ REMOTE = "parley:remote-call"
 _RUN: ContextVar[CurrentRun | None] = ContextVar("parley_strands_run", default=None)
 
 
-class RunOver(Exception):
-    """A run came to its end, with this result."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
-        super().__init__("the run is over")
-
-
 class CurrentRun:
     """The run of an agent, a graph or a swarm in a turn.
 
-    ``results`` has the results of remote calls, by tool use. ``ended`` is what a request to a model
-    ended the run with: Strands goes on without a tool or a node that ends so.
+    ``results`` has the results of remote calls, by tool use. ``ended`` is the exception with which
+    a request to a model ended the run: Strands continues without a tool or a node that ends so.
     """
 
     def __init__(self, turn: Turn, thing: Any, requests: ModelRequests) -> None:
@@ -54,27 +57,17 @@ class CurrentRun:
         return self._keys.key("strands", said)
 
     async def steps(self, name: str, go: Callable[..., Awaitable[Any]], prompt: Any) -> Any:
-        """Return the result that ``go`` raises as ``RunOver``.
-
-        Until then what it returns is a step of the task, and it is called again, with what the
-        step kept, and with the answers to its interrupts as the prompt.
-        """
-        number = 0
-        kept: Any = None
+        """Return the result of a run, whose interrupts are questions: see ``result_of_steps``."""
         with _running(self):
-            while True:
-                number += 1
-                try:
-                    kept = await self._turn.step(f"{name}:{number}", go, prompt, kept)
-                except RunOver as over:
-                    return over.result
-                if kept["interrupts"]:
-                    prompt = await self.answers(kept["interrupts"])
-                else:
-                    prompt = {"checkpointResume": {"checkpoint": kept["checkpoint"]}}
+            return await result_of_steps(self._turn, name, go, self._prompt, prompt)
+
+    async def _prompt(self, kept: Any, number: int) -> Any:
+        if kept["interrupts"]:
+            return await self.answers(kept["interrupts"])
+        return {"checkpointResume": {"checkpoint": kept["checkpoint"]}}
 
     def check(self) -> None:
-        """Raise what the run ended with."""
+        """Raise the end of the run."""
         if self.ended is not None:
             raise self.ended
 
@@ -145,3 +138,55 @@ def unanswered(interrupts: Any) -> list[dict[str, Any]]:
             ) from None
         found.append({"id": each.id, "name": each.name, "reason": each.reason})
     return found
+
+
+def check_copied(thing: strands.Agent) -> None:
+    """Raise ``TypeError`` for an agent that cannot be copied for each turn."""
+    if thing._session_manager is not None:
+        raise TypeError(
+            "this agent has a session manager, so all callers would have one conversation; give a "
+            "function that makes the agent of a thread: "
+            "strands.agent(lambda thread: Agent(..., session_manager=...(session_id=thread)), "
+            "name=...)"
+        )
+    if thing._background_tasks is not None:
+        raise TypeError(
+            "this agent runs background tasks, which belong to one conversation; give a function "
+            "that makes the agent of a thread: strands.agent(lambda thread: Agent(...), name=...)"
+        )
+
+
+def copy_of(thing: strands.Agent) -> strands.Agent:
+    """Return an agent with the same model, tools, hooks and plugins, and a state of its own."""
+    new = copy.copy(thing)
+    new.messages = copy.deepcopy(thing.messages)
+    new.state = AgentState(copy.deepcopy(thing.state.get()))
+    new.conversation_manager = copy.copy(thing.conversation_manager)
+    new.event_loop_metrics = EventLoopMetrics()
+    new.tool_registry = copy.copy(thing.tool_registry)
+    new.tool_registry.registry = dict(thing.tool_registry.registry)
+    new.tool_registry.dynamic_tools = dict(thing.tool_registry.dynamic_tools)
+    new.tool_registry._tool_providers = []  # they end with the agent that was given
+    new.tool_caller = _ToolCaller(new)
+    new._interrupt_state = _InterruptState()
+    new._concurrency = _ConcurrencyController(thing._concurrency.mode)
+    new._cancel_signal = threading.Event()
+    new._model_state = copy.deepcopy(thing._model_state)
+    return new
+
+
+def agents_in(thing: Any) -> Iterator[strands.Agent]:
+    """Yield an agent, or the agents in the nodes of a graph or a swarm."""
+    if isinstance(thing, strands.Agent):
+        yield thing
+    elif isinstance(thing, MultiAgentBase):
+        for node in getattr(thing, "nodes", {}).values():
+            yield from agents_in(node.executor)
+
+
+def silenced(thing: Any) -> Any:
+    """Return an agent, graph or swarm whose agents do not print what they say."""
+    for each in agents_in(thing):
+        if isinstance(each.callback_handler, PrintingCallbackHandler):
+            each.callback_handler = null_callback_handler
+    return thing

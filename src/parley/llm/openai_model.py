@@ -7,15 +7,21 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
-from parley.llm.endpoint.failures import failure_of, is_temporary, later, unsupported
-from parley.llm.endpoint.tool_call_deltas import ToolCallDeltas, member
-from parley.llm.model import ModelChunk, ModelFailed, ModelRequest, ReplyBroken
-from parley.llm.model_usage import ModelUsage
+import msgspec
+
+from parley.llm.model import (
+    ModelChunk,
+    ModelFailed,
+    ModelRequest,
+    ModelToolCall,
+    ModelUsage,
+    ReplyBroken,
+)
 from parley.model.backoff import Backoff
 from parley.model.distribution import install_command
 from parley.security.loopback import is_loopback
@@ -41,10 +47,20 @@ BACKOFF = Backoff(first=0.5, longest=8.0, jitter=(0.75, 1.0))
 """The pauses between tries, in seconds."""
 
 MAX_PAUSE = 60.0
-"""How many seconds an endpoint may ask to wait; one that asks for more is not tried again."""
+"""How many seconds an endpoint may ask to wait; an endpoint that asks for more is not tried again.
+"""
 
 MAX_REPLY = 4_000_000
 """How many characters a reply may have, with its thinking and the arguments of its tool calls."""
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""How many bytes an event of a stream may have, and so a line of it."""
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""How many bytes an answer may have, with the JSON around its text: a token costs some hundred."""
+
+_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_DATA = re.compile(rb"(?:^|[\r\n])data: *[^\s]")
 
 
 class OpenAIModel:
@@ -56,8 +72,8 @@ class OpenAIModel:
     endpoint is busy (429), fails (5xx) or cannot be reached, but only before the first piece of the
     reply. ``options`` go into every request, such as ``{"top_p": 0.9}``; ``headers`` too.
 
-    With ``returns_thinking`` a model gets back what it thought before it called tools, until the
-    answer: some hosted models refuse the results of tools without it.
+    With ``returns_thinking`` a model gets back its thinking before tool calls, until the answer:
+    some hosted models refuse the results of tools without it.
 
     ``async with model:`` keeps its connections open; without it each request opens its own.
 
@@ -158,15 +174,21 @@ class OpenAIModel:
         return client
 
     async def _bound(self, response: Any) -> None:
-        from parley.llm.endpoint.bounded_stream import BoundedStream
+        import httpx2
 
+        place, stream = self.place, response.stream
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        response.stream = BoundedStream(
-            response.stream,
-            self.place,
-            is_encoded=encoding not in ("", "identity"),
-            has_events="text/event-stream" in response.headers.get("content-type", ""),
-        )
+        has_events = "text/event-stream" in response.headers.get("content-type", "")
+
+        class Bounded(httpx2.AsyncByteStream):
+            def __aiter__(self) -> AsyncIterator[bytes]:
+                is_encoded = encoding not in ("", "identity")
+                return _bounded(stream, place, is_encoded=is_encoded, has_events=has_events)
+
+            async def aclose(self) -> None:
+                await stream.aclose()
+
+        response.stream = Bounded()
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -203,7 +225,9 @@ class OpenAIModel:
                 await asyncio.sleep(pause)
 
     def _sent(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the optional members of a request, without what the endpoint has refused."""
+        """Return the optional members of a request, without the members that the endpoint has
+        refused.
+        """
         body: dict[str, Any] = {}
         if request.tools:
             body["tools"] = list(request.tools)
@@ -260,6 +284,48 @@ class OpenAIModel:
         yield ModelChunk(tool_calls=calls.whole(), usage=usage, finish_reason=reason)
 
 
+async def _bounded(
+    stream: AsyncIterable[bytes], place: str, *, is_encoded: bool, has_events: bool
+) -> AsyncIterator[bytes]:
+    """Yield the body of an answer. Raises ``ModelFailed`` where the body is too large.
+
+    ``is_encoded``: the body is compressed, although the request asked for plain bytes; a few
+    compressed bytes could be any number. A stream that ``has_events`` loses events without data,
+    such as comments and pings.
+    """
+    if is_encoded:
+        raise ModelFailed(
+            f"{place} answered compressed, which it was asked not to "
+            "(Accept-Encoding: identity); does a proxy in between compress?"
+        )
+    total, held = 0, bytearray()
+    async for chunk in stream:
+        total += len(chunk)
+        if total > MAX_ANSWER_BYTES:
+            raise ModelFailed(
+                f"the reply of {place} has more than {MAX_ANSWER_BYTES:,} bytes, so it "
+                "was cut off; max_reply_tokens= bounds replies"
+            )
+        if not has_events:
+            yield chunk
+            continue
+        searched = max(0, len(held) - 3)
+        held += chunk
+        begin = 0
+        for end in _END.finditer(held, searched):
+            event = bytes(held[begin : end.end()])
+            begin = end.end()
+            if _DATA.search(event):
+                yield event
+        del held[:begin]
+        if len(held) > MAX_EVENT_BYTES:
+            raise ModelFailed(
+                f"an event of the stream of {place} has more than {MAX_EVENT_BYTES:,} "
+                "bytes, so the reply was cut off"
+            )
+    yield bytes(held)
+
+
 def _text(delta: Any, field: str) -> str:
     value = member(delta, field)
     return value if isinstance(value, str) else ""
@@ -268,8 +334,8 @@ def _text(delta: Any, field: str) -> str:
 def _said(delta: Any) -> tuple[str, str]:
     """Return the text and the thinking of a piece.
 
-    Endpoints name the field of thinking in one of two ways, or both, or write content as a list of
-    parts, in which thinking may be a list again.
+    Endpoints name the field of thinking in two ways, or both, or write content as a list of parts,
+    in which thinking may be a list again.
     """
     thinking = _text(delta, "reasoning_content") or _text(delta, "reasoning")
     content = member(delta, "content")
@@ -309,3 +375,193 @@ def named_endpoint() -> str:
         if value := os.environ.get(variable, "").strip():
             return value
     return HOSTED if os.environ.get(KEY_VARIABLE, "").strip() else ""
+
+
+QUOTED = 300
+"""How many characters of an endpoint's own words an error quotes."""
+
+_OPTIONAL = ("stream_options", "response_format")
+
+
+def is_temporary(error: Exception) -> bool:
+    """Return whether a request may succeed when it is sent again."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code in (408, 409, 425, 429) or error.status_code >= 500
+    is_broken = isinstance(error, openai.APIConnectionError | ReplyBroken)
+    return is_broken or _is_broken(error)
+
+
+def _is_broken(error: Exception) -> bool:
+    """Return whether a stream broke, or its endpoint said in it that something failed."""
+    import httpx2
+    import openai
+
+    return isinstance(error, httpx2.TransportError) or type(error) is openai.APIError
+
+
+def later(error: Exception) -> float | None:
+    """Return how many seconds the endpoint asks to wait (``Retry-After``), ``None`` for no word."""
+    response = getattr(error, "response", None)
+    try:
+        seconds = float(response.headers.get("retry-after", ""))  # type: ignore[union-attr]
+    except (AttributeError, ValueError):
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def unsupported(error: Exception, sent: Mapping[str, Any]) -> str | None:
+    """Return the optional member of a request that the endpoint refuses, ``None`` for none."""
+    import openai
+
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 404, 422):
+        return None
+    said = _words(error)
+    if "max_tokens" in sent and "max_completion_tokens" in said:
+        return "max_tokens"
+    return next((option for option in _OPTIONAL if option in sent and option in said), None)
+
+
+def failure_of(error: Exception, endpoint: OpenAIModel, request: ModelRequest) -> ModelFailed:
+    """Return an error as one that says what was wrong, what would be right, and no secrets.
+
+    Raise it ``from None``: the words of the endpoint may quote the key.
+    """
+    failure = _failure(error, endpoint, request)
+    kind = type(failure)
+    return kind(endpoint.without_secrets(str(failure)), status=failure.status)
+
+
+def _failure(error: Exception, endpoint: OpenAIModel, request: ModelRequest) -> ModelFailed:
+    import openai
+
+    if isinstance(error, ModelFailed):
+        return error
+    place, model = endpoint.place, request.model or endpoint.name
+    if isinstance(error, openai.APITimeoutError):
+        return ModelFailed(f"{place} was silent for longer than the timeout; give a longer one")
+    if isinstance(error, openai.APIConnectionError):
+        hint = "; is `ollama serve` running?" if place.endswith(":11434/v1") else ""
+        cause = type(error.__cause__).__name__ if error.__cause__ is not None else "no connection"
+        return ModelFailed(f"cannot reach the model's endpoint {place} ({cause}){hint}")
+    if not isinstance(error, openai.APIStatusError):
+        words = f": {_quoted(str(error))}" if isinstance(error, openai.APIError) else ""
+        return ReplyBroken(f"the reply of {place} broke off ({type(error).__name__}){words}")
+    status = error.status_code
+    if status in (401, 403):  # endpoints quote the key in their own words
+        said = f"{place} refuses the key ({status}); set OPENAI_API_KEY, or give api_key="
+    elif 300 <= status < 400:
+        said = f"{place} redirects ({status}), which is not followed; give the address it leads to"
+    elif status == 404:
+        said = (
+            f"{place} does not know the model {model!r}, or is not the address of the API (it "
+            f"usually ends in /v1); with Ollama: ollama pull {model}. It says: {_quoted_of(error)}"
+        )
+    elif status == 429:
+        said = f"{place} is busy, or the quota is used up (429): {_quoted_of(error)}"
+    else:
+        said = f"{place} answered {status}: {_quoted_of(error)}"
+    return ModelFailed(said, status=status)
+
+
+def _words(error: Any) -> str:
+    body = getattr(error, "body", None)
+    return f"{getattr(error, 'message', '')} {body}"
+
+
+def _quoted_of(error: Any) -> str:
+    body = getattr(error, "body", None)
+    said = body.get("message") if isinstance(body, Mapping) else None
+    return _quoted(said if isinstance(said, str) else str(getattr(error, "message", "")))
+
+
+def _quoted(text: str) -> str:
+    return " ".join(text.split())[:QUOTED] or "nothing"
+
+
+CALL_SIZE = 100
+"""What a call adds to the size, beside its arguments."""
+
+
+def member(value: Any, name: str) -> Any:
+    """Return a member of an object, or of a dict as the package leaves what it does not know."""
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+class _Pieces:
+    def __init__(self, call_id: str) -> None:
+        self.id = call_id
+        self.name = ""
+        self.arguments: list[str] = []
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has arguments, and they are JSON."""
+        try:
+            msgspec.json.decode("".join(self.arguments))
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return False
+        return True
+
+
+class ToolCallDeltas:
+    """Puts the pieces of tool calls together.
+
+    A piece belongs to the call of its ``index``. Some endpoints give all calls the index 0, or
+    none: then a new id, or a further name after whole arguments, begins a call. A name may come in
+    pieces, or again in each piece.
+
+    ``size`` is about how many characters all calls have.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._calls: list[_Pieces] = []
+        self._at: dict[int, _Pieces] = {}
+
+    def add(self, deltas: Iterable[Any]) -> None:
+        """Add the pieces of one event."""
+        for delta in deltas:
+            function = member(delta, "function")
+            name, arguments = member(function, "name") or "", member(function, "arguments")
+            call = self._of(delta, name)
+            if name.startswith(call.name):
+                call.name = name
+            elif not call.arguments:
+                call.name += name
+            if arguments is not None and not isinstance(arguments, str):
+                arguments = msgspec.json.encode(arguments).decode()  # some endpoints do not
+            if arguments:
+                call.arguments.append(arguments)
+                self.size += len(arguments)
+
+    def _of(self, delta: Any, name: str) -> _Pieces:
+        index, call_id = member(delta, "index"), member(delta, "id") or ""
+        known = self._at.get(index) if isinstance(index, int) else None
+        if known is None and not isinstance(index, int) and self._calls:
+            known = self._calls[-1]
+        is_other = known is not None and (
+            (call_id and known.id and call_id != known.id)
+            or (not call_id and name and known.name and known.is_whole)
+        )
+        if known is None or is_other:
+            known = _Pieces(call_id)
+            self._calls.append(known)
+            self.size += CALL_SIZE
+        elif call_id and not known.id:
+            known.id = call_id
+        if isinstance(index, int):
+            self._at[index] = known
+        return known
+
+    def whole(self) -> tuple[ModelToolCall, ...]:
+        """Return the calls. One without an id gets its number as one."""
+        return tuple(
+            ModelToolCall(
+                id=call.id or f"call_{number}",
+                name=call.name,
+                arguments="".join(call.arguments).strip() or "{}",
+            )
+            for number, call in enumerate(self._calls, 1)
+        )
