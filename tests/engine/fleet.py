@@ -16,7 +16,7 @@ from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent
-from parley.store.memory import MemoryTaskStore
+from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
@@ -69,7 +69,7 @@ class MortalStore(MemoryTaskStore):
 
     is_down = False
 
-    def _opened(self) -> asyncio.AbstractEventLoop:
+    def _opened(self) -> MemoryLogs:
         if self.is_down:
             raise StoreUnavailable("the store is down")
         return super()._opened()

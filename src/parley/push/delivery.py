@@ -409,7 +409,7 @@ class WebhookDelivery:
         return False
 
     async def _save(self, webhook: Webhook) -> bool:
-        """Store the cursor and the state. Return whether this replica goes on delivering."""
+        """Store the cursor and the state. Return whether this replica continues."""
         push = webhook.push
         if push != webhook.stored:
             if not await self._store.save_delivery(webhook.task_id, push, webhook.attempt):

@@ -142,7 +142,7 @@ class PushDispatcher:
     async def start(
         self, agents: Iterable[str], events: Mapping[str, PushEvents] | None = None
     ) -> None:
-        """Continue what an earlier process left. Raises ``StoreError``.
+        """Continue the work of an earlier process. Raises ``StoreError``.
 
         ``events`` has what webhooks without a choice receive, by agent; ``all`` for the others.
         """
@@ -165,8 +165,8 @@ class PushDispatcher:
                         self._request_load(task_id)
 
     async def reconcile(self) -> None:
-        """Find webhooks that get no delivery: those of dead replicas, and those that the store has
-        for this replica but that are not loaded here. Raises ``StoreError``.
+        """Find webhooks that get no delivery: of dead replicas, and webhooks that the store has for
+        this replica but that are not loaded here. Raises ``StoreError``.
 
         Asks the store one question of bounded cost: a page of webhooks each time.
         """
@@ -245,7 +245,7 @@ class PushDispatcher:
             self._hints.unfollow(task_id)
 
     def watch(self, task_id: str, scope: Scope | None = None) -> None:
-        """Load a task's configurations, one of which was added or replaced.
+        """Load a task's configurations, after an addition or a replacement.
 
         ``scope`` is the task's, where it is known; otherwise the store is asked.
         """

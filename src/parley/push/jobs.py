@@ -29,7 +29,7 @@ class Circuit:
     it answers (half-open). A destination is one caller's at one origin, so no caller's failing
     webhooks hold up another's.
 
-    A failure is no answer, or one that says that the server is unable (5xx, 429). A refusal of one
+    A failure is no answer, or an answer of a server that is unable (5xx, 429). A refusal of one
     webhook (another 4xx) is an answer. Times are by the loop's clock.
     """
 
@@ -62,7 +62,7 @@ class Circuit:
         if self.probe is not None:
             return patience * uniform(0.5, 1.0)
         if now < self.until:
-            # Those that wait do not all come back at once.
+            # The waiting jobs do not all come back at once.
             return (self.until - now) * uniform(1.0, 1.1)
         self.probe = who
         return 0.0
@@ -76,7 +76,7 @@ class Circuit:
     def failed(self, who: object, reason: str) -> bool:
         """Note a failure. Return whether it opens the circuit, again or for the first time.
 
-        What was under way when the circuit opened changes nothing.
+        Jobs that were under way when the circuit opened change nothing.
         """
         self.failures += 1
         if self.failures < OPENS_AFTER or (self.opened and self.probe is not who):
@@ -87,7 +87,7 @@ class Circuit:
         return True
 
     def released(self, who: object) -> None:
-        """Note that whoever may be the probe sends nothing more."""
+        """Note that a job, which may be the probe, sends nothing more."""
         if self.probe is who:
             self.probe = None
 
@@ -136,7 +136,7 @@ class Destination:
         self.backing_off: dict[DeliveryJob, None] | None = None
 
     def answered(self, *, well: bool) -> None:
-        """Record an answer; ``well`` is one that was good and quick."""
+        """Record an answer; ``well`` says that it was good and quick."""
         self.has_recovered = self.has_recovered or (well and self.is_slow)
         self.is_quick, self.is_slow = well, not well
 
@@ -147,7 +147,7 @@ class DeliveryJob:
     ``work`` returns the delay in seconds before the next call, or ``None`` until the job is
     submitted again. It asks ``DestinationCaps.permit`` before each request. With
     ``may_retry_early`` the delay ends as soon as another job finds that the destination answers
-    again, and ``retried_early`` is set. One that ``is_finished`` never runs again.
+    again, and ``retried_early`` is set. A job that ``is_finished`` never runs again.
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ ADDRESSES_KEPT = 4
 """How many of the addresses that were dialled for a host count for its next requests."""
 
 GATES_KEPT = 10_000
-"""How many idle destinations are kept in memory, with what they got last."""
+"""How many idle destinations are kept in memory, with their last requests."""
 
 
 class DestinationCap(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class DestinationCap(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
 
     def among(self, replicas: int) -> DestinationCap:
-        """Return the part of one of so many replicas."""
+        """Return the part of each of so many replicas."""
         return DestinationCap(
             per_minute=max(1, self.per_minute // replicas),
             concurrent=max(1, self.concurrent // replicas),

@@ -23,7 +23,7 @@ BATCH = 16
 
 
 class Notification(NamedTuple):
-    """What to send of a log up to ``seq``. Nothing follows one that ``is_last``.
+    """A part of a log to send, up to ``seq``. Nothing follows a notification that ``is_last``.
 
     ``name`` is the last part of its id, by default ``seq``. ``json`` is the event in the log.
     """
@@ -123,8 +123,8 @@ class _Due(NamedTuple):
 class SignificantReader:
     """Reads a task's states, and each artifact when it is finished, from its log.
 
-    It reads each event once, and those from an artifact's first to its last chunk a second time. A
-    new one reads the log from its beginning, to know which artifacts are unfinished. It keeps
+    It reads each event once, and events from an artifact's first to its last chunk a second time. A
+    new reader reads the log from its beginning, to know which artifacts are unfinished. It keeps
     numbers of events and no events.
     """
 
@@ -157,7 +157,7 @@ class SignificantReader:
             self._due.popleft()
 
     def _see(self, record: LoggedEvent, cursor: int) -> None:
-        """Note what an event changes, and what is due because of it."""
+        """Note the changes of an event, and the notifications that are due because of it."""
         event = record.event
         due: list[_Due] = []
         if isinstance(event, TaskArtifactUpdateEvent):

@@ -1,6 +1,6 @@
 """Fair scheduling of deliveries: many at once, shared between callers and between their origins.
 
-``PushDispatcher`` submits jobs. A job returns its own delay; nothing here knows what a job does.
+``PushDispatcher`` submits jobs. A job returns its own delay; nothing here knows the work of a job.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many webhooks are called at once. All are at least 1.
 
     ``slots`` are for origins whose last answer was good and quick, or that were not called yet;
-    those that failed or were slow share ``slow_slots``. Of both a caller takes at most as many as
+    origins that failed or were slow share ``slow_slots``. Of both a caller takes at most as many as
     it leaves free: half when it is alone. An origin takes up to ``per_origin`` for each caller, and
     up to ``per_quick_origin`` while it answers well; more than one only while its caller takes less
-    than a quarter of what is free.
+    than a quarter of the free slots.
     """
 
     slots: int = 3072
@@ -43,8 +43,8 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CallerShare:
-    """The slots that one caller has, and its destinations that wait for one: those without any yet
-    (``first``), and those that have some (``more``).
+    """The slots that one caller has, and its destinations that wait for one: without any slot yet
+    (``first``), or with some (``more``).
     """
 
     __slots__ = ("active", "first", "more")
@@ -111,7 +111,7 @@ class _SlotPool:
 
 
 class PushScheduler:
-    """Runs jobs: callers in turn, the origins of each in turn, and those of one origin in order."""
+    """Runs jobs: callers in turn, origins of each in turn, and the jobs of an origin in order."""
 
     def __init__(
         self,

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 Problem = tuple[str, str]
-"""A field of a configuration, and what it should be. Repeats no secret."""
+"""A field of a configuration, and its right form. Repeats no secret."""
 
 WrongUrl = Callable[[str], str]
-"""Returns what is wrong with an address that this server shall call, empty for a right one."""
+"""Returns the fault of an address that this server shall call, empty for a right address."""
 
 SCHEME, CREDENTIALS = "authentication.scheme", "authentication.credentials"
 
@@ -37,7 +37,7 @@ SCHEME, CREDENTIALS = "authentication.scheme", "authentication.credentials"
 class WebhookAttempt(NamedTuple):
     """One attempt to deliver a body to a webhook.
 
-    ``id`` is that of the delivery, ``at`` the time of this attempt in seconds since 1970.
+    ``id`` is the delivery's, ``at`` the time of this attempt in seconds since 1970.
     ``task_id`` is empty for a direct reply. ``caller`` owns the configuration. ``session`` returns
     the guarded connections to a host.
     """
@@ -77,7 +77,7 @@ class WebhookProof(Protocol):
     sends_secret: bool
 
     def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield what is wrong with the credentials of a configuration, and with its ``url``."""
+        """Yield the faults of the credentials of a configuration, and of its ``url``."""
         ...
 
     async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
@@ -85,14 +85,14 @@ class WebhookProof(Protocol):
         ...
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what the connection is made with; ``None`` for the default.
+        """Return the TLS context of the connection; ``None`` for the default.
 
         Raises ``ProofFailed``.
         """
         ...
 
     def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
-        """Note a 401. Return whether new headers may help, other than those that were sent."""
+        """Note a 401. Return whether headers other than the sent ones may help."""
         ...
 
 

@@ -208,7 +208,7 @@ class Proofs:
     def problems(
         self, authentication: AuthenticationInfo, url: str, wrong_url: WrongUrl
     ) -> list[Problem]:
-        """Return what is wrong with a configuration, whose ``url`` is a right one."""
+        """Return the faults of a configuration, whose ``url`` is right."""
         proof = self.of(authentication)
         found = list(proof.problems(authentication.credentials, url, wrong_url))
         if proof.sends_secret and authentication.credentials and not self._is_private(url):
@@ -241,8 +241,8 @@ _TOKEN, _CREDENTIALS = "token of a webhook", "credentials of a webhook"
 class WebhookSecrets:
     """Encrypts the ``token`` and the credentials of configurations with the key of the operator.
 
-    Each is encrypted for its URL, so that nobody who can write to the database has it sent to
-    another. Equal configurations have equal forms: one that is sent again changes nothing.
+    Each is encrypted for its URL, so that no writer to the database can have it sent to
+    another. Equal configurations have equal forms: a repeated configuration changes nothing.
     Without a key secrets are kept as they are.
     """
 
@@ -313,7 +313,7 @@ def validated(
 ) -> PushRecord:
     """Return the record to store for a configuration.
 
-    ``version`` is that of the request; notifications are written in it. ``at`` is the path of the
+    ``version`` is the request's; notifications are written in it. ``at`` is the path of the
     configuration in the request. ``proofs`` are what this server can prove itself with, and
     encrypt the secrets. Raises ``InvalidParamsError``, which names every violation and repeats no
     secret.

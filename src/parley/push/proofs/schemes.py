@@ -42,7 +42,7 @@ class AuthorizationProof(StaticProof):
     sends_secret = False
 
     def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield nothing: what the scheme means is known to the webhook only."""
+        """Yield nothing: the meaning of the scheme is known to the webhook only."""
         return iter(())
 
     async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
@@ -257,7 +257,7 @@ class JwtProof(StaticProof):
         return ""
 
     def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield what the server lacks, and an audience that is not the webhook's."""
+        """Yield missing settings of the server, and an audience that is not the webhook's."""
         if self.missing:
             yield SCHEME, f"a scheme that this server can prove: {self.missing}"
         try:
@@ -351,7 +351,7 @@ class ClientCredentialsProof(StaticProof):
         self._tokens: dict[str, OrderedDict[bytes, ClientToken]] = {}
 
     def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield what is wrong with a request for a token, member by member."""
+        """Yield the faults of a request for a token, member by member."""
         try:
             asked = msgspec.json.decode(credentials or "null", type=dict[str, object])
         except (msgspec.DecodeError, ValueError, RecursionError):

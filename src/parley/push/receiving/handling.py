@@ -28,7 +28,7 @@ from parley.store.inbox.inbox import Inbox, InboxAnswer, InboxFailed
 class Arrival:
     """A notification that waits or is handled.
 
-    ``id`` and ``lane`` are those of the inbox: of one length, and others for each sender.
+    ``id`` and ``lane`` are the inbox's: of one length, and others for each sender.
     ``accepted`` says whether the inbox lets it be handled; ``done`` ends with the handler, with its
     error if it raised one.
     """
@@ -54,7 +54,7 @@ def _key(sender: str, name: str) -> str:
 
 
 class Lane:
-    """The notifications of one task. ``lock`` orders what the inbox is asked about it."""
+    """The notifications of one task. ``lock`` orders the questions to the inbox."""
 
     __slots__ = ("arrivals", "current", "is_scheduled", "lock")
 
@@ -75,7 +75,7 @@ class Lane:
         self.arrivals.insert(index, arrival)
 
     def has_others(self, arrival: Arrival) -> bool:
-        """Return whether there are notifications besides one that are not refused."""
+        """Return whether there are other notifications that are not refused."""
         return any(
             each is not arrival and not (each.accepted.done() and not each.accepted.result())
             for each in (*self.arrivals, *([self.current] if self.current else ()))
@@ -178,7 +178,7 @@ log = logging.getLogger("parley.push.receiver")
 BUSY_SECONDS = 1
 FULL_SECONDS = 2
 FAILED_SECONDS = 5
-"""The ``Retry-After`` of what is refused for now: the task is at another replica, the queue is
+"""The ``Retry-After`` of a refusal for now: the task is at another replica, the queue is
 full, the inbox fails.
 """
 

@@ -15,7 +15,7 @@ from parley.wire.json.syntax import without_bom
 
 
 class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver takes. Times are in seconds.
+    """The limits of a receiver. Times are in seconds.
 
     A body has ``max_bytes`` at most, and arrives within ``body_timeout``. ``queue`` notifications
     of ``queue_bytes`` together wait or are handled; beyond that the answer is 503. ``concurrency``
@@ -23,7 +23,7 @@ class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
     handled is known for ``remember``. A task stays with a replica that has died for ``lease``. At
     the end, ``drain`` is how long the queue may take.
 
-    Raises ``ValueError`` for what is out of range.
+    Raises ``ValueError`` for a value out of range.
     """
 
     max_bytes: int = 8 * 1024 * 1024
@@ -72,8 +72,9 @@ MAX_ID = 2048
 class NotificationRefused(Exception):
     """A delivery is not accepted. ``reason`` is for the log of the receiver, without any secret.
 
-    ``status`` is that of the answer, which does not say the reason: 401 for a proof that is missing
-    or wrong, 403 for one that is not for here or now, 400 and others for a request of another form.
+    ``status`` is the answer's, which does not say the reason: 401 for a proof that is missing or
+    wrong, 403 for a proof that is not for here or now, 400 and others for a request of another
+    form.
     """
 
     def __init__(self, status: int, reason: str, *, retry_after: int = 0) -> None:
@@ -121,7 +122,7 @@ class DeliveredRequest(msgspec.Struct, frozen=True):
 
     @property
     def timestamp(self) -> int | None:
-        """The time of the attempt. Raises ``NotificationRefused`` for one that is no number."""
+        """The time of the attempt. Raises ``NotificationRefused`` unless it is a number."""
         text = self.header(TIMESTAMP)
         if not text:
             return None
@@ -157,8 +158,8 @@ class PushNotification:
 
     ``event`` is a ``Task``, a ``TaskStatusUpdateEvent``, a ``TaskArtifactUpdateEvent`` or a
     ``Message``; a 0.3 agent sends the whole ``Task`` each time. ``id`` is the id of the delivery,
-    the same when it comes again, or empty if the sender gives none. ``version`` is that of the
-    protocol; ``sent_at`` the time of the attempt in seconds since 1970, if the sender says it;
+    the same when it comes again, or empty if the sender gives none. ``version`` is the
+    protocol's; ``sent_at`` the time of the attempt in seconds since 1970, if the sender says it;
     ``verified_by`` the scheme that proved the sender, empty with ``verify=False``.
     """
 
@@ -245,7 +246,7 @@ def lane_of(event: Event, id: str) -> str:
 
 
 def number_of(id: str) -> tuple[str, int | None]:
-    """Return what comes before the number at the end of an id, and the number."""
+    """Return the text before the number at the end of an id, and the number."""
     prefix, slash, number = id.rpartition("/")
     if slash and number.isascii() and number.isdecimal() and len(number) <= 18:
         return prefix, int(number)
@@ -275,7 +276,7 @@ class _Body(msgspec.Struct):
 def read_event(body: bytes) -> tuple[Event, str]:
     """Return the event in a body, and the version that it is written in.
 
-    It is told by the body, as senders exist that do not say it. Raises ``ValueError``.
+    The body decides, as some senders do not say it. Raises ``ValueError``.
     """
     from parley.model.errors import A2AError
     from parley.wire import versions

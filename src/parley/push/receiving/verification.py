@@ -1,4 +1,4 @@
-"""How a receiver verifies who sent a delivery, and that nobody changed or repeated it.
+"""Verifications of the sender of a delivery, which is neither changed nor repeated.
 
 Each ``Verify...`` is one scheme of ``docs/extensions/push-proofs.md``. Secrets are compared in
 constant time, and are in no log, error or repr.
@@ -41,7 +41,7 @@ class WebhookVerification(Protocol):
     """Verifies deliveries. Users may write their own."""
 
     async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
-        """Return what a delivery proves. Raises ``NotificationRefused``.
+        """Return the proof of a delivery. Raises ``NotificationRefused``.
 
         ``max_age`` is how far the time that it proves may be from ``request.now``, in seconds.
         """
@@ -189,10 +189,10 @@ class VerifyBasic(_VerifySecret):
 
 
 class VerifyAny:
-    """One of several verifications is enough: each is another agent's.
+    """Accepts a delivery if any of several verifications does: each is another agent's.
 
-    What one agent sends is told apart from what another sends, whatever ids they choose, by the
-    place of its verification: append new ones.
+    The place of an agent's verification tells its notifications from those by other agents,
+    whatever ids they choose: append new verifications.
     """
 
     def __init__(self, *alternatives: WebhookVerification) -> None:
@@ -204,7 +204,7 @@ class VerifyAny:
         return f"VerifyAny({', '.join(map(repr, self._alternatives))})"
 
     async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
-        """Return what the first one says that accepts."""
+        """Return the proof of the first verification that accepts."""
         refusals: list[NotificationRefused] = []
         for place, each in enumerate(self._alternatives):
             try:
@@ -231,7 +231,7 @@ class VerifyAny:
 
 
 class VerifyAll:
-    """Every one of several verifications must accept: what a list for ``verify=`` stands for."""
+    """Every verification of several must accept: the meaning of a list for ``verify=``."""
 
     def __init__(self, *parts: WebhookVerification) -> None:
         if not parts:

@@ -162,8 +162,8 @@ class MemoryTaskStore(MemoryTables):
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
         payload = payload_of(append)
-        if self._loop is None:
-            raise StoreUnavailable("the store is closed")
+        self._opened()
+        assert self._loop is not None
         future: asyncio.Future[int] = self._loop.create_future()
         try:
             records = self._append(append, payload)
