@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from parley.envelope.cards import EnvelopeCard
     from parley.envelope.client.answers import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
     from parley.envelope.client.client import EnvelopeClient, EnvelopeStream, HeartbeatAnswer
-    from parley.envelope.client.identity import EnvelopeTooLarge, NotFromAgent
-    from parley.envelope.client.inbound import IncomingRequest
+    from parley.envelope.client.connecting import SyncEnvelopeClient, connect, connect_sync
+    from parley.envelope.client.identity import EnvelopeTooLarge, IncomingRequest, NotFromAgent
     from parley.envelope.client.settings import LinkSettings
-    from parley.envelope.client.sync import SyncEnvelopeClient
-    from parley.envelope.connecting import connect, connect_sync
     from parley.envelope.messages import (
         Envelope,
         Priority,
@@ -53,7 +51,7 @@ _HOMES = {
     "EnvelopeTooLarge": "parley.envelope.client.identity",
     "HeartbeatAnswer": "parley.envelope.client.client",
     "HeartbeatSettings": "parley.envelope.server.heartbeats",
-    "IncomingRequest": "parley.envelope.client.inbound",
+    "IncomingRequest": "parley.envelope.client.identity",
     "LinkSettings": "parley.envelope.client.settings",
     "MessageContext": "parley.envelope.server.directory",
     "NotFromAgent": "parley.envelope.client.identity",
@@ -66,10 +64,10 @@ _HOMES = {
     "SocketRefused": "parley.client.bindings.websocket",
     "Status": "parley.envelope.messages",
     "SubType": "parley.envelope.messages",
-    "SyncEnvelopeClient": "parley.envelope.client.sync",
+    "SyncEnvelopeClient": "parley.envelope.client.connecting",
     "Target": "parley.envelope.messages",
-    "connect": "parley.envelope.connecting",
-    "connect_sync": "parley.envelope.connecting",
+    "connect": "parley.envelope.client.connecting",
+    "connect_sync": "parley.envelope.client.connecting",
 }
 
 __all__ = [

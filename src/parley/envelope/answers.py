@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from parley.envelope.errors import envelope_error
+from parley.envelope.errors import UnknownAction, envelope_error
 from parley.envelope.messages import (
+    OPERATION_PREFIX,
     VERSION,
     Envelope,
     MessageInfo,
@@ -23,7 +25,138 @@ from parley.envelope.messages import (
 )
 from parley.model.errors import A2AError
 from parley.model.ids import new_id
-from parley.model.struct import Timestamp, encode
+from parley.model.operations import BY_NAME, Operation
+from parley.model.parts import Message, Part
+from parley.model.service import StreamItem
+from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
+from parley.model.tasks import Event, Task, TaskState
+from parley.wire.v1_0.json import Json, read_params
+
+# -- results ----------------------------------------------------------------------------------
+#
+# What a task or a direct reply says, as the results of a RESPONSE.
+
+
+_STATUSES = {
+    TaskState.COMPLETED: Status.SUCCESS,
+    TaskState.INPUT_REQUIRED: Status.INPUT_REQUIRED,
+    TaskState.AUTH_REQUIRED: Status.AUTH_REQUIRED,
+    TaskState.FAILED: Status.ERROR,
+    TaskState.REJECTED: Status.ERROR,
+    TaskState.CANCELED: Status.ERROR,
+}
+
+
+def status_of(task: Task) -> Status:
+    """Return the status that stands for the state of a task; ``ACCEPTED`` for one that runs."""
+    return _STATUSES.get(task.state, Status.ACCEPTED)
+
+
+def results_of(answer: Task | Message) -> tuple[Any, ...]:
+    """Return the results of a task or a direct reply, as JSON values.
+
+    A task that waits for its caller has its question. Others have their artifacts, in their order;
+    a completed one without any has what its agent said last. If all there is is one data part that
+    is a list, its items are the results. Else each part is one: a data part is its value, a file
+    ``{"file": <the part>}``, and a text ``{"text": ...}``, with the chunks of one artifact joined.
+    """
+    if isinstance(answer, Message):
+        return _results([answer.parts])
+    said = answer.status.message
+    if answer.state.is_interrupted:
+        return _results([said.parts] if said is not None else [])
+    if answer.artifacts or answer.state is not TaskState.COMPLETED:
+        return _results([artifact.parts for artifact in answer.artifacts])
+    last = said or answer.final_message
+    return _results([last.parts] if last is not None else [])
+
+
+def _results(groups: Sequence[Sequence[Part]]) -> tuple[Any, ...]:
+    match [part for parts in groups for part in parts]:
+        case [Part(data=list(items))]:
+            return tuple(items)
+    return tuple(result for parts in groups for result in _each(parts))
+
+
+def _each(parts: Sequence[Part]) -> list[Any]:
+    found: list[Any] = []
+    chunks: list[str] = []
+    for part in parts:
+        if part.text is not None:
+            chunks.append(part.text)
+            continue
+        if chunks:
+            found.append({"text": "".join(chunks)})
+            chunks = []
+        if part.is_file:
+            found.append({"file": msgspec.to_builtins(part, enc_hook=to_wire)})
+        else:
+            found.append(part.data)
+    return [*found, {"text": "".join(chunks)}] if chunks else found
+
+
+# -- operations -------------------------------------------------------------------------------
+#
+# Operations of A2A as actions (``a2a.GetTask``): the JSON of version 1.0 in both directions.
+
+
+_json = Json()
+
+
+def operation_of(action: str) -> Operation | None:
+    """Return the operation that an action is; ``None`` for one without the prefix, a skill.
+
+    Raises ``UnknownAction`` for an operation that A2A does not have.
+    """
+    if not action.startswith(OPERATION_PREFIX):
+        return None
+    operation = BY_NAME.get(action.removeprefix(OPERATION_PREFIX))
+    if operation is None:
+        known = ", ".join(OPERATION_PREFIX + name for name in BY_NAME)
+        raise UnknownAction(f"A2A has no operation {action[:80]!r}; it has {known}")
+    return operation
+
+
+def action_of(operation: Operation) -> str:
+    """Return the action that an operation is."""
+    return OPERATION_PREFIX + operation.name
+
+
+def read_operation(operation: Operation, parameters: Any) -> Any:
+    """Return the request of an operation. Raises ``A2AError`` that names what is wrong."""
+    return read_params(operation, encode(parameters))
+
+
+def write_operation(operation: Operation, request: A2AStruct) -> Any:
+    """Return the parameters of an operation's request, as a JSON value."""
+    return msgspec.json.decode(encode(request))
+
+
+def write_operation_result(operation: Operation, answer: Any) -> Any:
+    """Return the answer to an operation as a JSON value: the only result of a RESPONSE."""
+    return msgspec.json.decode(_json.write_result(operation, answer))
+
+
+def read_operation_result(operation: Operation, result: Any) -> Any:
+    """Return the answer to an operation, read tolerantly.
+
+    Raises ``InvalidAgentResponseError``.
+    """
+    return _json.read_result(operation, encode(result))
+
+
+def write_stream_event(item: StreamItem) -> Any:
+    """Return an event of a stream as a JSON value: the only result of an EVENT."""
+    return msgspec.json.decode(_json.write_event(item))
+
+
+def read_stream_event(result: Any) -> Event:
+    """Return the event of a stream, read tolerantly. Raises ``InvalidAgentResponseError``."""
+    return _json.read_event(encode(result))
+
+
+# -- answers ----------------------------------------------------------------------------------
+
 
 Payload = RequestPayload | ResponsePayload | msgspec.Raw
 

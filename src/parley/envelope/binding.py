@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     )
     from parley.envelope.routing.remote import RegistryAgents
     from parley.envelope.server.card import CardTimes
-    from parley.envelope.server.guard import EnvelopeGuard
-    from parley.envelope.server.identity import KnownCallers
+    from parley.envelope.server.guard import EnvelopeGuard, KnownCallers, Nonces
     from parley.envelope.server.keys import EnvelopeKeys, GivenKeys
     from parley.envelope.server.measured import EnvelopeStatistics
-    from parley.envelope.server.nonces import Nonces
-    from parley.envelope.server.services import EnvelopeServices
+    from parley.envelope.server.plugins import EnvelopeServices
 
 log = logging.getLogger("parley.envelope")
 
@@ -234,7 +232,7 @@ class ServerEnvelope:
         from parley.envelope.routing.hosted import HostedAgent
         from parley.envelope.routing.registration import SocketRegistrations
         from parley.envelope.server.heartbeats import ServerLoad
-        from parley.envelope.server.services import EnvelopeServices
+        from parley.envelope.server.plugins import EnvelopeServices
 
         binding, parts, app = self._binding, self._parts, self._app
         assert app is not None
@@ -247,7 +245,7 @@ class ServerEnvelope:
         connected = ConnectedAgents()
         registrar = binding.registrar
         if registrar is None and parts.registry and parts.publisher:
-            from parley.envelope.routing.registrar import RestRegistrar
+            from parley.envelope.routing.registration import RestRegistrar
 
             registrar = RestRegistrar(parts.registry, parts.publisher)
         if parts.registry:
@@ -290,16 +288,14 @@ class ServerEnvelope:
     def shared_guards(self) -> tuple[KnownCallers, Nonces, CardTimes]:
         """What the guards of all agents share."""
         from parley.envelope.server.card import CardTimes
-        from parley.envelope.server.identity import KnownCallers
-        from parley.envelope.server.nonces import Nonces
+        from parley.envelope.server.guard import KnownCallers, Nonces
 
         store = self._parts.store
         return KnownCallers(self._is_registered), Nonces(store), CardTimes(store)
 
     def guard_of(self, agent: AgentDescription, settings: EnvelopeSettings) -> EnvelopeGuard:
         """Return what decides who may say what to an agent."""
-        from parley.envelope.server.guard import EnvelopeGuard
-        from parley.envelope.server.signed_messages import SignedMessages
+        from parley.envelope.server.guard import EnvelopeGuard, SignedMessages
 
         parts = self._parts
         known, nonces, times = self.shared_guards

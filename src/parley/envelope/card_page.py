@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
@@ -32,6 +34,30 @@ if TYPE_CHECKING:
     from parley.envelope.cards import EnvelopeCard
     from parley.envelope.server.card import MeasuresSkills
     from parley.envelope.server.guard import EnvelopeGuard
+
+# -- resources --------------------------------------------------------------------------------
+#
+# The documents that come with the protocol: its JSON Schema, and vectors for signatures.
+
+
+@cache
+def schema() -> bytes:
+    """Return the JSON Schema (2020-12) of messages; ``#/$defs/card`` is that of cards."""
+    return _read("schema.json")
+
+
+@cache
+def vectors() -> bytes:
+    """Return signed messages with their keys and canonical forms, and messages to refuse."""
+    return _read("vectors.json")
+
+
+def _read(name: str) -> bytes:
+    return files(__package__).joinpath(name).read_bytes()
+
+
+# -- card page --------------------------------------------------------------------------------
+
 
 _MAX_FILES = 64
 _SCHEMA_AGE = 3600
@@ -206,7 +232,6 @@ class SchemaPage:
             await refuse_method(scope, send, "GET, HEAD", "a schema is read with GET")
             return
         if self._schema is None:
-            from parley.envelope.resources import schema
 
             self._schema = card_file(schema(), self._clock(), None)
         cached = (b"cache-control", b"public, max-age=%d" % _SCHEMA_AGE)

@@ -338,6 +338,6 @@ def register_share(group: typer.Typer) -> None:
         A server with --envelope-keys FILE verifies messages with it, and reads the file again when
         it changes. Only its owner can read the file; all replicas of a server need the same.
         """
-        from parley.envelope.sender_keys import share as share_key
+        from parley.envelope.command_call import share as share_key
 
         with_record(store, lambda record: share_key(output, file, owner, public, to, record))

@@ -27,10 +27,10 @@ from parley.server.websocket.denial import as_http, refused_by
 from parley.server.websocket.socket import ServerSocket
 
 if TYPE_CHECKING:
+    from parley.envelope.server.answering import Answering
     from parley.envelope.server.guard import EnvelopeGuard
     from parley.envelope.server.measured import EnvelopeStatistics
-    from parley.envelope.server.requests.answering import Answering
-    from parley.envelope.server.services import EnvelopeServices
+    from parley.envelope.server.plugins import EnvelopeServices
 
 _HINT = (
     "this is the address of an agent in the envelope protocol: send it messages with POST, or open "
@@ -116,8 +116,8 @@ class EnvelopeEndpoint:
     @cached_property
     def answering(self) -> Answering:
         """What answers the messages. The first access loads the protocol."""
-        from parley.envelope.server.requests.answering import Answering
-        from parley.envelope.server.requests.calls import Calls
+        from parley.envelope.server.answering import Answering
+        from parley.envelope.server.calls import Calls
 
         calls = Calls(self._served, self._endpoint, self._tenant)
         return Answering(calls, self._server.services, self._source)

@@ -43,7 +43,7 @@ def _read_of(info: inspect.Type) -> Read:
             (inner,) = [each for each in types if not isinstance(each, inspect.NoneType)]
             return _read_of(inner)
         case inspect.StrType(min_length=min_length):
-            return lambda value: _text(value, min_length or 0)
+            return lambda value: _text_of(value, min_length or 0)
         case inspect.IntType(ge=lowest, le=highest):
             return lambda value: _integer(value, lowest or 0, highest or 0)
         case inspect.BoolType():
@@ -96,7 +96,7 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _text(value: Any, min_length: int) -> str:
+def _text_of(value: Any, min_length: int) -> str:
     if type(value) is not str:
         raise expected("a string", value)
     if len(value) < min_length:

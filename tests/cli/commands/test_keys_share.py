@@ -9,9 +9,8 @@ import stat
 
 import pytest
 
-from parley.envelope.jwks import read_key
 from parley.envelope.server.keys import EnvelopeKeys, EnvelopeKeysInvalid
-from parley.envelope.signatures import sign_message, verify_signature
+from parley.envelope.signatures import read_key, sign_message, verify_signature
 from tests.server.envelope.guarded import message, received
 
 

@@ -12,8 +12,7 @@ import pytest
 import parley
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.routing.connected import SHARING_SCOPE
-from parley.envelope.routing.registrar import RestRegistrar
-from parley.envelope.routing.registration import RegistrationSettings
+from parley.envelope.routing.registration import RegistrationSettings, RestRegistrar
 from parley.envelope.server.heartbeats import HeartbeatSettings
 from parley.model.service import Caller
 from parley.security import ApiKey, Bearer, anonymous

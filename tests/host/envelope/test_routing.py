@@ -18,9 +18,8 @@ from parley.envelope.codec import read_message, write_message
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.errors import AgentUnavailable
 from parley.envelope.messages import BINDING, Envelope, ResponsePayload, Source
-from parley.envelope.routing.candidates import NotSent
 from parley.envelope.routing.directory import RoutingLimits
-from parley.envelope.routing.strategies import Turns, ask_one
+from parley.envelope.routing.strategies import NotSent, Turns, ask_one
 from parley.envelope.server.directory import ROUTED, MessageContext
 from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller

@@ -13,8 +13,7 @@ import parley
 from parley import Agent, DeclaredPerformance, EnvelopeSettings, MaintenanceWindow, Turn
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.codec import members_of, read_message
-from parley.envelope.jwks import jwk_of, read_key
-from parley.envelope.signatures import sign_message, verify_signature
+from parley.envelope.signatures import jwk_of, read_key, sign_message, verify_signature
 from parley.model.struct import Timestamp
 from parley.security import anonymous
 from parley.security.signing.keys import SigningKeys

@@ -20,12 +20,10 @@ from parley.envelope.errors import (
     SourceMismatch,
     TargetNotFound,
 )
-from parley.envelope.jwks import read_key
 from parley.envelope.messages import ResponsePayload
-from parley.envelope.server.identity import KnownCallers
+from parley.envelope.server.guard import KnownCallers, sign_answer
 from parley.envelope.server.keys import EnvelopeKeys
-from parley.envelope.server.signed_messages import sign_answer
-from parley.envelope.signatures import EnvelopeKey, verify_signature
+from parley.envelope.signatures import EnvelopeKey, read_key, verify_signature
 from parley.model.errors import (
     OverloadedError,
     PermissionDeniedError,

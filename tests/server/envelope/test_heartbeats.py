@@ -9,13 +9,13 @@ import pytest
 
 from parley.envelope.answers import message
 from parley.envelope.messages import Envelope, MessageType, Source
+from parley.envelope.server.directory import SocketPeer
 from parley.envelope.server.heartbeats import (
     MISSED,
     HeartbeatSettings,
     ServerLoad,
     SocketHeartbeats,
 )
-from parley.envelope.server.peers import SocketPeer
 from parley.model.errors import TooManyRequestsError
 
 pytestmark = pytest.mark.anyio

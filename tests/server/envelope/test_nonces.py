@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from parley.envelope.errors import MessageReplayed
-from parley.envelope.server.nonces import Nonces
+from parley.envelope.server.guard import Nonces
 from parley.model.service import ANONYMOUS
 from parley.server.limits.counters import PRUNE_MS
 from parley.server.limits.once import SLACK_MS

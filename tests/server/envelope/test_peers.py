@@ -17,8 +17,8 @@ from parley.envelope.messages import (
     Source,
     Status,
 )
-from parley.envelope.server import peers
-from parley.envelope.server.peers import SocketPeer
+from parley.envelope.server import directory
+from parley.envelope.server.directory import SocketPeer
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_answers_that_are_not_read_hold_so_many_bytes_and_no_more() -> Non
     async def send(envelope: Envelope) -> None:
         asked.append(envelope)
 
-    peer, third = SocketPeer(send), peers.MAX_WAITING_BYTES // 3
+    peer, third = SocketPeer(send), directory.MAX_WAITING_BYTES // 3
     request = message(MessageType.REQUEST, RequestPayload(action="search"), source=ME)
     for _ in range(2):  # what a call left unread is free for the next
         async with aclosing(peer.ask(request)) as answers:

@@ -12,11 +12,17 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.envelope.agent_cards import agent_card_of, envelope_card_of
-from parley.envelope.cards import EnvelopeCard, read_card, windows_of, write_card
+from parley.envelope.card_page import schema
+from parley.envelope.cards import (
+    EnvelopeCard,
+    agent_card_of,
+    envelope_card_of,
+    read_card,
+    windows_of,
+    write_card,
+)
 from parley.envelope.declared import MaintenanceWindow
 from parley.envelope.messages import BINDING
-from parley.envelope.resources import schema
 from parley.extensions.declared import schemas_on
 from parley.model.cards import (
     AgentCard,

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.envelope.errors import UnknownAction, task_error
-from parley.envelope.operations import (
+from parley.envelope.answers import (
     action_of,
     operation_of,
     read_operation,
     read_operation_result,
     read_stream_event,
+    results_of,
+    status_of,
     write_operation,
     write_operation_result,
     write_stream_event,
 )
-from parley.envelope.results import results_of, status_of
+from parley.envelope.errors import UnknownAction, task_error
 from parley.model.errors import InvalidAgentResponseError, InvalidParamsError
 from parley.model.operations import (
     OPERATIONS,

@@ -17,14 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.envelope.canonical_form import MOST_VALUES, canonical_form
+from parley.envelope.card_page import vectors
 from parley.envelope.codec import read_message, write_message
 from parley.envelope.errors import SignatureInvalid
-from parley.envelope.resources import vectors
 from parley.envelope.signatures import (
     ED25519,
     HMAC_SHA256,
+    MOST_VALUES,
     EnvelopeKey,
+    canonical_form,
     sign_message,
     verify_signature,
 )

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from parley.envelope import cards, messages, syntax
+from parley.envelope.card_page import schema, vectors
 from parley.envelope.codec import members_of, read_message
 from parley.envelope.encodings import ENCODINGS
 from parley.envelope.errors import ENVELOPE_ERRORS, TASK_ERRORS
-from parley.envelope.resources import schema, vectors
 from parley.model.errors import ERRORS, PeerError
 from parley.model.ids import LONGEST_ID
 from parley.model.operations import OPERATIONS

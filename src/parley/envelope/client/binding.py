@@ -12,12 +12,16 @@ from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.bindings.request_auth import RequestAuth
 from parley.client.errors import ConnectionClosed, Timeout
 from parley.client.headers import join_items
-from parley.envelope.answers import message
+from parley.envelope.answers import (
+    message,
+    read_operation_result,
+    read_stream_event,
+    write_operation,
+)
 from parley.envelope.client.answers import EnvelopeFailed, payload_of
 from parley.envelope.client.connection import EnvelopeConnection
-from parley.envelope.client.endpoints import LinkEndpoint
 from parley.envelope.client.identity import EnvelopeIdentity
-from parley.envelope.client.settings import LinkSettings
+from parley.envelope.client.settings import LinkEndpoint, LinkSettings
 from parley.envelope.messages import (
     OPERATION_PREFIX,
     Envelope,
@@ -25,7 +29,6 @@ from parley.envelope.messages import (
     RequestMetadata,
     RequestPayload,
 )
-from parley.envelope.operations import read_operation_result, read_stream_event, write_operation
 from parley.model.errors import InvalidAgentResponseError
 from parley.model.operations import Operation
 from parley.model.service import CallContext, StreamItem

@@ -23,7 +23,7 @@ from parley.envelope.client.answers import (
     request_in,
 )
 from parley.envelope.client.connection import EnvelopeConnection
-from parley.envelope.client.inbound import RequestHandler
+from parley.envelope.client.identity import RequestHandler
 from parley.envelope.errors import envelope_error
 from parley.envelope.messages import (
     OPERATION_PREFIX,

@@ -29,14 +29,10 @@ from parley.client.errors import (
 )
 from parley.client.retry import LONGEST_WAIT, TRANSIENT_STATUSES
 from parley.envelope.answers import heartbeat
-from parley.envelope.client.answers import AnswerEnd, is_broadcast
-from parley.envelope.client.endpoints import LinkEndpoint, Way, ways_to
-from parley.envelope.client.identity import EnvelopeIdentity
-from parley.envelope.client.inbound import InboundRequests
-from parley.envelope.client.numbering import EventNumbers
-from parley.envelope.client.posting import PostLink
-from parley.envelope.client.session import SocketSession
-from parley.envelope.client.settings import LinkSettings
+from parley.envelope.client.answers import AnswerEnd, EventNumbers, is_broadcast
+from parley.envelope.client.identity import EnvelopeIdentity, InboundRequests
+from parley.envelope.client.session import PostLink, SocketSession
+from parley.envelope.client.settings import LinkEndpoint, LinkSettings, Way, ways_to
 from parley.envelope.errors import a2a_error
 from parley.envelope.messages import Envelope, MessageType, RequestPayload, ResponsePayload, Status
 from parley.model.errors import A2AError

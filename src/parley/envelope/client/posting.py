@@ -9,11 +9,9 @@ from parley.client.bindings.http import HttpTransport, OpenResponse
 from parley.client.bindings.http_binding import EVENT_STREAM, media_type_of
 from parley.client.bindings.request_auth import refusal_in
 from parley.client.errors import Disconnected, UnexpectedStatus
-from parley.envelope.client.answers import AnswerEnd
-from parley.envelope.client.endpoints import LinkEndpoint
+from parley.envelope.client.answers import AnswerEnd, SeenIds
 from parley.envelope.client.identity import EnvelopeIdentity
-from parley.envelope.client.numbering import SeenIds
-from parley.envelope.client.settings import LinkSettings
+from parley.envelope.client.settings import LinkEndpoint, LinkSettings
 from parley.envelope.codec import UnreadableEnvelope, read_message
 from parley.envelope.messages import Envelope, MessageType, SubType
 from parley.model.backoff import seconds_of

@@ -24,9 +24,8 @@ from parley.envelope.messages import (
     SubType,
     Target,
 )
-from parley.envelope.routing.candidates import AgentCandidate, NotForCaller, NotSent
-from parley.envelope.server.directory import MessageContext
-from parley.envelope.server.peers import SocketPeer
+from parley.envelope.routing.strategies import AgentCandidate, NotForCaller, NotSent
+from parley.envelope.server.directory import MessageContext, SocketPeer
 from parley.model.errors import TooManyRequestsError
 from parley.model.ids import new_id
 

@@ -17,10 +17,9 @@ from parley.envelope.messages import (
     RoutingStrategy,
     Source,
 )
-from parley.envelope.routing.candidates import AgentCandidate
 from parley.envelope.routing.connected import ConnectedAgents
 from parley.envelope.routing.hosted import HostedAgent
-from parley.envelope.routing.strategies import Turns, ask_all, ask_one, no_agent
+from parley.envelope.routing.strategies import AgentCandidate, Turns, ask_all, ask_one, no_agent
 from parley.envelope.server.directory import MessageContext, with_deadline
 from parley.envelope.server.plugins import REGISTRY_PREFIX
 from parley.model.errors import FieldViolation, InvalidParamsError, TooManyRequestsError

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
 from parley.envelope.endpoint import AgentEnvelope
 from parley.envelope.messages import BINDING, OPERATION_PREFIX, PATH, Envelope
-from parley.envelope.routing.candidates import NotForCaller
+from parley.envelope.routing.strategies import NotForCaller
 from parley.envelope.server.directory import ROUTED, MessageContext, PassedOnMessage
 from parley.model.cards import AgentInterface
 from parley.model.errors import A2AError, InternalError

@@ -23,7 +23,7 @@ from parley.client.errors import (
     Timeout,
     Unreachable,
 )
-from parley.envelope.answers import event, response
+from parley.envelope.answers import event, response, results_of, status_of, write_stream_event
 from parley.envelope.errors import AgentUnavailable, DeadlineExceeded, task_error
 from parley.envelope.messages import (
     OPERATION_PREFIX,
@@ -35,10 +35,8 @@ from parley.envelope.messages import (
     Status,
     SubType,
 )
-from parley.envelope.operations import write_stream_event
-from parley.envelope.results import results_of, status_of
-from parley.envelope.routing.candidates import AgentCandidate, NotForCaller, NotSent
 from parley.envelope.routing.connected import passed_on_id
+from parley.envelope.routing.strategies import AgentCandidate, NotForCaller, NotSent
 from parley.envelope.server.directory import MessageContext
 from parley.extensions.call_chain import CallChain, Chain
 from parley.model.errors import InvalidParamsError

@@ -11,14 +11,10 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from parley.envelope.agent_cards import (
+from parley.envelope.cards import (
     BEARER,
     OAUTH2,
     OPENID_CONNECT,
-    auth_method_of,
-    envelope_card_of,
-)
-from parley.envelope.cards import (
     CardAvailability,
     CardCapability,
     CardConstraints,
@@ -29,6 +25,8 @@ from parley.envelope.cards import (
     CardSecurity,
     EnvelopeCard,
     MeasuredPerformance,
+    auth_method_of,
+    envelope_card_of,
     write_card,
 )
 from parley.envelope.declared import EnvelopeSettings

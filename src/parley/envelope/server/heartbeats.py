@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from parley.envelope.messages import VERSION, Envelope, MessageInfo, MessageType, Source
-from parley.envelope.server.peers import SocketPeer
+from parley.envelope.server.directory import SocketPeer
 from parley.model.errors import TooManyRequestsError
 from parley.model.ids import new_id
 from parley.model.struct import Timestamp

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Self, Union
 
 from parley.envelope.declared import KEYS_VARIABLE
-from parley.envelope.jwks import owner_of, read_key
-from parley.envelope.signatures import ED25519, EnvelopeKey
+from parley.envelope.signatures import ED25519, EnvelopeKey, owner_of, read_key
 from parley.model.errors import OverloadedError, an
 from parley.security.egress import Egress
 from parley.security.issuers.fetch import Fetcher, checked_url

@@ -24,7 +24,9 @@ from parley.envelope.messages import (
     ResponsePayload,
     Status,
 )
-from parley.envelope.server.directory import MessageContext
+from parley.envelope.server.directory import AgentDirectory, MessageContext
+from parley.envelope.server.heartbeats import HeartbeatSettings, ServerLoad
+from parley.envelope.server.measured import EnvelopeStatistics
 from parley.model.errors import A2AError, InternalError, OverloadedError
 
 log = logging.getLogger("parley.envelope")
@@ -188,3 +190,22 @@ def _check_handler(handler: object, what: str) -> None:
             f"{what} is an async function of a message and its context, such as "
             f"async def handle(message, context): ..., not {handler!r:.200}"
         )
+
+
+# -- services ---------------------------------------------------------------------------------
+#
+# What all envelope bindings of a server share.
+
+
+class EnvelopeServices(msgspec.Struct, kw_only=True):
+    """What the envelope bindings of a server share.
+
+    ``handlers`` are those of the operator, with the server's own (``registry.register``).
+    Without a ``directory`` messages are for the agent at the address alone.
+    """
+
+    handlers: EnvelopeHandlers = msgspec.field(default_factory=EnvelopeHandlers)
+    directory: AgentDirectory | None = None
+    statistics: EnvelopeStatistics = msgspec.field(default_factory=EnvelopeStatistics)
+    heartbeats: HeartbeatSettings = HeartbeatSettings()
+    load: ServerLoad = msgspec.field(default_factory=ServerLoad)

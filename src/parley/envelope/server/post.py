@@ -13,14 +13,14 @@ from starlette.types import Receive, Scope, Send
 from parley.envelope.answers import error_response
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
 from parley.envelope.messages import Envelope, MessageType, RequestPayload, Status, SubType
+from parley.envelope.server.answering import Answering
 from parley.envelope.server.conversation import begins_stream, outcome_of
 from parley.envelope.server.directory import ROUTED, MessageContext, PassedOnMessage, with_deadline
 from parley.envelope.server.guard import EnvelopeGuard
 from parley.envelope.server.heartbeats import SocketHeartbeats
 from parley.envelope.server.measured import Measurement
+from parley.envelope.server.plugins import EnvelopeServices
 from parley.envelope.server.queue import RequestQueue
-from parley.envelope.server.requests.answering import Answering
-from parley.envelope.server.services import EnvelopeServices
 from parley.model.errors import A2AError, InvalidRequestError, OverloadedError, an
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.security.credentials.client_address import network_of

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from parley.envelope.errors import AgentUnavailable
-from parley.envelope.routing.registrar import outcome_of
+from parley.envelope.routing.registration import outcome_of
 from parley.envelope.server.directory import MessageContext
 from parley.model.errors import (
     A2AError,

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 from starlette.types import Scope
 
+from parley.envelope.answers import operation_of, read_operation
 from parley.envelope.errors import DeadlineExceeded, MessageIdReused, UnknownAction
 from parley.envelope.messages import OPERATION_PREFIX, Envelope, RequestPayload, SubType
-from parley.envelope.operations import operation_of, read_operation
 from parley.envelope.server.directory import MessageContext
 from parley.extensions.declared import schemas_on
 from parley.model.cards import AgentCard
