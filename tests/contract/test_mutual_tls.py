@@ -10,8 +10,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.client.bindings.grpc_tls import GrpcTls
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
 from parley.model.operations import GetTaskRequest

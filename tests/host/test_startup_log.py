@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, Turn
-from parley.host.host import Host, placed
-from parley.host.startup_log import removed_after, several_workers
+from parley.host.host import Host, placed, removed_after, several_workers
 from parley.store.memory import MemoryTaskStore
 from tests.house.sizes import ROOT
 

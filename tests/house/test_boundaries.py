@@ -113,7 +113,7 @@ BOUNDARIES = {
     ("push/dispatcher.py", "_load_requests"): LOOP,
     ("engine/maintenance.py", "_try"): LOOP,
     ("host/files.py", "_run"): LOOP,
-    ("host/audit/forwarder.py", "_run"): LOOP,
+    ("host/audit/server_audit.py", "_run"): LOOP,
     ("host/audit/server_audit.py", "_prune_regularly"): LOOP,
     ("store/audit/recorder.py", "_run"): LOOP,
     ("store/bus/poller.py", "_run"): LOOP,

@@ -11,8 +11,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.client.bindings.grpc_tls import GrpcTls
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.errors import ClientError
 from parley.model.errors import PermissionDeniedError, UnauthenticatedError
 from parley.model.service import Caller

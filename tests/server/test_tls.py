@@ -15,8 +15,7 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.client.bindings.grpc_tls import GrpcTls
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.server.app import Settings
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving

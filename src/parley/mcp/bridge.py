@@ -10,6 +10,7 @@ from mcp import MCPError, types
 from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.stdio import stdio_server
+from pydantic import Field
 
 from parley.client.errors import ClientError
 from parley.client.registry.found import FoundAgent
@@ -18,15 +19,192 @@ from parley.llm.remote_skills import result_of
 from parley.mcp.agents import BridgedAgents, SkillTool
 from parley.mcp.calls import AgentCalls, Answer, called, failed
 from parley.mcp.handles import Handles
-from parley.mcp.host import HostRequest
+from parley.mcp.host import TASKS, HostRequest
 from parley.mcp.questions import asked_by, given_as
 from parley.mcp.registry_tools import REGISTRY_TOOLS, RegistryTools
-from parley.mcp.task_tools import TASK_TOOLS
-from parley.mcp.tasks import TaskMethods
+from parley.mcp.task_values import described
 from parley.model.distribution import VERSION
-from parley.model.errors import A2AError
+from parley.model.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
 from parley.model.struct import encode
-from parley.model.tasks import TaskState
+from parley.model.tasks import Task, TaskState
+
+# -- task tools -------------------------------------------------------------------------------
+#
+# Tools for long tasks, for hosts without the tasks extension.
+
+
+_TASK = {"type": "string", "description": "The name of the task, as a tool here returned it"}
+
+TASK_TOOLS = [
+    types.Tool(
+        name="start_task",
+        title="Start a task",
+        description=(
+            "Start a skill that takes long, and return the name of its task at once. Use it in "
+            "place of a call of the tool when you need not wait."
+        ),
+        input_schema={
+            "type": "object",
+            "properties": {
+                "tool": {"type": "string", "description": "The name of a tool of this server"},
+                "arguments": {"type": "object", "description": "The arguments of that tool"},
+            },
+            "required": ["tool"],
+        },
+        annotations=types.ToolAnnotations(open_world_hint=True),
+    ),
+    types.Tool(
+        name="follow_task",
+        title="Follow a task",
+        description="Wait for a task that was started, and return its result, or what it asks.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "task": _TASK,
+                "wait_seconds": {
+                    "type": "number",
+                    "description": "How long to wait; 0 only says how it stands",
+                },
+            },
+            "required": ["task"],
+        },
+        annotations=types.ToolAnnotations(read_only_hint=True),
+    ),
+    types.Tool(
+        name="answer_task",
+        title="Answer a task",
+        description="Answer what a task asks, and wait for its result.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "task": _TASK,
+                "answer": {"description": "A text, or JSON if the task said what has to fit"},
+            },
+            "required": ["task", "answer"],
+        },
+        annotations=types.ToolAnnotations(open_world_hint=True),
+    ),
+    types.Tool(
+        name="cancel_task",
+        title="Cancel a task",
+        description="Stop a task that is still at work.",
+        input_schema={"type": "object", "properties": {"task": _TASK}, "required": ["task"]},
+        annotations=types.ToolAnnotations(destructive_hint=True, idempotent_hint=True),
+    ),
+]
+
+
+# -- tasks ------------------------------------------------------------------------------------
+#
+# Long tasks, for hosts with the tasks extension of MCP (``io.modelcontextprotocol/tasks``).
+
+
+class TaskParams(types.RequestParams):
+    """The parameters that name a task."""
+
+    task_id: str = Field(alias="taskId", max_length=1000)
+
+
+class TaskUpdateParams(TaskParams):
+    """The answers to what a task asks."""
+
+    input_responses: dict[str, dict[str, Any]] = Field(alias="inputResponses")
+
+
+class TaskMethods:
+    """The methods of the extension: get, update, cancel. The state is that of the agents."""
+
+    def __init__(self, calls: AgentCalls, *, carries: bool) -> None:
+        self._calls = calls
+        self._carries = carries
+
+    def add_to(self, server: Server[Any]) -> None:
+        """Serve the methods."""
+        server.extensions[TASKS] = {}
+        server.add_request_handler("tasks/get", TaskParams, self.get)
+        server.add_request_handler("tasks/update", TaskUpdateParams, self.update)
+        server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
+
+    async def get(
+        self, context: ServerRequestContext[Any, Any], params: TaskParams
+    ) -> dict[str, Any]:
+        """Return a task with its result, or with what it asks."""
+        host, task = await self._task(context, params.task_id)
+        tool = self._calls.named(host, params.task_id)[2]
+        found = described(params.task_id, task)
+        if task.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
+            asked = asked_by(task)
+            if asked.can_be_asked(host.capabilities):
+                request = types.ElicitRequest(params=asked.params)
+                found["inputRequests"] = {
+                    asked.key: request.model_dump(mode="json", by_alias=True, exclude_none=True)
+                }
+            else:
+                found["status"] = "working"  # this host cannot ask; the message says how to answer
+            found["statusMessage"] = asked.said(params.task_id)
+        elif task.state.is_terminal and task.state is not TaskState.CANCELED:
+            result = called(result_of(task), tool)
+            found["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return found
+
+    async def update(
+        self, context: ServerRequestContext[Any, Any], params: TaskUpdateParams
+    ) -> dict[str, Any]:
+        """Answer what a task asks. An answer to another question is left out."""
+        host, task = await self._task(context, params.task_id)
+        agent, task_id, _ = self._calls.named(host, params.task_id)
+        if task.state is TaskState.INPUT_REQUIRED:
+            asked = asked_by(task)
+            if (given := params.input_responses.get(asked.key)) is not None:
+                answer = types.ElicitResult.model_validate(given)
+                async with self._calls.agents.connected(agent, host.credentials) as remote:
+                    if answer.action == "accept":
+                        await remote.send(
+                            **asked.content(answer.content or {}),
+                            task_id=task_id,
+                            return_immediately=True,
+                        )
+                    elif answer.action == "decline":
+                        await remote.cancel(task_id)
+        return {}
+
+    async def cancel(
+        self, context: ServerRequestContext[Any, Any], params: TaskParams
+    ) -> dict[str, Any]:
+        """Cancel a task; one that has ended stays as it is."""
+        host, _ = await self._task(context, params.task_id)
+        agent, task_id, _ = self._calls.named(host, params.task_id)
+        try:
+            async with self._calls.agents.connected(agent, host.credentials) as remote:
+                await remote.cancel(task_id)
+        except TaskNotCancelableError:
+            pass
+        except (A2AError, ClientError) as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
+        return {}
+
+    async def _task(
+        self, context: ServerRequestContext[Any, Any], handle: str
+    ) -> tuple[HostRequest, Task]:
+        host = HostRequest(context, carries=self._carries)
+        if not host.takes_tasks:
+            raise MCPError(
+                types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+                f"the request does not declare the extension {TASKS}",
+                data={"requiredCapabilities": {"extensions": {TASKS: {}}}},
+            )
+        agent, task_id, _ = self._calls.named(host, handle)
+        try:
+            async with self._calls.agents.connected(agent, host.credentials) as remote:
+                return host, await remote.get(task_id)
+        except TaskNotFoundError:
+            raise MCPError(types.INVALID_PARAMS, "there is no such task") from None
+        except (A2AError, ClientError) as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
+
+
+# -- bridge -----------------------------------------------------------------------------------
+
 
 WAIT_SECONDS = 50.0
 """How long a call of a tool takes at most: most hosts wait for a minute."""

@@ -13,7 +13,7 @@ import pytest
 
 import parley
 from parley.client import auth, authorizing
-from parley.client.auth.redirect import RedirectListener
+from parley.client.auth.login import RedirectListener
 from parley.client.bindings.http import HttpTransport
 from parley.client.origin import Origin
 from parley.testing import Issuer

@@ -17,8 +17,7 @@ import pytest
 
 from parley.client import RemoteAgent, connect
 from parley.client.bindings.grpc import GrpcClientBinding, GrpcTarget
-from parley.client.bindings.grpc_tls import GrpcTls
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,

@@ -14,10 +14,10 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.host.audit import forwarder as forwarding
+from parley.host.audit import server_audit as forwarding
 from parley.host.audit.addresses import destination_of
 from parley.host.audit.destinations import DestinationFailed
-from parley.host.audit.forwarder import LINES, AuditForwarder
+from parley.host.audit.server_audit import LINES, AuditForwarder
 from parley.model.backoff import Backoff
 from parley.store.audit.trail import AuditEntry, AuditFilter
 from parley.store.memory import MemoryLogs, MemoryTaskStore

@@ -10,8 +10,7 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.client.bindings.grpc_tls import GrpcTls
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.errors import AddressNotAllowed, Untrusted
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
 from parley.security import Egress

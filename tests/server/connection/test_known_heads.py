@@ -17,9 +17,8 @@ from parley.model.errors import A2AError
 from parley.model.service import ANONYMOUS
 from parley.server.http.exchange import HeadFields
 from parley.server.http1.asgi import scope_of
-from parley.server.http1.connection import HttpConnection
+from parley.server.http1.connection import HttpConnection, KnownHead
 from parley.server.http1.head import RequestHead, RequestRefused, read_head
-from parley.server.http1.known_head import KnownHead
 from tests.server.connection.corpus import RIGHT, SMUGGLED, STRICTER
 from tests.server.connection.wire import Wire, answers, serving_of, undated
 

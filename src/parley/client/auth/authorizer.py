@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from parley.client.auth.challenges import parse_challenges
-from parley.client.auth.credential import ClientCertificate, Credential, Use
+from parley.client.auth.credential import (
+    ApiKeyCredential,
+    BearerCredential,
+    ClientCertificate,
+    Credential,
+    Use,
+)
 from parley.client.auth.credentials import Credentials
-from parley.client.auth.environment import credentials_in
 from parley.client.auth.errors import TokenRefused
-from parley.client.auth.grant import Grant
+from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuer_http import IssuerHttp
 from parley.client.auth.issuers import Issuers, names_issuer
 from parley.client.auth.logins import Logins, credential_of
@@ -39,6 +44,102 @@ from parley.model.cards import AgentCard
 from parley.model.errors import an
 from parley.model.struct import A2AStruct
 from parley.security.loopback import is_loopback
+
+# -- challenges -------------------------------------------------------------------------------
+#
+# Challenges of servers: the values of ``WWW-Authenticate`` (RFC 9110 §11.6.1).
+
+
+MAX_LENGTH = 8192
+"""The characters of challenges that are read."""
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_ITEM = re.compile(rf'({_TOKEN})(?:[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN})))?')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+class Challenge(NamedTuple):
+    """One challenge: its scheme in lower case, and its parameters by their lower-case names."""
+
+    scheme: str
+    parameters: dict[str, str]
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes that it asks for (RFC 6750 §3)."""
+        return tuple(dict.fromkeys(self.parameters.get("scope", "").split()))
+
+
+def parse_challenges(value: str) -> list[Challenge]:
+    """Return the challenges of a header; what is malformed is passed over."""
+    found: list[Challenge] = []
+    for item in _ITEM.finditer(value[:MAX_LENGTH]):
+        name, quoted, plain = item.groups()
+        if quoted is None and plain is None:
+            found.append(Challenge(name.lower(), {}))
+        elif found:
+            content = plain if quoted is None else _ESCAPED.sub(r"\1", quoted)
+            found[-1].parameters.setdefault(name.lower(), content)
+    return found
+
+
+# -- environment ------------------------------------------------------------------------------
+#
+# Credentials in environment variables, for services that have no keyring and nobody to log in.
+#
+# They are for one origin, which has to be named: a program that calls many agents must not send the
+# token of one to another.
+#
+# PARLEY_AUTH_ORIGIN       the origin that they are for, such as https://bank.example.com
+# PARLEY_TOKEN             a bearer token
+# PARLEY_API_KEY           an API key
+# PARLEY_CLIENT_ID         a client of the agent's issuer, with PARLEY_CLIENT_SECRET,
+# and PARLEY_ISSUER, PARLEY_SCOPES where they are needed
+
+
+ORIGIN = "PARLEY_AUTH_ORIGIN"
+CREDENTIALS = ("PARLEY_TOKEN", "PARLEY_API_KEY", "PARLEY_CLIENT_ID")
+
+_clients: dict[tuple[str, ...], ClientCredentials] = {}
+
+
+def credentials_in(environment: Mapping[str, str], origin: Origin) -> list[Credential]:
+    """Return the credentials for an origin. Raises ``ValueError`` for one that is malformed."""
+    given = [name for name in CREDENTIALS if environment.get(name)]
+    if not given:
+        return []
+    named = environment.get(ORIGIN, "")
+    if not named:
+        logger.warning(
+            "%s is set, but not what it is for: set %s to the agent's origin, such as %s",
+            given[0],
+            ORIGIN,
+            origin,
+        )
+        return []
+    if not Origin.parse(named).covers(origin):
+        return []
+    found: list[Credential] = []
+    if environment.get("PARLEY_TOKEN"):
+        found.append(BearerCredential(environment["PARLEY_TOKEN"]))
+    if environment.get("PARLEY_API_KEY"):
+        found.append(ApiKeyCredential(environment["PARLEY_API_KEY"]))
+    if environment.get("PARLEY_CLIENT_ID"):
+        members = tuple(
+            environment.get(f"PARLEY_{name}", "")
+            for name in ("CLIENT_ID", "CLIENT_SECRET", "ISSUER", "SCOPES")
+        )
+        # One object for all connections: it holds the tokens.
+        if members not in _clients:
+            _clients.clear()
+            id, secret, issuer, scopes = members
+            _clients[members] = ClientCredentials(id, secret, issuer=issuer, scopes=scopes)
+        found.append(_clients[members])
+    return found
+
+
+# -- authorizer -------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
+import msgspec
+
 from parley.client.bindings.addresses import check_proxy, is_same_server, proxy_for, redirect_target
 from parley.client.bindings.addresses import redacted as redacted
-from parley.client.bindings.grpc_tls import GrpcTls
-from parley.client.bindings.keepalive import keepalive_socket
 from parley.client.bindings.tls import Tls
 from parley.client.errors import (
     AddressNotAllowed,
@@ -47,6 +48,55 @@ if TYPE_CHECKING:
     import aiohttp
 
     from parley.client.bindings.websocket import OpenSocket
+
+# -- keepalive --------------------------------------------------------------------------------
+#
+# Sockets that notice a peer that is gone.
+
+
+def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket with TCP keepalive every minute.
+
+    A call may wait for hours on a silent connection; the default interval is two hours.
+    """
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every system has all of these, and macOS names the first one differently.
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        option = getattr(socket, name, None)
+        if option is None and name == "TCP_KEEPIDLE":
+            option = getattr(socket, "TCP_KEEPALIVE", None)
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+# -- grpc tls ---------------------------------------------------------------------------------
+#
+# The TLS certificates for gRPC. Importable without gRPC.
+
+
+class GrpcTls(msgspec.Struct, frozen=True, kw_only=True):
+    """Certificates for gRPC, as PEM files.
+
+    ``ca`` are the authorities to trust in place of the system's; ``cert`` and ``key`` the client's
+    own certificate, for servers that require one. With a ``GrpcTls`` every connection uses TLS.
+
+    Raises ``ValueError`` for a certificate without its key.
+    """
+
+    ca: str | Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("a certificate goes with its key: give both")
+
+
+# -- http -------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 

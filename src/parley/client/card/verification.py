@@ -5,23 +5,61 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.card.key_sets import Fetched, KeySetClient, KeySetUnavailable, checked_jku
-from parley.client.card.raw_card import keep_raw_card
 from parley.client.card.resolver import ResolvedCard, read_card
 from parley.client.card.trust import CardCheck, CardTrust, printable
 from parley.client.errors import CardInvalid, CardNotTrusted
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard
+from parley.model.operations import GetExtendedAgentCardRequest, Operation
 from parley.wire import versions
 
 if TYPE_CHECKING:
     from parley.security.issuers.jwks import KeySet
     from parley.security.signing.card_verification import CardSignature
+
+# -- raw card ---------------------------------------------------------------------------------
+#
+# Keeps extended cards as they were received: signatures are of the JSON, not of its meaning.
+
+
+_MAX_KEPT = 4
+
+
+class _KeepingCodec:
+    """A codec that notes the JSON of extended cards before it reads them."""
+
+    def __init__(self, codec: Any, kept: list[bytes]) -> None:
+        self._codec = codec
+        self._kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codec, name)
+
+    def read_result(self, operation: Operation, data: Any) -> Any:
+        """Return what the operation answers."""
+        if operation.request is GetExtendedAgentCardRequest:
+            self._kept[:] = [*self._kept[-_MAX_KEPT:], bytes(data)]
+        return self._codec.read_result(operation, data)
+
+
+def keep_raw_card(binding: Any, kept: list[bytes]) -> None:
+    """Have a binding of JSON add the extended cards that it receives to ``kept``.
+
+    gRPC has no JSON: there a card is verified in the form that its members have.
+    """
+    codec = getattr(binding, "codec", None)
+    if codec is not None:
+        binding.codec = _KeepingCodec(codec, kept)
+
+
+# -- verification -----------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 

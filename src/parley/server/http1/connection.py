@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import re
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -19,15 +20,222 @@ from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import CONNECTION, network_of
 from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
-from parley.server.http1.chunked import ChunkedBody
-from parley.server.http1.deadline import MovingDeadline
 from parley.server.http1.direct import DirectExchange
-from parley.server.http1.head import RequestHead, RequestRefused, check_beginning, read_head
-from parley.server.http1.known_head import KnownHead
+from parley.server.http1.head import (
+    MAX_HEAD,
+    MAX_LENGTH_DIGITS,
+    RequestHead,
+    RequestRefused,
+    check_beginning,
+    read_head,
+)
 from parley.server.http1.response import date_line
 from parley.server.http1.serving import HttpServing
 from parley.server.tls.extension import tls_extension
 from parley.server.websocket.serving import Handed
+
+# -- chunked ----------------------------------------------------------------------------------
+#
+# Reads bodies in chunks (RFC 9112 §7.1), strictly: two readers never differ about their end.
+
+
+_MAX_SIZE_DIGITS = 16
+# What is beside the data: extensions of chunks and trailers, whose content is ignored.
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?" % _MAX_SIZE_DIGITS)
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_MAX_LINE = 4096
+
+
+class ChunkedBody:
+    """Decodes one body. ``is_complete`` once its last line was read."""
+
+    __slots__ = ("_in_trailers", "_is_after_data", "_overhead", "_rest", "is_complete")
+
+    def __init__(self) -> None:
+        self._rest = 0  # of the data of a chunk
+        self._is_after_data = self._in_trailers = False
+        self._overhead = 0
+        self.is_complete = False
+
+    def decode(self, buffer: bytearray) -> bytes:
+        """Take from the buffer what belongs to the body, and return the data in it.
+
+        Raises ``RequestRefused`` for what is malformed.
+        """
+        pieces = []
+        at, end = 0, len(buffer)
+        while at < end and not self.is_complete:
+            if self._rest:
+                piece = bytes(buffer[at : at + self._rest])
+                pieces.append(piece)
+                at += len(piece)
+                self._rest -= len(piece)
+                self._is_after_data = not self._rest
+                continue
+            if self._is_after_data:
+                if buffer[at] != 13 or (at + 1 < end and buffer[at + 1] != 10):
+                    raise RequestRefused("a chunk is longer than its size")
+                if at + 1 == end:
+                    break
+                self._is_after_data = False
+                at += 2
+                continue
+            line_end = buffer.find(b"\n", at, at + _MAX_LINE)
+            if line_end < 0:
+                if end - at >= _MAX_LINE:
+                    raise RequestRefused("a long line beside the chunks")
+                break
+            if line_end == at or buffer[line_end - 1] != 13:
+                raise RequestRefused("a line beside the chunks ends without CR")
+            self._take_line(bytes(buffer[at : line_end - 1]))
+            at = line_end + 1
+        del buffer[:at]
+        return b"".join(pieces)
+
+    def _take_line(self, line: bytes) -> None:
+        if self._in_trailers:
+            if not line:
+                self.is_complete = True
+                return
+            if not _TRAILER.fullmatch(line):
+                raise RequestRefused("a malformed trailer")
+            self._overhead += len(line)
+        else:
+            match = _SIZE.fullmatch(line)
+            if match is None:
+                raise RequestRefused("a malformed size of a chunk")
+            self._rest = int(match[1], 16)
+            self._in_trailers = not self._rest
+            self._overhead += len(line) - len(match[1])
+        if self._overhead > MAX_HEAD:
+            raise RequestRefused("much beside the chunks", b"431 Request Header Fields Too Large")
+
+
+# -- deadline ---------------------------------------------------------------------------------
+#
+# A deadline that is moved with every request, on a timer that is not.
+
+
+class MovingDeadline:
+    """Calls a function once a deadline has passed.
+
+    The timer is set for the first deadline, and looks at the current one when it fires: to move it
+    to a later time moves a number, and the event loop is not asked.
+    """
+
+    __slots__ = ("_at", "_expired", "_loop", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
+        self._loop = loop
+        self._expired = expired
+        self._at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        """Set the deadline, by the clock of the event loop."""
+        self._at = at
+        timer = self._timer
+        if timer is None or timer.when() > at:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(at, self._fire)
+
+    def forget(self) -> None:
+        """Have no deadline."""
+        self._at = None
+
+    def close(self) -> None:
+        """Have no deadline, and no timer, for good."""
+        self._at = None
+        self._expired = _nothing  # else its owner would wait for the garbage collector
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        at = self._at
+        if at is None:
+            return
+        if self._loop.time() < at:
+            self._timer = self._loop.call_at(at, self._fire)
+        else:
+            self._at = None
+            self._expired()
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+# -- known head -------------------------------------------------------------------------------
+#
+# The head that a connection saw last: clients repeat theirs, but for the length of the body.
+
+
+_MAX_KNOWN = 2048
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,%d})\r\n" % MAX_LENGTH_DIGITS, re.IGNORECASE)
+
+
+class KnownHead:
+    """The last head of a connection, and what answers the requests that have it.
+
+    Data begins with the same head if it has the same bytes, but for the digits of Content-Length.
+    ``read_head`` gives the same for it then: those digits say where the body ends, and nothing
+    else. A head without such digits, as those of GET are, is the same if all of its bytes are.
+    ``size`` is how long the head is in the data that was found to begin with it last. ``revision``
+    is that of the app when it said what answers.
+    """
+
+    __slots__ = ("_begin", "_end", "_head", "_length", "requests", "revision", "size")
+
+    def __init__(
+        self,
+        head: bytes,
+        length: int,
+        digits: tuple[int, int] | None,
+        requests: DirectRequests,
+        revision: int,
+    ) -> None:
+        """``length`` is that of the body, ``digits`` where the head says it, if it does."""
+        self._head = head
+        self._length = length
+        self._begin, self._end = digits or (0, 0)
+        self.requests = requests
+        self.revision = revision
+        self.size = len(head)
+
+    @classmethod
+    def of(
+        cls, data: bytes, head: RequestHead, requests: DirectRequests, revision: int
+    ) -> KnownHead | None:
+        """Return a head that was read from ``data``; ``None`` for one that none should follow."""
+        if len(data) > _MAX_KNOWN or head.is_expecting or head.is_upgrade or not head.keeps_alive:
+            return None
+        if head.length is None:
+            return None  # in chunks, its body has no length, and each has to be read
+        found = _LENGTH.search(data)
+        return cls(data, head.length, found and found.span(1), requests, revision)
+
+    def length_in(self, data: bytes) -> int:
+        """Return the length of the body of a request that begins with this head; else -1."""
+        known = self._head
+        if data[: self.size] == known:  # most requests of a client are as long as the last one
+            return self._length
+        begin = self._begin
+        if not begin or data[:begin] != known[:begin]:
+            return -1
+        end = data.find(b"\r", begin, begin + MAX_LENGTH_DIGITS + 1)
+        digits, after = data[begin:end], known[self._end :]
+        if end < 0 or not digits.isdigit() or not data.startswith(after, end):
+            return -1
+        self.size = end + len(after)
+        self._head, self._end, self._length = data[: self.size], end, int(digits)
+        return self._length
+
+
+# -- connection -------------------------------------------------------------------------------
+
 
 MIN_BODY_RATE = 4096
 """Bytes per second at which the body of a request never times out."""

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+import re
+from collections import deque
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
@@ -22,12 +26,113 @@ from parley.server.access_log import log_request
 from parley.server.websocket.denial import DENIAL, short
 from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
 from parley.server.websocket.handshake import BadHandshake, read_handshake, socket_scope
-from parley.server.websocket.heads import checked, head
 from parley.server.websocket.serving import Handed, SocketServing
-from parley.server.websocket.unread import UnreadMessages
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+# -- heads ------------------------------------------------------------------------------------
+#
+# Heads of the HTTP answers to handshakes.
+
+
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+
+
+def checked(headers: Iterable[Any]) -> list[tuple[bytes, bytes]]:
+    """Return headers of the app. Raises ``RuntimeError`` for what is none."""
+    found = [(bytes(name).lower(), bytes(value)) for name, value in headers]
+    for name, value in found:
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise RuntimeError(f"{name!r} is no header with this value, or none at all")
+        if name.startswith(b"sec-websocket-") and name != b"sec-websocket-version":
+            raise RuntimeError(f"{name.decode()} is the server's own header")
+    return found
+
+
+def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the head of an answer."""
+    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, phrase.encode())]
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    return b"".join(lines) + b"\r\n"
+
+
+# -- unread -----------------------------------------------------------------------------------
+#
+# The messages of a WebSocket that its app has not read yet.
+
+
+# Beyond so many messages, or bytes of them, nothing more is taken.
+_MAX_MESSAGES = 32
+_MAX_BYTES = 64 * 1024
+# What a message costs besides its bytes.
+_OVERHEAD = 256
+
+
+class UnreadMessages:
+    """A queue between a connection and its app, which is full at a bound; an idle one is small."""
+
+    __slots__ = ("_bytes", "_messages", "_reader", "is_discarding")
+
+    def __init__(self) -> None:
+        self._messages: deque[str | bytes] | None = None
+        self._bytes = 0
+        self._reader: asyncio.Future[None] | None = None
+        self.is_discarding = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has to wait."""
+        messages = self._messages
+        return messages is not None and (
+            len(messages) >= _MAX_MESSAGES or self._bytes >= _MAX_BYTES
+        )
+
+    @property
+    def size(self) -> int:
+        """How many bytes it holds."""
+        return 0 if self._messages is None else self._bytes + len(self._messages) * _OVERHEAD
+
+    def put(self, message: str | bytes) -> None:
+        """Add a message, unless nobody will read it."""
+        if self.is_discarding:
+            return
+        if self._messages is None:
+            self._messages = deque()
+        self._messages.append(message)
+        self._bytes += len(message)
+        self.wake()
+
+    def get(self) -> str | bytes | None:
+        """Take the first message; ``None`` if there is none."""
+        if self._messages is None:
+            return None
+        message = self._messages.popleft()
+        self._bytes -= len(message)
+        if not self._messages:
+            self._messages = None
+        return message
+
+    def discard(self) -> None:
+        """Drop what is here, and what else comes."""
+        self.is_discarding = True
+        self._messages, self._bytes = None, 0
+
+    async def changed(self) -> None:
+        """Wait for a message, or to be woken."""
+        self._reader = asyncio.get_running_loop().create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def wake(self) -> None:
+        """Wake the app, if it waits."""
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+# -- connection -------------------------------------------------------------------------------
+
 
 # The bytes parsed at once: a frame may have as few as six.
 _CHUNK = 4096
