@@ -250,7 +250,7 @@ async def test_a_message_is_admitted_once_however_it_comes_again(store, clock):
     # Nonces are pruned, but no earlier than the messages are out of time.
     clock.ms += 700_000
     await second.admit(signed(store, SHARED), second.sender(ANONYMOUS, ""))
-    assert len(store._counts.quotas) == 1
+    assert len(store._shared.quotas) == 1
     with pytest.raises(MessageOutdated):
         await second.admit(sent, second.sender(ANONYMOUS, ""))
 
