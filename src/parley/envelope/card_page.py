@@ -232,7 +232,6 @@ class SchemaPage:
             await refuse_method(scope, send, "GET, HEAD", "a schema is read with GET")
             return
         if self._schema is None:
-
             self._schema = card_file(schema(), self._clock(), None)
         cached = (b"cache-control", b"public, max-age=%d" % _SCHEMA_AGE)
         kind = (b"content-type", b"application/schema+json")
