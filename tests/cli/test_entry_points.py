@@ -33,6 +33,7 @@ ENTRIES = """
 fleet = fleet_tools:register
 send = fleet_tools:register
 keys count = fleet_tools:more
+broken = fleet_tools:missing
 """
 
 
@@ -55,8 +56,10 @@ def test_a_package_adds_a_command(tmp_path: Path) -> None:
     package(tmp_path)
     assert said(tmp_path, "fleet", "count", "a", "b") == (0, "2 agents\n")
     _, listed = said(tmp_path, "--help")
-    commands = [line.split()[0] for line in listed.partition("Commands:")[2].splitlines() if line]
+    table = listed.partition("Commands:")[2].partition("warning:")[0]
+    commands = [line.split()[0] for line in table.splitlines() if line]
     assert commands[-1] == "fleet"
+    assert "'broken' (fleet_tools:missing) cannot be loaded: AttributeError" in listed
     assert {"registry", "mcp", "conformance", "agents", "catalog"} <= set(commands)
 
 

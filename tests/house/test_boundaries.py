@@ -54,6 +54,7 @@ BOUNDARIES = {
     ("compose/calling.py", "_step"): AUTHOR,
     ("agent/lifespan.py", "_run"): AUTHOR,
     ("envelope/client/identity.py", "_handle"): HANDLER,
+    ("cli/app.py", "_loaded"): AUTHOR,
     ("cli/loading.py", "_import_file"): AUTHOR,
     ("cli/loading.py", "_import_module"): AUTHOR,
     ("cli/boundary.py", "exit_status_of"): COMMAND,

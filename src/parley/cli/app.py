@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -153,7 +153,8 @@ def _command_named(name: str) -> Any:
 def _all_commands() -> list[Any]:
     """Return what registers each command, as help lists them."""
     installed = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
-    found = {n: e.load() for n, e in installed.items() if n not in COMMANDS and " " not in n}
+    wanted = [e for n, e in installed.items() if n not in COMMANDS and " " not in n]
+    found = {e.name: made for e in wanted if (made := _loaded(e)) is not None}
     found |= {name: module.register for name, module in COMMANDS.items()}
     last = len(ORDER)
     names = sorted(found, key=lambda n: (ORDER.index(n) if n in ORDER else last, n))
@@ -166,10 +167,22 @@ def _add_to_groups(app: typer.Typer, words: Sequence[str]) -> None:
     group = groups.get(words[0]) if len(words) > 1 else None
     if group is not None and words[1] in [each.name for each in group.registered_commands]:
         return
-    for each in entry_points(group=ENTRY_POINTS):
+    for each in entry_points(group=ENTRY_POINTS) if groups else ():
         first, _, rest = each.name.partition(" ")
-        if rest and (found := groups.get(first)) is not None:
-            each.load()(found)
+        if rest and first in groups and (register := _loaded(each)) is not None:
+            register(groups[first])
+
+
+def _loaded(each: EntryPoint) -> Any:
+    """Return what registers a command; warn of one that fails, for the sake of the others."""
+    try:
+        return each.load()
+    except Exception as error:
+        Output(is_json=False).warn(
+            f"the command {each.name!r} ({each.value}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        )
+        return None
 
 
 def _leave_out_siblings(app: typer.Typer, words: Sequence[str]) -> None:

@@ -43,7 +43,11 @@ class WorkGate(Protocol):
     """A rule that refuses new work of an agent."""
 
     def check(self, skill: str) -> None:
-        """Raise ``A2AError`` for a message to a skill that is refused now."""
+        """Raise ``A2AError`` for a message to a skill that is refused now.
+
+        It is asked twice: with an empty ``skill`` before the skill is known, and with it right
+        before the message is taken.
+        """
         ...
 
     def hold(self, skill: str, handle: ReplyHandle) -> None:

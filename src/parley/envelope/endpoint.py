@@ -88,10 +88,13 @@ class AgentEnvelope:
         )
         return {"/card": place.restricted("card", card), "/schema.json": self.server.schema_page}
 
-    def refusal(self) -> A2AError | None:
-        """Return the error for what is not signed, to an agent whose data is restricted."""
-        if self.settings.data_classification != "restricted":
-            return None
+    @property
+    def refuses_unsigned(self) -> bool:
+        """Whether the data of the agent is restricted."""
+        return self.settings.data_classification == "restricted"
+
+    def refuse(self) -> A2AError:
+        """Return the error for a request that is not signed."""
         from parley.envelope.errors import SignatureRequired
 
         return SignatureRequired(

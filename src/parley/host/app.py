@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from parley.engine.service.service import AgentService
 from parley.files.layout import FileLimits
 from parley.files.objects import FilesUnavailable, ObjectStore
 from parley.host.banner import banner, write_banner
-from parley.host.bindings import BoundBinding, ServerBinding, ServerParts, bindings_of
+from parley.host.bindings import BoundBinding, ServerBinding, ServerParts, bindings_of, check_paths
 from parley.host.egress import egress_options, is_of_this_machine
 from parley.host.files import open_files
 from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
@@ -327,11 +328,12 @@ def app_of(
                 registration.start(app)
 
     async def stop() -> None:
-        if registration is not None:
-            await registration.stop()
-        for each in bound.values():
-            await each.close()
-        await host.stop()
+        async with AsyncExitStack() as stack:  # a failure of one keeps no other open
+            stack.push_async_callback(host.stop)
+            for each in bound.values():
+                stack.push_async_callback(each.close)
+            if registration is not None:
+                stack.push_async_callback(registration.stop)
 
     app = create_app(
         endpoints,
@@ -362,6 +364,7 @@ def _endpoints(
         agent = service.agent
         files, card = None, agent.card_at
         added = tuple(b for each in bindings if (b := each.of(agent)) is not None)
+        check_paths(agent.name, added)
         named = set() if agent.interfaces is None else agent.interfaces.added
         if unknown := named - {each.protocol for each in added}:
             raise ValueError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "parley.bindings"
 """The entry points of packages that add bindings: each is called without arguments."""
+
+
+_PATH = re.compile(r"/[A-Za-z0-9._~-]+")
 
 
 class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,5 +104,22 @@ def bindings_of(given: Iterable[ServerBinding]) -> list[ServerBinding]:
     names = [each.name for each in bindings]
     if len(set(names)) < len(names):
         raise ValueError(f"bindings has the same binding twice: {', '.join(names)}")
-    installed = entry_points(group=ENTRY_POINTS)
-    return [*bindings, *(each.load()() for each in installed if each.name not in names)]
+    return [*bindings, *(each.load()() for each in _installed() if each.name not in names)]
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """Return what packages add; to find it takes milliseconds."""
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def check_paths(agent: str, bindings: Iterable[AgentBinding]) -> None:
+    """Raise ``ValueError`` for added bindings of an agent that cannot stand beside each other."""
+    paths: set[str] = set()
+    for each in bindings:
+        if not _PATH.fullmatch(each.path) or each.path in paths:
+            raise ValueError(
+                f"the binding {each.protocol} of the agent {agent!r} has the path {each.path!r}: "
+                "a path of one segment is right, such as /lines, that no other binding has"
+            )
+        paths.add(each.path)

@@ -50,11 +50,14 @@ class Periodic:
             self._task = asyncio.create_task(self._run(), name=f"parley {self._name}")
 
     async def stop(self, seconds: float | None = None) -> None:
-        """Cancel a call that runs, and wait for its end, at most ``seconds``. Idempotent."""
+        """Cancel a call that runs, and wait for its end. Idempotent.
+
+        Raises ``TimeoutError`` after ``seconds``.
+        """
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task], timeout=seconds)
+            async with asyncio.timeout(seconds):
+                await end([task])
 
     async def _run(self) -> None:
         if self._waits_first:

@@ -473,8 +473,8 @@ class Dispatcher:
             authorization.check(operation.name, caller)
         elif caller.granted:
             caller = ANONYMOUS  # whom only schemes of other agents at this address prove
-        if agent.refusal is not None and not parameters.is_signed:
-            raise agent.refusal
+        if agent.refuses_unsigned is not None and not parameters.is_signed:
+            raise agent.refuses_unsigned()
         begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=caller,
@@ -553,8 +553,8 @@ class _CheckedEndpoint:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        refusals = (each.refusal() for each in endpoint.bindings)
-        self.refusal = next((each for each in refusals if each is not None), None)
+        bindings = endpoint.bindings
+        self.refuses_unsigned = next((b.refuse for b in bindings if b.refuses_unsigned), None)
 
     @cached_property
     def capabilities(self) -> AgentCapabilities:

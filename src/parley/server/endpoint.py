@@ -116,8 +116,13 @@ class AgentBinding(Protocol):
         """Return what answers below the path, such as ``{"/card": page}``."""
         ...
 
-    def refusal(self) -> A2AError | None:
-        """Return the error for unsigned requests over other bindings, ``None`` to allow them."""
+    @property
+    def refuses_unsigned(self) -> bool:
+        """Whether requests over other bindings are refused, as no signature comes with them."""
+        ...
+
+    def refuse(self) -> A2AError:
+        """Return the error for such a request: a new one each time, as it is raised."""
         ...
 
 

@@ -113,6 +113,8 @@ class Admission:
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
+        for gate in self._gates:
+            gate.check("")  # before a router is asked
         skill: Skill | None
         elsewhere = False
         if agent.handoffs is not None and message.context_id:
@@ -127,8 +129,6 @@ class Admission:
             await self._authorize(agent.authorization, skill, request, context)
         if not elsewhere:
             check_modes(request, skill, agent)
-        for gate in self._gates:
-            gate.check(skill.id)
         if self._limits is not None:
             await self._limits.admit(request, context, skill.id, begins=True)
         inputs = None if elsewhere or skill.inputs is None else read_inputs(message, skill)
@@ -137,7 +137,7 @@ class Admission:
             task_id = new_id(self._store.now())
             await self._attach(message, scope, task_id)
         for gate in self._gates:
-            gate.check(skill.id)  # again: others may have come in meanwhile
+            gate.check(skill.id)
         handle = self._submit(
             request, context, scope, skill,
             inputs=inputs, chain=chain, receipts=receipts, push=push, logged=logged,

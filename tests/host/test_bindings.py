@@ -1,0 +1,143 @@
+"""Bindings that are added to a server: what is refused, and what holds on all others."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import parley
+from parley import Agent, EnvelopeSettings, MaintenanceWindow
+from parley.envelope.binding import EnvelopeBinding
+from parley.model.errors import A2AError, InternalError
+from parley.model.service import Caller
+
+pytestmark = pytest.mark.anyio
+
+
+class Added:
+    """A binding, of a server and of its agents, that answers nothing."""
+
+    record: Mapping[str, Any] = {}
+    protocol = "urn:example:added:v1"
+    refuses_unsigned = False
+
+    def __init__(self, name: str = "added", path: str = "/added") -> None:
+        self.name = name
+        self.path = path
+        self.closed = 0
+
+    def bind(self, parts: object) -> Added:
+        return self
+
+    def of(self, agent: object) -> Added:
+        return self
+
+    def serve(self, app: object, endpoints: object) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        self.closed += 1
+        raise RuntimeError("it cannot be closed")
+
+    def handler(self, place: object) -> Any:
+        return None
+
+    def pages(self, place: object) -> Mapping[str, Any]:
+        return {}
+
+    def refuse(self) -> A2AError:
+        return InternalError("never")
+
+
+def hello(**options: Any) -> Agent:
+    agent = Agent("Hello", **options)
+
+    @agent.skill
+    def greet(name: str) -> str:
+        return f"Hello, {name}"
+
+    return agent
+
+
+@pytest.mark.parametrize("path", ["added", "/", "/a/b", "/envelope"])
+def test_a_path_that_no_request_could_reach_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="a path of one segment is right"):
+        parley.asgi(hello(), bindings=[Added(path=path)])
+
+
+def test_the_same_binding_twice_and_what_is_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        parley.asgi(hello(), bindings=[EnvelopeBinding(), EnvelopeBinding()])
+    with pytest.raises(TypeError, match="EnvelopeBinding"):
+        parley.asgi(hello(), bindings=["envelope"])  # type: ignore[list-item]
+
+
+def test_an_interface_of_a_binding_that_is_not_there_cannot_be_listed() -> None:
+    listed = {"urn:example:added:v1": False}
+    with pytest.raises(ValueError, match="does not have here"):
+        parley.asgi(hello(listed_interfaces=listed))
+    parley.asgi(hello(listed_interfaces=listed), bindings=[Added()])
+
+
+async def test_a_binding_that_fails_to_close_leaves_nothing_else_open() -> None:
+    first, second = Added("first", "/first"), Added("second", "/second")
+    left: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(agent: Agent) -> AsyncIterator[None]:
+        yield
+        left.append(agent.name)
+
+    app = parley.asgi(hello(lifespan=lifespan), bindings=[first, second])
+    with pytest.raises(RuntimeError, match="cannot be closed"):
+        async with app.lifespan(app):
+            pass
+    assert (first.closed, second.closed, left) == (1, 1, ["Hello"])
+
+
+async def test_refusals_of_one_agent_share_nothing() -> None:
+    """An error that is raised again keeps the traceback of each request before."""
+    settings = EnvelopeSettings(data_classification="restricted", required_permissions=("say",))
+    binding = EnvelopeBinding(keys=[{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}])
+    agent = hello(envelope=settings)
+    app = parley.asgi(agent, bindings=[binding], caller=lambda scope: Caller(id="ada"))
+    [served] = app.agents.values()
+    checked = served.dispatcher._agent
+    assert checked is not None
+    assert checked.refuses_unsigned is not None
+    sizes = []
+    for _ in range(3):
+        try:
+            raise checked.refuses_unsigned()
+        except A2AError as error:
+            sizes.append(len(traceback.extract_tb(error.__traceback__)))
+    assert sizes == [1, 1, 1]
+
+
+async def test_no_router_is_asked_while_an_agent_is_under_maintenance() -> None:
+    now = datetime.now(UTC)
+    window = MaintenanceWindow(
+        start=(now - timedelta(hours=1)).isoformat(), end=(now + timedelta(hours=1)).isoformat()
+    )
+    agent = hello(envelope=EnvelopeSettings(maintenance_windows=(window,)))
+    asked: list[str] = []
+
+    @agent.skill
+    def leave(name: str) -> str:
+        return f"Goodbye, {name}"
+
+    @agent.router
+    def choose(text: str) -> str:
+        asked.append(text)
+        return "greet"
+
+    async with parley.connect(parley.asgi(agent)) as remote:
+        with pytest.raises(Exception, match="under maintenance"):
+            await remote.send("Ada")
+    assert asked == []
