@@ -74,8 +74,9 @@ def test_a_path_that_no_request_could_reach_is_refused(path: str) -> None:
 def test_the_same_binding_twice_and_what_is_none_are_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         parley.asgi(hello(), bindings=[EnvelopeBinding(), EnvelopeBinding()])
-    with pytest.raises(TypeError, match="EnvelopeBinding"):
-        parley.asgi(hello(), bindings=["envelope"])  # type: ignore[list-item]
+    for given in (["envelope"], EnvelopeBinding(), "envelope"):
+        with pytest.raises(TypeError, match="bindings is a list of bindings"):
+            parley.asgi(hello(), bindings=given)  # type: ignore[arg-type]
 
 
 def test_an_interface_of_a_binding_that_is_not_there_cannot_be_listed() -> None:

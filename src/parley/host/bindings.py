@@ -94,13 +94,12 @@ def bindings_of(given: Iterable[ServerBinding]) -> list[ServerBinding]:
 
     Raises ``TypeError`` for what is no binding, and ``ValueError`` for the same one twice.
     """
-    bindings = list(given)
-    for each in bindings:
-        if not callable(getattr(each, "bind", None)):
-            raise TypeError(
-                "bindings is a list of bindings, such as parley.envelope.EnvelopeBinding(...), "
-                f"not {each!r:.200}"
-            )
+    bindings = list(given) if isinstance(given, Iterable) else []
+    if not isinstance(given, Iterable) or not all(hasattr(each, "bind") for each in bindings):
+        raise TypeError(
+            "bindings is a list of bindings, such as [parley.envelope.EnvelopeBinding(...)], not "
+            f"{given!r:.200}"
+        )
     names = [each.name for each in bindings]
     if len(set(names)) < len(names):
         raise ValueError(f"bindings has the same binding twice: {', '.join(names)}")
