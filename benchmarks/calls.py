@@ -193,7 +193,7 @@ async def grpc_client(port: int):
     import grpc
 
     from parley.wire.protobuf.messages import Messages
-    from parley.wire.v1_0.grpc_schema import SCHEMA
+    from parley.wire.v1_0.grpc import SCHEMA
 
     messages = Messages(SCHEMA)
     request = messages["SendMessageRequest"]()

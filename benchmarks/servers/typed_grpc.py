@@ -13,7 +13,7 @@ import grpc
 import uvloop
 
 from parley.wire.protobuf.messages import Messages
-from parley.wire.v1_0.grpc_schema import SCHEMA
+from parley.wire.v1_0.grpc import SCHEMA
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from processes import pin

@@ -18,7 +18,7 @@ from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.wire import versions
 from parley.wire.protobuf.messages import Messages
-from parley.wire.v1_0.grpc_schema import SCHEMA
+from parley.wire.v1_0.grpc import SCHEMA
 from tests.client.bindings.test_grpc import answering
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import Agent, talk, task

@@ -36,9 +36,9 @@ from parley.server.address import BadAddress, server_address
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http.exchange import extension_uris
 from parley.wire import jsonrpc, sse, versions
-from parley.wire.dialect import Codec
 from parley.wire.json import protojson
 from parley.wire.protobuf.errors import CODES, read_status, write_status
+from parley.wire.versions import Codec
 from tests.fuzz import messages
 from tests.fuzz.asked import DIALECTS, Target
 from tests.wire.v0_3.losses import left_of

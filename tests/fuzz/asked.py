@@ -37,7 +37,7 @@ from parley.server.http.paths import Paths, segments_of
 from parley.store.protocols.tables import event_value
 from parley.wire import jsonrpc, versions
 from parley.wire.json import protojson
-from parley.wire.json.limits import check_limits
+from parley.wire.json.syntax import check_limits
 from parley.wire.protobuf.errors import MAX_DETAILS_BYTES, write_status
 from tests.faults.malformed import FULL, MALFORMED
 from tests.fuzz import messages

@@ -22,8 +22,8 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskState
 from parley.server.http.paths import Paths, segments_of
 from parley.wire import versions
-from parley.wire.dialect import Route
-from parley.wire.v1_0.query import read_query
+from parley.wire.v1_0.http_json import read_query
+from parley.wire.versions import Route
 from tests.strategies import value_of
 
 CODEC = versions.dialect("1.0").http_json

@@ -30,7 +30,7 @@ from parley.model.extensions import ENVELOPE_CARD, SKILL_SCHEMAS
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp, encode
 from parley.wire.json import protojson
-from parley.wire.json.tolerance import logging_problems, report
+from parley.wire.json.problems import logging_problems, report
 
 MAX_CARD_BYTES = 1024 * 1024
 MAX_CAPABILITIES = 1000

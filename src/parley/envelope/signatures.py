@@ -26,7 +26,7 @@ from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.struct import Timestamp
 from parley.security.signing.canonical import NotCanonical, canonical
 from parley.security.signing.keys import decode, encode
-from parley.wire.json.tolerance import decode_base64
+from parley.wire.json.problems import decode_base64
 
 # -- canonical form ---------------------------------------------------------------------------
 #

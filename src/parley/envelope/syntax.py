@@ -8,8 +8,7 @@ from typing import Any
 
 from parley.model.errors import FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.wire.json import protojson
-from parley.wire.json.limits import check_limits
-from parley.wire.json.syntax import without_bom
+from parley.wire.json.syntax import check_limits, without_bom
 
 MAX_BYTES = 10 * 1024 * 1024
 """The size of a message, and of its parameters when they are decompressed."""

@@ -6,15 +6,248 @@ No other module knows which versions there are. A version's codecs are loaded at
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import quote
+
+import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.errors import FieldViolation, VersionNotSupportedError
-from parley.model.struct import A2AStruct
-from parley.wire.dialect import Dialect
+from parley.model.errors import A2AError, FieldViolation, VersionNotSupportedError
+from parley.model.operations import Operation
+from parley.model.service import StreamItem
+from parley.model.struct import A2AStruct, encode
+from parley.model.tasks import Event, Task, TaskState
 from parley.wire.json import protojson
-from parley.wire.json.tolerance import logging_problems
+from parley.wire.json.problems import logging_problems
+from parley.wire.json.protojson import refuse
+from parley.wire.json.syntax import Bytes
+
+Answer = Any
+"""What a method of ``A2AService`` returns: a task, a direct message, a page, a card, ..."""
+
+
+class Codec(Protocol):
+    """Requests, answers and events of one version, as the bytes of one binding.
+
+    Reading a request raises ``A2AError`` with the fields that are wrong, in the caller's names;
+    reading an answer or an event raises ``InvalidAgentResponseError``.
+
+    ``takes_json`` says that tasks are written as the JSON that the store holds: an answer or an
+    event may then be the ``msgspec.Raw`` of a task, and a page may have some.
+    """
+
+    takes_json: bool
+
+    def write_result(self, operation: Operation, answer: Answer) -> bytes:
+        """Write the answer to an operation."""
+        ...
+
+    def read_result(self, operation: Operation, data: Bytes) -> Answer:
+        """Read the answer to an operation."""
+        ...
+
+    def write_event(self, item: StreamItem) -> bytes:
+        """Write one event of a stream."""
+        ...
+
+    def read_event(self, data: Bytes) -> Event:
+        """Read one event of a stream."""
+        ...
+
+    def ends_stream(self, event: Event) -> bool:
+        """Return whether a stream of this version ends with this event."""
+        ...
+
+
+class JsonRpcCodec(Codec, Protocol):
+    """The parameters and results of JSON-RPC; the envelope around them is ``wire.jsonrpc``.
+
+    ``methods`` are all accepted names, aliases too; ``names`` the one that a client sends for each
+    operation of the version, and ``state_names`` the names of states in its texts.
+    """
+
+    methods: Mapping[str, Operation]
+    names: Mapping[str, str]
+    state_names: Mapping[TaskState, str]
+
+    def read_request(self, operation: Operation, params: Bytes) -> Any:
+        """Read the parameters of a request."""
+        ...
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
+        """Write the parameters of a request."""
+        ...
+
+    def write_error(self, error: A2AError) -> bytes:
+        """Write the error object of a response."""
+        ...
+
+    def read_error(self, data: Bytes) -> A2AError:
+        """Read the error object of a response."""
+        ...
+
+    def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
+        """Read a whole response and the result in it at once, if both are canonical.
+
+        Returns ``None`` for any other, and for an error: ``read_result`` looks closer.
+        """
+        ...
+
+    def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
+        """Read a whole response of a stream and its event at once, as ``read_answer`` does."""
+        ...
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A verb and a path of an operation over HTTP+JSON.
+
+    ``path`` is relative to the agent's address, or to a tenant below it, with names of fields in
+    braces. A server accepts an ``alias``; a client never sends it.
+    """
+
+    verb: str
+    path: str
+    operation: Operation
+    alias: bool = False
+
+
+class HttpRequest(NamedTuple):
+    """One HTTP+JSON request: ``path`` is relative and quoted, ``query`` encoded, without ``?``."""
+
+    verb: str
+    path: str
+    query: str
+    body: bytes | None
+
+
+def path_segment(field: str, value: str) -> str:
+    """Return the value of a field, quoted for a path. Raises ``InvalidParamsError``."""
+    if value in ("", ".", ".."):
+        refuse([FieldViolation(field, f"{value!r} cannot be part of a path")])
+    return quote(value, safe="")
+
+
+class HttpJsonCodec(Codec, Protocol):
+    """The bodies, paths and query parameters of HTTP+JSON.
+
+    Bodies are sent as ``media_type``. ``versionless_routes`` are routes of this version at paths
+    of another one: they count for requests that name no version.
+    """
+
+    media_type: str
+    routes: Sequence[Route]
+    versionless_routes: Sequence[Route]
+
+    def for_peer(self, peer: str) -> HttpJsonCodec:
+        """Return the codec for a peer, by its ``User-Agent`` or ``Server``: some need their own."""
+        ...
+
+    def read_request(
+        self, route: Route, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Bytes
+    ) -> Any:
+        """Read a request from a path's fields, query parameters and a body."""
+        ...
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+        """Write the request for an operation."""
+        ...
+
+    def write_error(self, error: A2AError) -> bytes:
+        """Write the body of an error."""
+        ...
+
+    def read_error(self, status: int, body: Bytes) -> A2AError:
+        """Read the body of an error.
+
+        Raises ``InvalidAgentResponseError`` for a body that no agent writes.
+        """
+        ...
+
+
+class GrpcCodec(Codec, Protocol):
+    """The messages of gRPC, serialized.
+
+    ``service`` is the full name of the service; ``methods`` its rpcs, ``names`` the rpc of each
+    operation. ``pool`` holds the descriptors, for reflection.
+    """
+
+    service: str
+    methods: Mapping[str, Operation]
+    names: Mapping[str, str]
+    pool: Any
+
+    def for_peer(self, peer: str) -> GrpcCodec:
+        """Return the codec for a peer, by its ``User-Agent`` or ``Server``: some need their own."""
+        ...
+
+    def read_request(
+        self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
+    ) -> Any:
+        """Read the message of a request, within the limits that ``wire.json.syntax`` describes."""
+        ...
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
+        """Write the message of a request."""
+        ...
+
+    def with_wire_names(self, error: A2AError) -> A2AError:
+        """Return an error with the names of fields that callers of this version know."""
+        ...
+
+
+def _module(version: str, name: str) -> Any:
+    return import_module(f"parley.wire.v{version.replace('.', '_')}.{name}")
+
+
+@dataclass(frozen=True, eq=False)
+class Dialect:
+    """One version of the protocol, as ``Major.Minor``. Its codecs are loaded at their first use.
+
+    ``extensions_header`` is the name, in lower case, of the header that names extensions. With
+    ``pushes_tasks`` a webhook gets the current task instead of each event; with ``repeats_cancel``
+    CancelTask on a canceled task returns it.
+    """
+
+    version: str
+    extensions_header: str
+    pushes_tasks: bool
+    repeats_cancel: bool
+
+    @cached_property
+    def jsonrpc(self) -> JsonRpcCodec:
+        """The codec for JSON-RPC."""
+        return cast("JsonRpcCodec", _module(self.version, "json").JsonRpc())
+
+    @cached_property
+    def http_json(self) -> HttpJsonCodec:
+        """The codec for HTTP+JSON."""
+        return cast("HttpJsonCodec", _module(self.version, "http_json").HttpJson())
+
+    def grpc(self) -> GrpcCodec:
+        """Return the codec for gRPC. Raises ``ImportError`` where the extra is not installed."""
+        return self._grpc
+
+    @cached_property
+    def _grpc(self) -> GrpcCodec:
+        return cast("GrpcCodec", _module(self.version, "grpc").Grpc())
+
+    def state_name(self, state: TaskState) -> str:
+        """Return the name of a state in texts of this version."""
+        return self.jsonrpc.state_names[state]
+
+    def write_push(self, event: Event, task: Task | None, json: bytes | None = None) -> bytes:
+        """Write the body of a push notification about an event.
+
+        ``json`` is the event's canonical JSON, if it is already known. With ``pushes_tasks``,
+        ``task`` is the task after the event, or ``None`` for a message without a task. Otherwise
+        it is ``None``.
+        """
+        return self.jsonrpc.write_event(StreamItem(event if task is None else task, json=json))
+
 
 LATEST = "1.0"
 SUPPORTED_VERSIONS = (LATEST, "0.3")
@@ -24,21 +257,18 @@ DEFAULT_VERSION = "0.3"
 EXTENSIONS_HEADERS = ("a2a-extensions", "x-a2a-extensions")
 """The headers that name extensions, in any version, in lower case."""
 
-_PACKAGES = {LATEST: "parley.wire.v1_0", "0.3": "parley.wire.v0_3"}
-
 # Only Major.Minor counts; a patch number is ignored (§3.6).
 _VERSION = re.compile(r"(\d{1,4}\.\d{1,4})(?:\.\S*)?")
 
-_loaded: dict[str, Dialect] = {}
+_DIALECTS = {
+    LATEST: Dialect(LATEST, EXTENSIONS_HEADERS[0], pushes_tasks=False, repeats_cancel=True),
+    "0.3": Dialect("0.3", EXTENSIONS_HEADERS[1], pushes_tasks=True, repeats_cancel=False),
+}
 
 
 def dialect(version: str) -> Dialect:
     """Return the dialect of one of ``SUPPORTED_VERSIONS``. Raises ``KeyError`` for others."""
-    known = _loaded.get(version)
-    if known is None:
-        known = cast("Dialect", import_module(_PACKAGES[version]).DIALECT)
-        _loaded[version] = known
-    return known
+    return _DIALECTS[version]
 
 
 def requested(version: str) -> str:
@@ -80,16 +310,15 @@ def supported_for(version: str) -> str | None:
 
 def write_card(card: AgentCard, version: str = "") -> bytes:
     """Write a card as JSON of a version, or, without one, as one document for all versions."""
-    package = import_module(_PACKAGES[version] if version == LATEST else _PACKAGES["0.3"])
-    write = package.write_card if version else package.write_merged_card
-    return cast("bytes", write(card))
+    if version == LATEST:
+        return encode(card)
+    cards = _module("0.3", "cards")
+    return cast("bytes", (cards.write_card if version else cards.write_merged_card)(card))
 
 
 def card_schema(version: str) -> type[A2AStruct]:
     """Return the type whose members are those of a card of a version."""
-    return (
-        AgentCard if version == LATEST else import_module(f"{_PACKAGES[version]}.card_schema").Card
-    )
+    return AgentCard if version == LATEST else cast("type", _module(version, "cards").Card)
 
 
 def read_card(members: dict[str, Any]) -> AgentCard:
@@ -109,6 +338,6 @@ def read_card(members: dict[str, Any]) -> AgentCard:
     if wrong:
         protojson.refuse(wrong)
     is_latest = "supportedInterfaces" in members and "url" not in members
-    package = import_module(_PACKAGES[LATEST if is_latest else DEFAULT_VERSION])
+    read = _module(LATEST, "json") if is_latest else _module("0.3", "cards")
     with logging_problems("the agent card"):
-        return cast("AgentCard", package.read_card(members))
+        return cast("AgentCard", read.read_card(members))

@@ -18,7 +18,7 @@ from parley.envelope.errors import ENVELOPE_ERRORS, TASK_ERRORS
 from parley.model.errors import ERRORS, PeerError
 from parley.model.ids import LONGEST_ID
 from parley.model.operations import OPERATIONS
-from parley.wire.json.tolerance import collecting_problems
+from parley.wire.json.problems import collecting_problems
 from tests.house.documents import ROOT, blocks
 
 NAME = "docs/envelope/specification.md"

@@ -32,8 +32,8 @@ from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire import versions
 from parley.wire.protobuf.messages import Messages
-from parley.wire.v0_3.proto import codec
-from parley.wire.v0_3.proto.schema import SCHEMA
+from parley.wire.v0_3 import proto
+from parley.wire.v0_3.grpc import SCHEMA
 from tests.strategies import value_of
 
 CODEC = versions.dialect("0.3").grpc()
@@ -45,12 +45,12 @@ ASKED = [BY_NAME[name] for name in CODEC.names]
 def in_json(operation: Operation, request: Any) -> Any:
     """What a request means that was written in the proto's JSON, or why that refuses it."""
     try:
-        members = codec.write_request(operation, request)
+        members = proto.write_request(operation, request)
         if members.get("historyLength") == 0:  # the proto cannot tell it from none
             del members["historyLength"]
         if members.get("configuration", {}).get("historyLength") == 0:
             del members["configuration"]["historyLength"]
-        return codec.read_request(operation, members)
+        return proto.read_request(operation, members)
     except A2AError as error:
         return type(error), error.violations
 
@@ -82,9 +82,9 @@ def test_an_answer_means_what_it_means_in_json(kind):
     def check(answer):
         assume(getattr(answer, "task_id", "t"))
         assume(kind is not AgentCard or not _has_newer_flows(answer))
-        members = codec.write_result(operation, answer)
+        members = proto.write_result(operation, answer)
         try:
-            wanted = codec.read_result(operation, members)
+            wanted = proto.read_result(operation, members)
         except InvalidAgentResponseError:
             with pytest.raises(InvalidAgentResponseError):
                 CODEC.read_result(operation, CODEC.write_result(operation, answer))
@@ -127,7 +127,7 @@ def _without_empty(card: AgentCard) -> AgentCard:
 @given(value_of(StreamResponse))
 def test_an_event_means_what_it_means_in_json(response):
     event = response.payload
-    wanted = codec.read_event(codec.write_event(event))
+    wanted = proto.read_event(proto.write_event(event))
     assert CODEC.read_event(CODEC.write_event(StreamItem(event))) == wanted
 
 

@@ -30,12 +30,10 @@ from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.wire import versions
 from parley.wire.json import protojson
 from parley.wire.json.problems import InvalidValue
-from parley.wire.protobuf.limits import DEEPEST
-from parley.wire.protobuf.messages import Messages, Schema, file_of
-from parley.wire.protobuf.structs import Structs
-from parley.wire.protobuf.values import EXACT
-from parley.wire.v0_3.proto.schema import SCHEMA as OLD
-from parley.wire.v1_0.grpc_schema import SCHEMA
+from parley.wire.protobuf.messages import DEEPEST, Messages, Schema, file_of
+from parley.wire.protobuf.structs import EXACT, Structs
+from parley.wire.v0_3.grpc import SCHEMA as OLD
+from parley.wire.v1_0.grpc import SCHEMA
 from tests.strategies import MESSAGES, value_of
 
 DATA = Path(__file__).parents[2] / "data"

@@ -17,8 +17,8 @@ from parley.model.operations import (
     StreamResponse,
     TaskPushNotificationConfig,
 )
-from parley.wire.dialect import HttpRequest
 from parley.wire.v0_3.http_json import HttpJson
+from parley.wire.versions import HttpRequest
 from tests.strategies import names, value_of
 
 CALLED = [operation for operation in OPERATIONS if not operation.streaming]

@@ -24,8 +24,8 @@ from parley.model.operations import (
 )
 from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.wire.v0_3.params import optional_length
-from parley.wire.v0_3.proto.file_bytes import decode_content
+from parley.wire.v0_3.proto import decode_content
+from parley.wire.v0_3.values import optional_length
 
 
 def left_of(value: Any, *, proto: bool = False) -> Any:

@@ -14,9 +14,9 @@ from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.operations import StreamResponse
 from parley.model.service import StreamItem
 from parley.wire import versions
-from parley.wire.json.limits import check_limits
+from parley.wire.json.syntax import check_limits
 from parley.wire.v0_3.http_json import HttpJson
-from parley.wire.v0_3.jsonrpc import JsonRpc
+from parley.wire.v0_3.json import JsonRpc
 from tests.strategies import abort, json_objects, json_values, value_of
 from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of
 

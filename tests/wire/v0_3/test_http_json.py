@@ -43,7 +43,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.wire.v0_3.http_json import HttpJson
-from parley.wire.v0_3.proto.file_bytes import decode_content
+from parley.wire.v0_3.proto import decode_content
 
 CODEC = HttpJson()
 ROUTES = {(route.verb, route.path): route for route in CODEC.routes}

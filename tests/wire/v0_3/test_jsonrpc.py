@@ -40,7 +40,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.wire.v0_3.http_json import HttpJson
-from parley.wire.v0_3.jsonrpc import JsonRpc
+from parley.wire.v0_3.json import JsonRpc
 
 CODEC = JsonRpc()
 MESSAGE = {

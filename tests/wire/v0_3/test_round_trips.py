@@ -22,9 +22,9 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task
 from parley.wire import versions
+from parley.wire.v0_3 import proto
 from parley.wire.v0_3.http_json import HttpJson
-from parley.wire.v0_3.jsonrpc import JsonRpc
-from parley.wire.v0_3.proto import codec
+from parley.wire.v0_3.json import JsonRpc
 from tests.strategies import value_of
 from tests.wire.json.oracle import message_class
 from tests.wire.v0_3.exchanges import CALLED, answer_of, read, request_of
@@ -111,13 +111,13 @@ def test_messages_of_the_proto_as_plain_values(operation, data):
     left = left_of(request, proto=True)
     if operation.name == "CancelTask":
         left = replace(left, metadata=None)
-    members = codec.write_request(operation, request)
+    members = proto.write_request(operation, request)
     if operation.name != "ListTasks":  # not a message of the proto
         assert json.loads(json.dumps(members)) == members
-    assert codec.read_request(operation, members) == left
+    assert proto.read_request(operation, members) == left
     answer = data.draw(answer_of(operation))
-    members = codec.write_result(operation, answer)
-    assert codec.read_result(operation, members) == left_of(answer, proto=True)
+    members = proto.write_result(operation, answer)
+    assert proto.read_result(operation, members) == left_of(answer, proto=True)
 
 
 REQUESTS = {
@@ -179,8 +179,8 @@ def test_protobuf_agrees_with_requests(name, data):
         left = replace(left, metadata=None)
     if isinstance(left, SendMessageRequest) and left.configuration.history_length == 0:
         left = replace(left, configuration=replace(left.configuration, history_length=None))
-    members = through_protobuf(REQUESTS[name], codec.write_request(operation, request))
-    assert codec.read_request(operation, members) == left
+    members = through_protobuf(REQUESTS[name], proto.write_request(operation, request))
+    assert proto.read_request(operation, members) == left
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -191,8 +191,8 @@ def test_protobuf_agrees_with_answers(name, data):
     answer = data.draw(answer_of(operation))
     if isinstance(answer, Task | Message):
         assume(has_only_objects(answer))
-    members = through_protobuf(ANSWERS[name], codec.write_result(operation, answer))
-    again = codec.read_result(operation, members)
+    members = through_protobuf(ANSWERS[name], proto.write_result(operation, answer))
+    again = proto.read_result(operation, members)
     if name == "GetExtendedAgentCard":  # flags have no third state, and there are no icons
         assert (again.name, again.skills) == (answer.name, left_of(answer).skills)
         assert again.supported_interfaces == left_of(answer).supported_interfaces
@@ -204,8 +204,8 @@ def test_protobuf_agrees_with_answers(name, data):
 @given(events)
 def test_protobuf_agrees_with_events(event):
     assume(has_only_objects(event))
-    members = through_protobuf("StreamResponse", codec.write_event(event))
-    assert codec.read_event(members) == bare(left_of(event, proto=True))
+    members = through_protobuf("StreamResponse", proto.write_event(event))
+    assert proto.read_event(members) == bare(left_of(event, proto=True))
 
 
 @pytest.mark.parametrize("data", [None, 5, 2**70, "text", [1, None, {"a": []}], True, {}, {"a": 1}])
@@ -233,11 +233,11 @@ def test_how_much_of_a_history_is_wanted_is_always_said(length, written):
     request = GetTaskRequest(id="t", history_length=length)
     assert json.loads(JSONRPC.write_request(get, request))["historyLength"] == written
     assert HTTP_JSON.write_request(get, request).query == f"historyLength={written}"
-    assert codec.write_request(get, request)["historyLength"] == written
+    assert proto.write_request(get, request)["historyLength"] == written
     said = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
     configuration = SendMessageConfiguration(history_length=length)
     for told in [configuration] if length is not None else [configuration, None]:
         message = SendMessageRequest(message=said, configuration=told)
-        members = codec.write_request(send, message)
+        members = proto.write_request(send, message)
         assert members["configuration"]["historyLength"] == written
-        assert codec.read_request(send, members).configuration.history_length == length
+        assert proto.read_request(send, members).configuration.history_length == length

@@ -12,7 +12,7 @@ from parley.model.operations import BY_NAME, StreamResponse
 from parley.model.service import StreamItem
 from parley.wire import jsonrpc
 from parley.wire.v0_3.cards import write_merged_card
-from parley.wire.v0_3.jsonrpc import JsonRpc
+from parley.wire.v0_3.json import JsonRpc
 from parley.wire.v0_3.operations import NAMES
 from tests.strategies import value_of
 from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of

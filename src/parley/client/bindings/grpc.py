@@ -41,7 +41,7 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.security.egress import Egress
 from parley.security.loopback import is_loopback
-from parley.wire.dialect import Dialect
+from parley.wire.versions import Dialect
 
 try:
     import grpc

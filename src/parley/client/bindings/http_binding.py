@@ -26,9 +26,9 @@ from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import versions
-from parley.wire.dialect import Codec, Dialect
 from parley.wire.json.syntax import Bytes
 from parley.wire.sse import SseParser
+from parley.wire.versions import Codec, Dialect
 
 logger = logging.getLogger(__name__)
 

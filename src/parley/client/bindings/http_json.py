@@ -15,7 +15,7 @@ from parley.model.operations import Operation
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.wire.dialect import HttpJsonCodec
+from parley.wire.versions import HttpJsonCodec
 
 # Statuses of servers that have no route for this verb and path.
 _NOT_ROUTED = frozenset({404, 405, 501})

@@ -15,7 +15,7 @@ from parley.model.operations import Operation
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import jsonrpc
-from parley.wire.dialect import JsonRpcCodec
+from parley.wire.versions import JsonRpcCodec
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from parley.model.errors import InvalidAgentResponseError
 from parley.model.operations import Operation
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
-from parley.wire.dialect import Dialect
+from parley.wire.versions import Dialect
 
 
 class EnvelopeClientBinding:

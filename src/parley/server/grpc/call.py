@@ -40,8 +40,8 @@ from parley.server.limits.rates import standings_of
 from parley.server.restrictions import Gate
 from parley.server.trace_headers import read_trace
 from parley.wire import versions
-from parley.wire.dialect import Dialect, GrpcCodec
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
+from parley.wire.versions import Dialect, GrpcCodec
 
 Context = Any
 """A ``grpc.aio.ServicerContext``."""

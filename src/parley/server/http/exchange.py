@@ -46,8 +46,8 @@ from parley.server.settings import Settings
 from parley.server.trace_headers import read_trace
 from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
-from parley.wire.dialect import Codec
 from parley.wire.json.syntax import without_bom
+from parley.wire.versions import Codec
 
 Identify = Callable[[Scope], Caller | Awaitable[Caller]]
 """Returns the caller of a request: an id, its issuer, and whether it was checked (``Caller``)."""

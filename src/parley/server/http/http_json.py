@@ -37,9 +37,9 @@ from parley.server.http.paths import (
 )
 from parley.server.http.responses import reply_without_body
 from parley.wire import jsonrpc, versions
-from parley.wire.dialect import HttpJsonCodec, Route
-from parley.wire.json import legacy_requests, protojson
+from parley.wire.json import legacy, protojson
 from parley.wire.json.syntax import Bytes
+from parley.wire.versions import HttpJsonCodec, Route
 
 _MAX_PARAMETERS = 100
 
@@ -222,7 +222,7 @@ class HttpJsonExchange(Exchange):
 
         missing = self.served.settings.missing_version
         if body and target.version == missing == versions.LATEST:
-            mixed = partial(legacy_requests.read_mixed, read, body)
+            mixed = partial(legacy.read_mixed, read, body)
             return self.served.dispatcher.call(operation, parameters, mixed)
         return self.served.dispatcher.call(operation, parameters, lambda: read(body))
 

@@ -32,8 +32,8 @@ from parley.server.http.exchange import (
 from parley.server.http.hsts import AddedFields
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.wire import jsonrpc, versions
-from parley.wire.dialect import JsonRpcCodec
-from parley.wire.json import legacy_requests, protojson
+from parley.wire.json import legacy, protojson
+from parley.wire.versions import JsonRpcCodec
 
 # Errors with an HTTP status that proxies and clients act on. All others are sent with 200, as
 # JSON-RPC asks.
@@ -118,7 +118,7 @@ class JsonRpcExchange(Exchange):
         read = partial(self.codec.read_request, operation, params)
         if settings.missing_version == version == versions.LATEST:
             mixed = partial(self.codec.read_request, operation)
-            read = partial(legacy_requests.read_mixed, mixed, params)
+            read = partial(legacy.read_mixed, mixed, params)
         return self.served.dispatcher.call(operation, parameters, read)
 
     def _operation(self, method: str) -> tuple[Operation, str]:

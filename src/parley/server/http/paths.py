@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from parley.model.errors import InvalidParamsError, MethodNotFoundError
-from parley.wire.dialect import Route
+from parley.wire.versions import Route
 
 MAX_PATH = 8 * 1024
 """The longest path that is accepted, in bytes."""

@@ -1,14 +1,242 @@
-"""Problems with a value that a peer sent: pairs of the path to it and what would be right.
+"""Problems with a value that a peer sent, and tolerance for them in answers.
+
+A problem is the path to the value and the words for the right one.
 
 Readers of JSON and of protobuf raise and report them in the same words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import binascii
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, TypeVar
+from uuid import uuid4
 
 from parley.model.errors import FieldViolation
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.struct import Timestamp
+
+# Where callers look for what the client has to say.
+logger = logging.getLogger("parley.client.answers")
+
+E = TypeVar("E", bound=Enum)
+
+UNNAMED_ARTIFACT = "artifact"
+"""The id of an artifact that has none."""
+
+_URL_SAFE_TO_STANDARD = str.maketrans("-_", "+/")
+
+_reported: ContextVar[list[Problem] | None] = ContextVar("reported_problems", default=None)
+
+
+@contextmanager
+def collecting_problems() -> Iterator[list[Problem]]:
+    """Yield the list of problems reported while the block reads; nothing is logged."""
+    found: list[Problem] = []
+    token = _reported.set(found)
+    try:
+        yield found
+    finally:
+        _reported.reset(token)
+
+
+def logging_problems(what: str) -> AbstractContextManager[None]:
+    """Log the problems reported while the block reads ``what``, such as the answer to GetTask."""
+    return _ProblemLog(what)
+
+
+class _ProblemLog:
+    """A context manager written out, because every event of a stream is read in one."""
+
+    __slots__ = ("_found", "_token", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._found: list[Problem] = []
+        self._token = _reported.set(self._found) if _reported.get() is None else None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._token is None:
+            return
+        _reported.reset(self._token)
+        if kind is None and self._found:
+            words = "; ".join(f"{path}: {text}" if path else text for path, text in self._found)
+            more = " (and perhaps more)" if len(self._found) == MAX_PROBLEMS else ""
+            logger.warning("%s is not as it should be: %.2000s%s", self._what, words, more)
+
+
+def report(problems: Iterable[Problem]) -> None:
+    """Add problems to those of the answer that is being read."""
+    found = _reported.get()
+    if found is not None:
+        found += list(problems)[: MAX_PROBLEMS - len(found)]
+
+
+def read_below(name: str | int, read: Callable[[Any], Any], item: Any) -> Any:
+    """Return what ``read`` makes of ``item``; problems that it reports are under ``name``."""
+    found = _reported.get()
+    before = len(found) if found is not None else 0
+    try:
+        return read(item)
+    finally:
+        if found is not None and len(found) > before:
+            found[before:] = [problem_under(name, problem) for problem in found[before:]]
+
+
+def tuple_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads the items of a list, without those that are wrong."""
+
+    def read(items: Any) -> tuple[Any, ...]:
+        return tuple([item for _, item in _readable(enumerate(items), read_item)])
+
+    return read
+
+
+def map_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+    """Return what reads the values of an object, without those that are wrong."""
+
+    def read(items: Any) -> dict[str, Any]:
+        return dict(_readable(((key, items[key]) for key in items), read_item))
+
+    return read
+
+
+def _readable(
+    items: Iterable[tuple[Any, Any]], read_item: Callable[[Any], Any]
+) -> Iterator[tuple[Any, Any]]:
+    for name, item in items:
+        try:
+            yield name, read_below(name, read_item, item)
+        except InvalidValue as wrong:
+            report(wrong.under(name))
+
+
+# -- the likely meaning of a value of another kind, None if it has none ---------------------------
+
+
+def guess_text(value: Any) -> str | None:
+    """Return the text of a number or a boolean, as JSON writes it."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else None
+
+
+def guess_bool(value: Any) -> bool | None:
+    """Return the boolean that a text means."""
+    return {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
+
+
+def guess_bytes(value: Any) -> bytes | None:
+    """Return the bytes of base64 that is broken into lines or not filled up."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return decode_base64(re.sub(r"\s+", "", value))
+    except ValueError:
+        return None
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of base64 in either alphabet, padded or not. Raises ``ValueError``."""
+    text = text.translate(_URL_SAFE_TO_STANDARD).rstrip("=")
+    return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+
+
+def guess_timestamp(value: Any) -> Timestamp | None:
+    """Return the time that any form of ISO 8601 means; without a zone, in UTC."""
+    if not isinstance(value, str) or len(value) > 100:
+        return None
+    try:
+        moment = datetime.fromisoformat(value.strip())
+        return Timestamp.of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+    except ValueError:
+        return None
+
+
+def enum_guesser(cls: type[E]) -> Callable[[Any], E | None]:
+    """Return what reads a member in the spelling of another version, such as ``input-required``.
+
+    An unknown name is the member UNSPECIFIED, if the enum has one.
+    """
+    known = {member.name: member for member in cls} | {
+        member.value.upper(): member for member in cls if isinstance(member.value, str)
+    }
+    unspecified = known.get("UNSPECIFIED")
+
+    def guess(value: Any) -> E | None:
+        if isinstance(value, str):
+            name = value.strip().upper().replace("-", "_").replace(" ", "_")
+            name = re.sub(r"^(TASK_STATE|ROLE)_", "", name).replace("CANCELLED", "CANCELED")
+            return known.get(name, unspecified)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return unspecified
+        return None
+
+    return guess
+
+
+Repair = Callable[[dict[str, Any]], bool]
+
+_repairs: dict[type, Repair] = {}
+
+
+def repairs(kind: type) -> Callable[[Repair], Repair]:
+    """Register a function that repairs the fields of a ``kind``, and returns whether it could."""
+
+    def register(function: Repair) -> Repair:
+        _repairs[kind] = function
+        return function
+
+    return register
+
+
+def repair(kind: type, given: dict[str, Any]) -> bool:
+    """Repair the fields ``given`` for a ``kind``; return whether that was possible."""
+    function = _repairs.get(kind)
+    return function is not None and function(given)
+
+
+@repairs(Message)
+def _message(given: dict[str, Any]) -> bool:
+    """Give a message an id, the role of the agent, and an empty text if it has no part."""
+    if not given.get("message_id"):
+        given["message_id"] = uuid4().hex
+    if given.get("role") not in (Role.USER, Role.AGENT):
+        given["role"] = Role.AGENT
+    if not given.get("parts"):
+        given["parts"] = (Part(text=""),)
+    return True
+
+
+@repairs(Artifact)
+def _artifact(given: dict[str, Any]) -> bool:
+    given["artifact_id"] = given.get("artifact_id") or UNNAMED_ARTIFACT
+    return True
+
+
+@repairs(Part)
+def _part(given: dict[str, Any]) -> bool:
+    """Keep the first content that is not empty; a file without any keeps its name."""
+    if not given:
+        return False
+    content = [name for name in ("text", "raw", "url", "data") if name in given]
+    says_something = [name for name in content if given[name] not in ("", b"", None)]
+    kept = (says_something or content)[:1]
+    for name in content:
+        if name not in kept:
+            del given[name]
+    if not kept:
+        is_file = given.get("filename") or given.get("media_type")
+        given["url" if is_file else "text"] = ""
+    return True
+
 
 Problem = tuple[str, str]
 

@@ -8,20 +8,391 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from itertools import islice
 from math import inf
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from parley.model import struct
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError
-from parley.model.struct import encode
-from parley.wire.json import readers
-from parley.wire.json.limits import check_limits
-from parley.wire.json.problems import MAX_PROBLEMS, InvalidValue
-from parley.wire.json.syntax import Bytes, not_json
+from parley.model.struct import InvalidField, Timestamp, encode
+from parley.model.tasks import TaskState
+from parley.wire.json import problems as tolerance
+from parley.wire.json.problems import (
+    MAX_PROBLEMS,
+    InvalidValue,
+    Problem,
+    expected,
+    kind_name,
+    read_items,
+    read_members,
+)
+from parley.wire.json.syntax import Bytes, check_limits, not_json
+
+
+def strict_constructor(info: inspect.StructType) -> Callable[..., Any]:
+    """Return what makes a struct, and raises ``InvalidValue`` if anything is wrong.
+
+    It takes the fields, the problems with them so far and, for a hint at unknown members, the JSON
+    object that holds them.
+    """
+    make = info.cls
+    wire = {each.name: each.encode_name for each in info.fields}
+    known = {*wire, *wire.values()}
+    required = [(each.name, empty_value(each.type)) for each in _required(info)]
+
+    def construct(
+        given: dict[str, Any], problems: list[Problem], value: Mapping[str, Any] | None = None
+    ) -> Any:
+        for name, empty in required:
+            if name not in given:
+                if empty is None:
+                    problems.append((wire[name], f"required, but missing{hint(value)}"))
+                else:
+                    given[name] = empty()
+        if not problems:
+            try:
+                return make(**given)
+            except InvalidField as wrong:
+                problems.append((wire[wrong.field], wrong.description))
+            except ValueError as wrong:
+                problems.append(("", f"{wrong}{hint(value)}"))
+        raise InvalidValue(problems)
+
+    def hint(value: Mapping[str, Any] | None) -> str:
+        unknown = [repr(key[:40]) for key in value or () if key not in known]
+        return f" (unknown here: {', '.join(unknown[:5])})" if unknown else ""
+
+    return construct
+
+
+def tolerant_constructor(
+    info: inspect.StructType,
+) -> Callable[[dict[str, Any], list[Problem]], Any]:
+    """Return what makes a struct of an answer from the fields that could be read.
+
+    It leaves out the other fields, or fills required ones with a placeholder. Raises
+    ``InvalidValue`` when the fields do not show that this struct is meant.
+    """
+    make = info.cls
+    needs = {each.name: each for each in _required(info)}
+    # Of a struct with several required fields, one of these must be there.
+    identifying = set()
+    if any(empty_value(each.type) is None for each in needs.values()):
+        identifying = set(needs) if len(needs) > 1 else {each.name for each in info.fields}
+    wire = {each.name: each.encode_name for each in info.fields}
+
+    def construct(given: dict[str, Any], problems: list[Problem]) -> Any:
+        if identifying.isdisjoint(given) and identifying:
+            raise InvalidValue(problems or [("", "it has none of the members that are due")])
+        for name, field in needs.items():
+            if name not in given:
+                given[name] = placeholder(field.type)
+                if empty_value(field.type) is None and not problems:
+                    problems.append((wire[name], "required, but missing"))
+        repaired = False
+        while True:
+            try:
+                made = make(**given)
+                break
+            except ValueError as wrong:
+                name = wrong.field if isinstance(wrong, InvalidField) else ""
+                description = wrong.description if isinstance(wrong, InvalidField) else str(wrong)
+                problems.append((wire.get(name, ""), description))
+                if name in given and name not in needs:
+                    del given[name]
+                elif repaired or not tolerance.repair(make, given):
+                    raise InvalidValue(problems) from None
+                else:
+                    repaired = True
+        tolerance.report(problems)
+        return made
+
+    return construct
+
+
+def placeholder(info: inspect.Type) -> Any:
+    """Return what stands for a required field that an answer lacks."""
+    empty = empty_value(info)
+    if empty is not None:
+        return empty()
+    match info:
+        case inspect.StructType():
+            fields = {each.name: placeholder(each.type) for each in _required(info)}
+            return tolerant_constructor(info)(fields, [])
+        case inspect.EnumType(cls=cls):
+            return next(iter(cls))
+        case inspect.VarTupleType():
+            return ()
+        case inspect.StrType():
+            return ""
+    raise InvalidValue([("", "required, but missing")])
+
+
+def empty_value(info: inspect.Type) -> Callable[[], Any] | None:
+    """Return what makes the empty value of a required field that ProtoJSON leaves out if empty."""
+    match info:
+        case inspect.StrType(min_length=None):
+            return str
+        case inspect.VarTupleType(min_length=None):
+            return tuple
+        case inspect.DictType():
+            return dict
+        case inspect.IntType():
+            return int
+        case inspect.EnumType(cls=cls) if cls is TaskState:
+            return lambda: TaskState.UNSPECIFIED
+    return None
+
+
+def _required(info: inspect.StructType) -> list[inspect.Field]:
+    return [each for each in info.fields if each.required]
+
+
+Read = Callable[[Any], Any]
+
+_readers: dict[tuple[Any, bool], Read] = {}
+
+
+def reader(kind: Any, *, tolerant: bool = False) -> Read:
+    """Return the strict or the ``tolerant`` reader of a type of the data model."""
+    made = _readers.get((kind, tolerant))
+    if made is None:
+        made = _readers[kind, tolerant] = _reader(inspect.type_info(kind), tolerant)
+    return made
+
+
+def _reader(info: inspect.Type, tolerant: bool) -> Read:
+    match info:
+        case inspect.StructType():
+            return _struct(info, tolerant)
+        case inspect.UnionType(types=types):
+            cases = [case for case in types if not isinstance(case, inspect.NoneType)]
+            if len(cases) == 1:  # the field is optional; its struct drops nulls
+                return _reader(cases[0], tolerant)
+        case inspect.VarTupleType(item_type=item, min_length=min_length):
+            return _tuple(_reader(item, tolerant), min_length or 0, tolerant)
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return _object
+        case inspect.DictType(value_type=item):
+            return _map(_reader(item, tolerant), tolerant)
+        case inspect.EnumType(cls=cls):
+            return _tolerant(_enum(cls), tolerance.enum_guesser(cls), tolerant)
+        case inspect.StrType(min_length=min_length):
+            strict = _non_empty_string if min_length else _string
+            return _tolerant(strict, tolerance.guess_text, tolerant)
+        case inspect.IntType(ge=lowest, le=highest):
+            return _int(lowest or 0, highest or 0)
+        case inspect.FloatType(ge=lowest, le=highest):
+            return _float(lowest, highest)
+        case inspect.BoolType():
+            return _tolerant(_bool, tolerance.guess_bool, tolerant)
+        case inspect.BytesType():
+            return _tolerant(_bytes, tolerance.guess_bytes, tolerant)
+        case inspect.CustomType(cls=cls) if cls is Timestamp:
+            return _tolerant(_timestamp, tolerance.guess_timestamp, tolerant)
+        case inspect.AnyType():
+            return lambda value: value
+    raise TypeError(f"the data model has no fields like {info!r}")
+
+
+def _tolerant(strict: Read, guess: Read, tolerant: bool) -> Read:
+    """Return ``strict``; if ``tolerant``, followed by ``guess`` where that refuses a value.
+
+    ``guess`` returns ``None`` for a value that has no likely meaning.
+    """
+    if not tolerant:
+        return strict
+
+    def read(value: Any) -> Any:
+        try:
+            return strict(value)
+        except InvalidValue as wrong:
+            guessed = guess(value)
+            if guessed is None:
+                raise
+            if isinstance(guessed, Enum) and guessed.name == "UNSPECIFIED":  # its meaning is lost
+                tolerance.report(wrong.problems)
+            return guessed
+
+    return read
+
+
+class _Field(NamedTuple):
+    name: str
+    wire: str
+    read: Read
+    takes_null: bool
+
+
+def _struct(info: inspect.StructType, tolerant: bool) -> Read:
+    fields: dict[str, _Field] = {}
+    for each in info.fields:
+        takes_null = isinstance(each.type, inspect.AnyType)  # google.protobuf.Value has a null
+        field = _Field(each.name, each.encode_name, _reader(each.type, tolerant), takes_null)
+        fields[field.wire] = fields[field.name] = field
+    construct = strict_constructor(info)
+
+    def read(value: Any) -> Any:
+        given: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for key, item in _object(value).items():
+            field = fields.get(key)
+            if field is None:
+                continue
+            name, wire, read_item, takes_null = field
+            if item is None and not takes_null:
+                continue
+            if name in given:
+                problems.append((wire, f"given twice, also as {name}"))
+                continue
+            try:
+                given[name] = read_item(item)
+            except InvalidValue as wrong:
+                given[name] = None
+                problems += wrong.under(wire)
+        return construct(given, problems, value)
+
+    construct_tolerantly = tolerant_constructor(info)
+
+    def read_tolerantly(value: Any) -> Any:
+        given: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for key, item in _object(value).items():
+            field = fields.get(key)
+            if field is None or field.name in given or (item is None and not field.takes_null):
+                continue
+            try:
+                given[field.name] = tolerance.read_below(field.wire, field.read, item)
+            except InvalidValue as wrong:
+                problems += wrong.under(field.wire)
+        return construct_tolerantly(given, problems)
+
+    return read_tolerantly if tolerant else read
+
+
+def _tuple(read_item: Read, min_length: int, tolerant: bool) -> Read:
+    read_right = tolerance.tuple_reader(read_item)
+
+    def read_tolerantly(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            if not isinstance(value, str | dict):
+                raise expected("an array", value)
+            tolerance.report(expected("an array", value).problems)
+            value = [value]
+        return read_right(value)
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise expected("an array", value)
+        if len(value) < min_length:
+            raise InvalidValue([("", "must not be empty")])
+        return tuple(read_items(enumerate(value), read_item))
+
+    return read_tolerantly if tolerant else read
+
+
+def _map(read_item: Read, tolerant: bool) -> Read:
+    read_right = tolerance.map_reader(read_item)
+
+    if tolerant:
+        return lambda value: read_right(_object(value))
+    return lambda value: read_members(_object(value), read_item)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise expected("an object", value)
+    return value
+
+
+def _enum(cls: type[Enum]) -> Read:
+    members = {member.value: member for member in cls}
+    numbers = dict(enumerate(cls))  # defined in the order of the proto's numbers
+    allowed = ", ".join([name for name in members if not name.endswith("_UNSPECIFIED")])
+
+    def read(value: Any) -> Enum:
+        member = None
+        if isinstance(value, str):
+            member = members.get(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            member = numbers.get(int(value)) if value == int(value) else None
+        if member is None:
+            got = f"{value[:40]!r}" if isinstance(value, str) else kind_name(value)
+            raise InvalidValue([("", f"expected one of {allowed}; got {got}")])
+        return member
+
+    return read
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise expected("a string", value)
+    return value
+
+
+def _non_empty_string(value: Any) -> str:
+    text = _string(value)
+    if not text:
+        raise InvalidValue([("", "must not be empty")])
+    return text
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def _int(lowest: int, highest: int) -> Read:
+    def read(value: Any) -> int:
+        number = value
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            number = float(value)  # exact, as int32 fits into it
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if type(number) is not int or not lowest <= number <= highest:
+            what = f"an integer from {lowest} to {highest}"
+            raise InvalidValue([("", f"expected {what}, got {str(value)[:40]}")])
+        return number
+
+    return read
+
+
+def _float(lowest: float | None, highest: float | None) -> Read:
+    low = -inf if lowest is None else lowest
+    high = inf if highest is None else highest
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise expected("a number", value)
+        if not low <= value <= high:
+            raise InvalidValue([("", f"expected a number from {low:g} to {high:g}, got {value}")])
+        return value
+
+    return read
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise expected("true or false", value)
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    try:
+        return tolerance.decode_base64(_string(value))
+    except ValueError:
+        raise InvalidValue([("", "expected base64, but it is malformed")]) from None
+
+
+def _timestamp(value: Any) -> Timestamp:
+    try:
+        return Timestamp.parse(_string(value))
+    except ValueError as error:
+        raise InvalidValue([("", str(error))]) from None
+
 
 __all__ = [
     "check_limits",
@@ -64,7 +435,7 @@ def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
     violations = list(wrong)
     known = {violation.field for violation in violations}
     try:
-        made = readers.reader(kind)(value)
+        made = reader(kind)(value)
     except InvalidValue as problem:
         violations += [each for each in problem.violations if each.field not in known]
     if violations:
@@ -86,7 +457,7 @@ def decode_answer(data: Bytes, kind: type[T]) -> T:
 def read_answer(value: Any, kind: type[T]) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode_answer`` does."""
     try:
-        return readers.reader(kind, tolerant=True)(value)  # type: ignore[no-any-return]
+        return reader(kind, tolerant=True)(value)  # type: ignore[no-any-return]
     except InvalidValue as wrong:
         refuse(wrong.violations)
 

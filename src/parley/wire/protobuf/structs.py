@@ -2,30 +2,254 @@
 
 Each type of the data model has a writer and a reader, made once from its struct: both sides have
 the specification's names. ``wire.json.problems`` describes problems. Versions with other messages
-go through plain values (``wire.protobuf.members``).
+go through plain values (``members_of`` and ``fill``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import math
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+import msgspec
+from google.protobuf.descriptor import FieldDescriptor
 from msgspec import UNSET, inspect
 
-from parley.model.struct import A2AStruct, Timestamp
-from parley.wire.json import tolerance
-from parley.wire.json.constructors import strict_constructor, tolerant_constructor
+from parley.model.struct import A2AStruct, Timestamp, to_wire
+from parley.wire.json import problems as tolerance
 from parley.wire.json.problems import InvalidValue, Problem, read_items, read_members
+from parley.wire.json.protojson import strict_constructor, tolerant_constructor
 from parley.wire.protobuf.messages import Message, Messages
-from parley.wire.protobuf.values import (
-    read_struct,
-    read_timestamp,
-    read_value,
-    write_struct,
-    write_timestamp,
-    write_value,
-)
+
+EXACT = 2**53
+"""Integers up to here are exact in a double."""
+
+
+def write_struct(message: Message, members: Mapping[str, Any]) -> None:
+    """Fill a ``Struct``. Raises ``InvalidValue`` for a number that no double holds."""
+    message.SetInParent()  # an empty object is present, too
+    fields = message.fields
+    for key, item in members.items():
+        try:
+            write_value(fields[key if type(key) is str else _key(key)], item)
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.under(str(key))) from None
+
+
+def write_value(message: Message, value: Any) -> None:
+    """Fill a ``Value`` with the JSON form of ``value``.
+
+    Raises ``InvalidValue`` for a number that no double holds, ``TypeError`` for what has no JSON.
+    """
+    if isinstance(value, str):
+        message.string_value = value
+    elif value is None:
+        message.null_value = 0
+    elif isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, float | int):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise InvalidValue(
+                [("", "the number is too large for a double; send it as text")]
+            ) from None
+        if math.isfinite(number):
+            message.number_value = number
+        else:
+            message.null_value = 0  # as in the JSON that we write
+    elif isinstance(value, Mapping):
+        write_struct(message.struct_value, value)
+    elif isinstance(value, list | tuple):
+        message.list_value.SetInParent()
+        add = message.list_value.values.add
+        for index, item in enumerate(value):
+            try:
+                write_value(add(), item)
+            except InvalidValue as wrong:
+                raise InvalidValue(wrong.under(index)) from None
+    else:
+        write_value(message, _as_json(value))
+
+
+def _as_json(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=to_wire)
+
+
+def _key(key: Any) -> str:
+    (text,) = _as_json({key: None})
+    return str(text)
+
+
+def read_struct(message: Message) -> dict[str, Any]:
+    """Return the object that a ``Struct`` holds. Raises ``InvalidValue``."""
+    return read_members(message.fields, read_value)
+
+
+def read_value(message: Message) -> Any:
+    """Return the JSON value in a ``Value``; an empty one is null. Raises ``InvalidValue``."""
+    kind = message.WhichOneof("kind")
+    if kind == "string_value":
+        return message.string_value
+    if kind == "number_value":
+        number = message.number_value
+        if not math.isfinite(number):
+            raise InvalidValue([("", f"JSON has no number {number}; send it as text")])
+        return int(number) if number.is_integer() and -EXACT <= number <= EXACT else number
+    if kind == "struct_value":
+        return read_struct(message.struct_value)
+    if kind == "list_value":
+        return read_items(enumerate(message.list_value.values), read_value)
+    return message.bool_value if kind == "bool_value" else None
+
+
+def write_timestamp(message: Message, time: Timestamp) -> None:
+    """Fill a ``Timestamp``."""
+    message.SetInParent()  # 1970 is present, too
+    seconds, milliseconds = divmod(time.milliseconds, 1000)
+    message.seconds = seconds
+    message.nanos = milliseconds * 1_000_000
+
+
+def read_timestamp(message: Message) -> Timestamp:
+    """Return what a ``Timestamp`` holds, in whole milliseconds. Raises ``InvalidValue``."""
+    seconds, nanos = message.seconds, message.nanos
+    if 0 <= nanos < 1_000_000_000:
+        try:
+            return Timestamp.from_milliseconds(seconds * 1000 + nanos // 1_000_000)
+        except OverflowError:
+            pass
+    raise InvalidValue([("", f"{seconds} s and {nanos} ns is no moment from year 1 to year 9999")])
+
+
+Members = dict[str, Any]
+
+_KNOWN_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "google.protobuf.Struct": read_struct,
+    "google.protobuf.Value": read_value,
+    "google.protobuf.Timestamp": lambda message: str(read_timestamp(message)),
+}
+_KNOWN_WRITERS: Mapping[str, Callable[[Any, Any], None]] = {
+    "google.protobuf.Struct": write_struct,
+    "google.protobuf.Value": write_value,
+    "google.protobuf.Timestamp": lambda message, text: write_timestamp(
+        message, Timestamp.parse(text)
+    ),
+}
+
+
+def members_of(message: Message, *, tolerant: bool = False) -> Members:
+    """Return the members of a message. Raises ``InvalidValue``; ``tolerant`` reports instead."""
+    members: Members = {}
+    problems: list[Problem] = []
+    for field, value in message.ListFields():
+        try:
+            members[field.json_name] = _read_field(field, value, tolerant)
+        except InvalidValue as wrong:
+            problems += wrong.under(field.json_name)
+    if problems and not tolerant:
+        raise InvalidValue(problems)
+    tolerance.report(problems)
+    return members
+
+
+def _read_field(field: Any, value: Any, tolerant: bool) -> Any:
+    if _is_map(field):
+        item = field.message_type.fields_by_name["value"]
+        return {key: _read(item, value[key], tolerant, key) for key in value}
+    if field.is_repeated:
+        return [_read(field, item, tolerant, index) for index, item in enumerate(value)]
+    return _read(field, value, tolerant)
+
+
+def _read(field: Any, value: Any, tolerant: bool, name: str | int | None = None) -> Any:
+    if field.message_type is not None:
+        read = _KNOWN_READERS.get(field.message_type.full_name)
+        try:
+            return members_of(value, tolerant=tolerant) if read is None else read(value)
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.problems if name is None else wrong.under(name)) from None
+    return base64.b64encode(value).decode() if field.type == FieldDescriptor.TYPE_BYTES else value
+
+
+def fill(message: Message, members: Mapping[str, Any], *, bytes_as_text: bool = False) -> None:
+    """Fill a message with ``members``. ``bytes_as_text`` leaves bytes in base64.
+
+    Raises ``InvalidValue`` for a number that no double holds, ``ValueError`` or ``TypeError`` for
+    what does not fit its field.
+    """
+    for field, value in _given(message, members):
+        name = field.name
+        try:
+            if _is_map(field):
+                entries, item = getattr(message, name), field.message_type.fields_by_name["value"]
+                for key, each in value.items():
+                    if item.message_type is not None:
+                        _write(entries[key], each, bytes_as_text)
+                    else:
+                        entries[key] = each
+            elif field.message_type is None:
+                scalar = _SCALAR_WRITERS.get(field.type, _unchanged)
+                if scalar is _bytes and bytes_as_text:
+                    scalar = _text
+                if field.is_repeated:
+                    getattr(message, name).extend([scalar(field, each) for each in value])
+                else:
+                    setattr(message, name, scalar(field, value))
+            elif field.is_repeated:
+                for each in value:
+                    _write(getattr(message, name).add(), each, bytes_as_text)
+            else:
+                inner = getattr(message, name)
+                inner.SetInParent()
+                _write(inner, value, bytes_as_text)
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.under(field.json_name)) from None
+
+
+def _given(message: Message, members: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for field in message.DESCRIPTOR.fields:
+        value = members.get(field.json_name)
+        if value is not None:
+            yield field, value
+
+
+def _write(message: Message, value: Any, bytes_as_text: bool) -> None:
+    write = _KNOWN_WRITERS.get(message.DESCRIPTOR.full_name)
+    if write is not None:
+        write(message, value)
+    else:
+        fill(message, value, bytes_as_text=bytes_as_text)
+
+
+def _is_map(field: Any) -> bool:
+    kind = field.message_type
+    return kind is not None and bool(kind.has_options and kind.GetOptions().map_entry)
+
+
+def _unchanged(field: Any, value: Any) -> Any:
+    return value
+
+
+def _enum_number(field: Any, value: Any) -> int:
+    return value if isinstance(value, int) else field.enum_type.values_by_name[value].number
+
+
+def _bytes(field: Any, value: Any) -> bytes:
+    return base64.b64decode(value)
+
+
+def _text(field: Any, value: Any) -> bytes:
+    return bytes(value, "ascii")
+
+
+_SCALAR_WRITERS: Mapping[int, Callable[[Any, Any], Any]] = {
+    FieldDescriptor.TYPE_ENUM: _enum_number,
+    FieldDescriptor.TYPE_BYTES: _bytes,
+}
+
 
 Read = Callable[[Any], Any]
 """Makes a value of the data model out of what a field holds. Raises ``InvalidValue``."""
@@ -58,7 +282,7 @@ class Structs:
     def read(self, message: Message, kind: type[A2AStruct], *, tolerant: bool = False) -> Any:
         """Return the value of type ``kind`` that a message holds. Raises ``InvalidValue``.
 
-        ``tolerant`` leaves out the fields that are wrong (``wire.json.tolerance``).
+        ``tolerant`` leaves out the fields that are wrong (``wire.json.problems``).
         """
         return self._reader(kind, tolerant)(message)
 

@@ -29,15 +29,14 @@ from parley.model.operations import (
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Event, Task
-from parley.wire.dialect import HttpRequest, Route, path_segment
-from parley.wire.json import legacy_requests, protojson
+from parley.wire.json import legacy, protojson
+from parley.wire.json.problems import logging_problems
 from parley.wire.json.syntax import Bytes
-from parley.wire.json.tolerance import logging_problems
-from parley.wire.v0_3 import cards, errors, operations, params, values
+from parley.wire.v0_3 import cards, operations, proto, values
 from parley.wire.v0_3.json import invalid_answer, normalize_params, read_task, read_value
-from parley.wire.v0_3.proto import codec, messages
-from parley.wire.v0_3.proto.file_bytes import expects_base64_text, with_base64_text
-from parley.wire.v1_0.query import OTHER_NAMES
+from parley.wire.v0_3.proto import expects_base64_text, with_base64_text
+from parley.wire.v1_0.http_json import OTHER_NAMES
+from parley.wire.versions import HttpRequest, Route, path_segment
 
 _STATES = [*[state.value for state in values.State], "cancelled"]
 _PATHS = {
@@ -67,7 +66,7 @@ class HttpJson:
         return HttpJson(python_peer=True)
 
     def for_peer(self, peer: str) -> HttpJson:
-        """Return the codec for a peer, by its name (``file_bytes``)."""
+        """Return the codec for a peer, by its name (``expects_base64_text``)."""
         return self._for_python_peers if expects_base64_text(peer) else self
 
     def read_request(
@@ -80,7 +79,7 @@ class HttpJson:
         kind = route.operation.request
         members: dict[str, Any]
         if kind is SendMessageRequest:
-            return legacy_requests.read_with_fallback(
+            return legacy.read_with_fallback(
                 _object(body),
                 lambda members: _normalize_message(route, members),
                 lambda members: _read_message(members, is_legacy=route.alias),
@@ -88,7 +87,7 @@ class HttpJson:
         if kind is GetExtendedAgentCardRequest:
             return GetExtendedAgentCardRequest()
         if kind is TaskPushNotificationConfig:
-            return codec.read_request(
+            return proto.read_request(
                 route.operation, _create_config_members(_object(body), path["id"])
             )
         members = {OTHER_NAMES.get(name, name): text for name, text in query}
@@ -99,18 +98,18 @@ class HttpJson:
         if kind is ListTasksRequest:
             if members.get("includeArtifacts") in ("true", "false"):
                 members["includeArtifacts"] = members["includeArtifacts"] == "true"
-            return legacy_requests.read_with_fallback(
+            return legacy.read_with_fallback(
                 members,
                 lambda members: normalize_params(route.operation, members, is_legacy=True),
-                lambda members: codec.read_request(route.operation, members),
+                lambda members: proto.read_request(route.operation, members),
             )
         if kind is ListTaskPushNotificationConfigsRequest:
-            members["parent"] = codec.task_name(path["id"])
+            members["parent"] = proto.task_name(path["id"])
         elif "config_id" in path:
-            members = {"name": codec.config_name(path["id"], path["config_id"])}
+            members = {"name": proto.config_name(path["id"], path["config_id"])}
         else:
-            members["name"] = codec.task_name(path["id"])
-        return codec.read_request(route.operation, members)
+            members["name"] = proto.task_name(path["id"])
+        return proto.read_request(route.operation, members)
 
     def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
         """Write the request for an operation.
@@ -126,7 +125,7 @@ class HttpJson:
                 path = path.replace(f"{{{field}}}", path_segment(field, value))
         if self._is_python_peer:
             request = with_base64_text(request)
-        members = codec.write_request(operation, request)
+        members = proto.write_request(operation, request)
         if isinstance(request, TaskPushNotificationConfig) and not self._is_python_peer:
             # Some peers read the whole message, others only its ``config``: send both.
             members = {**members, **members["config"]}
@@ -147,7 +146,7 @@ class HttpJson:
             return encode(cards.members_of(answer, with_latest=True))
         if self._is_python_peer:
             answer = with_base64_text(answer)
-        return encode(codec.result_of(operation, answer))
+        return encode(proto.result_of(operation, answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
         """Read the answer to an operation."""
@@ -162,7 +161,7 @@ class HttpJson:
         if kind in (SendMessageResponse, Task) and _is_of_jsonrpc(members):
             return _read_json(data, kind)
         try:
-            return codec.read_result(operation, members)
+            return proto.read_result(operation, members)
         except InvalidAgentResponseError:
             if kind not in (SendMessageResponse, Task):
                 raise
@@ -173,16 +172,16 @@ class HttpJson:
     def write_event(self, item: StreamItem) -> bytes:
         """Write one event of a stream."""
         event = with_base64_text(item[0]) if self._is_python_peer else item[0]
-        return encode(messages.Response.of(event))
+        return encode(proto.Response.of(event))
 
-    def read_event(self, data: Bytes) -> Event:
+    def read_event(self, data: Bytes) -> Any:
         """Read one event of a stream. Raises the error that it holds instead."""
         try:
             with logging_problems("an event of a stream"):
                 return _read_event(data)
         except (A2AError, ValueError, RecursionError) as problem:
             try:
-                error = errors.read_error(500, data)
+                error = operations.read_error(500, data)
             except InvalidAgentResponseError:
                 kind = StreamResponse
                 raise invalid_answer("an event of a stream", kind, problem) from None
@@ -194,24 +193,24 @@ class HttpJson:
 
     def write_error(self, error: A2AError) -> bytes:
         """Write the body of an error."""
-        return errors.write_error(error)
+        return operations.write_error(error)
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
         """Read the body of an error: by its code, else by its status.
 
         Raises ``InvalidAgentResponseError`` for a body that no agent writes.
         """
-        return errors.read_error(status, body)
+        return operations.read_error(status, body)
 
 
-def _read_event(data: Bytes) -> Event:
+def _read_event(data: Bytes) -> Any:
     try:
-        return decode(data, messages.Response).to_model()
+        return decode(data, proto.Response).to_model()
     except (ValueError, RecursionError):
         members = protojson.parse_answer(data)
     if not _is_of_jsonrpc(members):
         try:
-            return protojson.read_answer(members, messages.Response).to_model()
+            return protojson.read_answer(members, proto.Response).to_model()
         except (A2AError, ValueError):
             with suppress(A2AError, ValueError):
                 return read_value(data, in_stream=True)
@@ -251,16 +250,16 @@ def _object(body: Bytes) -> dict[str, Any]:
     return members
 
 
-def _read_message(members: dict[str, Any], *, is_legacy: bool) -> SendMessageRequest:
+def _read_message(members: dict[str, Any], *, is_legacy: bool) -> Any:
     """Read a message with ``content``, as in the proto, or ``parts``, as in JSON-RPC."""
     message = members.get("message", members.get("request"))
     has = message.keys() if isinstance(message, dict) else ()
     if "content" in has or not (is_legacy or "parts" in has):
-        return protojson.read(members, codec.SendMessageParams).to_model()
+        return protojson.read(members, proto.SendMessageParams).to_model()
     members = {**members, "message": message}
     if is_legacy:
-        return protojson.read(members, params.LegacyTaskSendParams).to_model()
-    return protojson.read(members, params.MessageSendParams).to_model()
+        return protojson.read(members, values.LegacyTaskSendParams).to_model()
+    return protojson.read(members, values.MessageSendParams).to_model()
 
 
 def _normalize_message(route: Route, members: dict[str, Any]) -> dict[str, Any] | None:
@@ -277,7 +276,7 @@ def _create_config_members(members: dict[str, Any], task_id: str) -> dict[str, A
     """Return a request to create a webhook, from a body that is all of it or its ``config``."""
     if "config" not in members:
         members = {"config": members}
-    parent = codec.task_name(task_id)
+    parent = proto.task_name(task_id)
     parent_in_body = members.get("parent")
     if parent_in_body not in (None, "", parent):
         words = f"the path says {parent[:100]!r}, and the body something else"

@@ -1,7 +1,8 @@
-"""The JSON of version 0.3, which JSON-RPC and push notifications carry (0.3 §6, §7)."""
+"""The JSON of version 0.3 (0.3 §6, §7), in JSON-RPC (§3.2.1) and push notifications."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,27 +20,28 @@ from parley.model.operations import (
 )
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, decode, encode
-from parley.model.tasks import Event, Task
-from parley.wire import errors
-from parley.wire.json import legacy_answers, legacy_requests, protojson
+from parley.model.tasks import Event, Task, TaskState
+from parley.wire import errors, jsonrpc
+from parley.wire.json import legacy, protojson
+from parley.wire.json.problems import logging_problems
 from parley.wire.json.syntax import Bytes, is_null
-from parley.wire.json.tolerance import logging_problems
-from parley.wire.v0_3 import cards, params, values
+from parley.wire.v0_3 import cards, values
+from parley.wire.v0_3.operations import METHODS, NAMES, with_wire_names
 
 Configs = operations.ListTaskPushNotificationConfigsResponse
 
 _PARAMS: dict[type[A2AStruct], Any] = {
-    SendMessageRequest: params.MessageSendParams,
-    operations.GetTaskRequest: params.TaskQueryParams,
-    operations.ListTasksRequest: params.ListTasksParams,
-    TaskPushNotificationConfig: params.TaskPushNotificationConfig,
-    operations.GetTaskPushNotificationConfigRequest: params.GetConfigParams,
-    operations.ListTaskPushNotificationConfigsRequest: params.ListConfigsParams,
-    operations.DeleteTaskPushNotificationConfigRequest: params.DeleteConfigParams,
+    SendMessageRequest: values.MessageSendParams,
+    operations.GetTaskRequest: values.TaskQueryParams,
+    operations.ListTasksRequest: values.ListTasksParams,
+    TaskPushNotificationConfig: values.TaskPushNotificationConfig,
+    operations.GetTaskPushNotificationConfigRequest: values.GetConfigParams,
+    operations.ListTaskPushNotificationConfigsRequest: values.ListConfigsParams,
+    operations.DeleteTaskPushNotificationConfigRequest: values.DeleteConfigParams,
 }
 _OUTGOING_PARAMS: dict[type[A2AStruct], Any] = {
     **_PARAMS,
-    SendMessageRequest: params.OutgoingMessageSendParams,
+    SendMessageRequest: values.OutgoingMessageSendParams,
 }
 """The requests that have parameters of their own in 0.3; others are those of the data model."""
 
@@ -54,8 +56,8 @@ _OTHER_ROLES = {"ROLE_USER": values.Role.USER.value, "ROLE_AGENT": values.Role.A
 
 _RESULTS: dict[type[A2AStruct], Any] = {
     Task: values.Task,
-    ListTasksResponse: params.ListTasksResult,
-    TaskPushNotificationConfig: params.AnswerConfig,
+    ListTasksResponse: values.ListTasksResult,
+    TaskPushNotificationConfig: values.AnswerConfig,
 }
 
 
@@ -63,12 +65,12 @@ def read_params(operation: Operation, data: Bytes) -> Any:
     """Read the parameters of a request. Raises ``A2AError`` that names the wrong fields."""
     kind = operation.request
     is_legacy = kind is SendMessageRequest and operation.aliases
-    named = params.LegacyTaskSendParams if is_legacy else _PARAMS.get(kind)
+    named = values.LegacyTaskSendParams if is_legacy else _PARAMS.get(kind)
     given: Any
     try:
         given = protojson.decode(data, named or kind)
     except InvalidParamsError as error:
-        given = legacy_requests.read_with_fallback(
+        given = legacy.read_with_fallback(
             protojson.parse(data),
             lambda members: normalize_params(operation, members, is_legacy=bool(operation.aliases)),
             lambda members: protojson.read(members, named or kind),
@@ -85,7 +87,7 @@ def normalize_params(
     Under a legacy method name, they may have the roles of 1.0: some texts mix the two.
     """
     roles = _OTHER_ROLES if is_legacy else {}
-    return legacy_requests.normalize(
+    return legacy.normalize_request(
         operation, members, states=_OTHER_STATES, roles=roles, task_ids=True
     )
 
@@ -136,7 +138,7 @@ def _kind_of(data: Bytes) -> type[values.Value]:
     raise ValueError("it has neither a kind nor the members of a task, a message or an update")
 
 
-_CONFIGS = tuple[params.AnswerConfig, ...]
+_CONFIGS = tuple[values.AnswerConfig, ...]
 
 
 class Json:
@@ -154,7 +156,7 @@ class Json:
         if kind is AgentCard:
             return cards.write_card(answer)
         if kind is Configs:
-            return encode([params.TaskPushNotificationConfig.of(each) for each in answer.configs])
+            return encode([values.TaskPushNotificationConfig.of(each) for each in answer.configs])
         return encode(_RESULTS[kind].of(answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
@@ -173,7 +175,7 @@ class Json:
         """Write one event of a stream (0.3 §7.2.1)."""
         return encode(values.from_model(item[0]))
 
-    def read_event(self, data: Bytes) -> Event:
+    def read_event(self, data: Bytes) -> Any:
         """Read one event of a stream."""
         try:
             with logging_problems("an event of a stream"):
@@ -202,7 +204,7 @@ def _read_answer(data: Bytes, kind: type) -> Any:
     return protojson.decode_answer(data, _RESULTS[kind]).to_model()
 
 
-def read_value(data: Bytes, *, in_stream: bool) -> Event:
+def read_value(data: Bytes, *, in_stream: bool) -> Any:
     """Read an answer to a message, or an event of a stream; older texts too.
 
     Raises ``A2AError``, ``ValueError``.
@@ -211,7 +213,7 @@ def read_value(data: Bytes, *, in_stream: bool) -> Event:
         return decode(data, _kind_of(data)).to_model()
     except (ValueError, RecursionError):
         value = protojson.parse_answer(data)
-    known = legacy_answers.normalize(value, SPELLING, in_stream=in_stream)
+    known = legacy.normalize_answer(value, SPELLING, in_stream=in_stream)
     if known is None:
         return protojson.read_answer(value, _kind_of(data)).to_model()
     return known.strip_placeholder(
@@ -219,12 +221,12 @@ def read_value(data: Bytes, *, in_stream: bool) -> Event:
     )
 
 
-def read_task(data: Bytes) -> Task:
+def read_task(data: Bytes) -> Any:
     """Read a task, as ``read_value`` does."""
     try:
         return decode(data, values.Task).to_model()
     except (ValueError, RecursionError):
-        members = legacy_answers.normalize_task(protojson.parse_answer(data), SPELLING)
+        members = legacy.normalize_task(protojson.parse_answer(data), SPELLING)
         return protojson.read_answer(members, values.Task).to_model()
 
 
@@ -247,7 +249,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 _FILE = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "name"}
 
-SPELLING = legacy_answers.Spelling(
+SPELLING = legacy.Spelling(
     states=_OTHER_STATES, roles=_OTHER_ROLES, agent=values.Role.AGENT.value, part=_part
 )
 """The spellings of 0.3, by those of older texts and of 1.0."""
@@ -256,3 +258,40 @@ SPELLING = legacy_answers.Spelling(
 def invalid_answer(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:
     """Return the complaint that ``what`` an agent sent is not a ``kind``."""
     return errors.invalid_answer(what, f"{kind.__name__} of version 0.3", error)
+
+
+class JsonRpc(Json):
+    """Parameters, results and errors of JSON-RPC (``JsonRpcCodec``)."""
+
+    methods: Mapping[str, Operation] = METHODS
+    names: Mapping[str, str] = NAMES
+    state_names: Mapping[TaskState, str] = {
+        state: written.value for state, written in values.STATE_OF.items()
+    }
+
+    def read_request(self, operation: Operation, params: Bytes) -> Any:
+        """Read the parameters of a request."""
+        return read_params(operation, params)
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
+        """Write the parameters of a request."""
+        return write_params(request)
+
+    def write_error(self, error: A2AError) -> bytes:
+        """Write the error object of a response.
+
+        Codes that 0.3 does not have keep their number: callers show unknown ones.
+        """
+        return jsonrpc.error_object(with_wire_names(error))
+
+    def read_error(self, data: Bytes) -> A2AError:
+        """Read the error object of a response."""
+        return jsonrpc.read_error_object(data)
+
+    def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
+        """Return ``None``: an answer of 0.3 is translated first."""
+        return None
+
+    def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
+        """Return ``None``: an event of 0.3 is translated first."""
+        return None

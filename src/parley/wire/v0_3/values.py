@@ -1,25 +1,33 @@
-"""Messages, tasks and events as the JSON of version 0.3 has them (0.3 §6, §7.2).
+"""The objects of version 0.3 in JSON: messages, tasks, events, parameters and results (0.3 §6, §7).
 
-Each struct is one object of 0.3: ``of`` makes it from a value of the data model, ``to_model`` makes
-the value. A ``RequestMessage`` has all that is required; a ``Message`` in an answer may lack ids
-and more, as in the examples that agents follow.
+A ``RequestMessage`` has all required members; a ``Message`` in an answer may lack ids and more, as
+in the examples that agents follow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self
 from uuid import uuid4
 
 import msgspec
 from msgspec import Meta
 
+from parley.model import operations
 from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
-from parley.model.struct import A2AStruct, InvalidField, NonEmpty, Timestamp
+from parley.model.struct import A2AStruct, Int32, InvalidField, NonEmpty, Timestamp
 from parley.model.tasks import TaskState
-from parley.wire.json import tolerance
-from parley.wire.v0_3.wrapped_data import unwrap, wrap
+from parley.wire.json import problems
+
+WHOLE_HISTORY = 2**31 - 1
+"""The history length that asks for all messages: 0.3 leaves open what none means.
+
+In its proto a missing length is 0, and official Python servers then send no history; the official
+JavaScript server sends none for GetTask without a length.
+"""
 
 DEFAULT_CONFIG_ID = "default"
 """The id of a push notification configuration that has none."""
@@ -47,7 +55,6 @@ class Role(Enum):
 
 
 STATE_OF = {state: State[state.name] for state in TaskState}
-TASK_STATE_OF = {written: state for state, written in STATE_OF.items()}
 _ROLE_OF = {core_parts.Role.USER: Role.USER, core_parts.Role.AGENT: Role.AGENT}
 _FINAL = core_tasks.TERMINAL_STATES | {TaskState.INPUT_REQUIRED}
 
@@ -77,20 +84,167 @@ def parse_answer_timestamp(text: str | None) -> Timestamp | None:
     try:
         return parse_timestamp(text)
     except ValueError as error:
-        guessed = tolerance.guess_timestamp(text)
+        guessed = problems.guess_timestamp(text)
         if guessed is None:
-            tolerance.report([("timestamp", str(error))])
+            problems.report([("timestamp", str(error))])
         return guessed
 
 
-def check_kind(kind: str, expected: str) -> None:
-    """Raise ``InvalidField`` if the kind of an object is not the ``expected`` one."""
-    if kind and kind != expected:
-        raise InvalidField("kind", f"expected {expected}, got {kind[:40]!r}")
+def explicit_length(history_length: int | None) -> int:
+    """Return the length to send; ``None`` stands for the whole history."""
+    return WHOLE_HISTORY if history_length is None else history_length
 
 
-class File(A2AStruct, frozen=True, kw_only=True):
+def optional_length(history_length: int | None) -> int | None:
+    """Return a length that was received; ``None`` for the whole history."""
+    return None if history_length == WHOLE_HISTORY else history_length
+
+
+WRAPPED = "data_part_compat"
+"""Metadata of a data part whose data is wrapped in an object, because 0.3 has only objects."""
+
+
+def wrap(part: core_parts.Part) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the data and metadata of a data part, wrapped if the data is no object."""
+    data, metadata = part.data, part.metadata
+    if isinstance(data, dict) and not _is_wrapped(data, metadata):
+        return data, metadata
+    return {"value": data}, {**(metadata or {}), WRAPPED: True}
+
+
+def unwrap(data: dict[str, Any], metadata: dict[str, Any] | None) -> core_parts.Part:
+    """Return the data part that ``wrap`` was given."""
+    if not _is_wrapped(data, metadata):
+        return core_parts.Part(data=data, metadata=metadata)
+    others = {name: value for name, value in (metadata or {}).items() if name != WRAPPED}
+    return core_parts.Part(data=data["value"], metadata=others or None)
+
+
+def _is_wrapped(data: dict[str, Any], metadata: dict[str, Any] | None) -> bool:
+    return metadata is not None and metadata.get(WRAPPED) is True and data.keys() == {"value"}
+
+
+class Form(A2AStruct, frozen=True, kw_only=True):
+    """An object of 0.3, and its translation from and to the data model.
+
+    Fields of the same name as in ``MODEL``, or of the name in ``NAMES``, are translated by the
+    types of their values. ``FORMS`` has the translations into one family of objects.
+    """
+
+    MODEL: ClassVar[Any]
+    NAMES: ClassVar[Mapping[str, str]] = {}
+    FORMS: ClassVar[dict[type, Callable[[Any], Any]]] = {}
+
+    @classmethod
+    def of(cls, value: Any, /, **others: Any) -> Self:
+        """Return the 0.3 form of a value of the data model, with ``others`` of its fields."""
+        for name, ours in _shared(cls):
+            if name not in others:
+                others[name] = cls.form(getattr(value, ours))
+        return cls(**others)
+
+    @classmethod
+    def form(cls, value: Any) -> Any:
+        """Return the 0.3 form of any field."""
+        if type(value) is tuple:
+            return tuple([cls.form(item) for item in value])
+        form = cls.FORMS.get(type(value))
+        return value if form is None else form(value)
+
+    def to_model(self, **others: Any) -> Any:
+        """Return the value of the data model, with ``others`` of its fields.
+
+        Raises ``ValueError``.
+        """
+        for name, ours in _shared(type(self)):
+            if ours not in others:
+                others[ours] = _model(getattr(self, name))
+        return self.MODEL(**others)
+
+
+@cache
+def _shared(kind: type[Form]) -> list[tuple[str, str]]:
+    """Return the fields that a form shares with its model, by their names in both."""
+    pairs = [(name, kind.NAMES.get(name, name)) for name in kind.__struct_fields__]
+    return [pair for pair in pairs if pair[1] in kind.MODEL.__struct_fields__]
+
+
+def _model(value: Any) -> Any:
+    """Return any field as the data model has it, without messages that have no parts."""
+    if isinstance(value, tuple):
+        return tuple([made for item in value if (made := _model(item)) is not None])
+    if isinstance(value, Enum):
+        return TaskState[value.name]
+    if isinstance(value, MessageForm) and value.is_empty:
+        return None  # some agents put an empty message into every status
+    return value.to_model() if isinstance(value, Form) else value
+
+
+class KindForm(Form, frozen=True, kw_only=True):
+    """An object that names its kind."""
+
+    KIND: ClassVar[str]
+
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind and self.kind != self.KIND:
+            raise InvalidField("kind", f"expected {self.KIND}, got {self.kind[:40]!r}")
+
+    @classmethod
+    def of(cls, value: Any, /, **others: Any) -> Self:
+        """Return the 0.3 form of a value of the data model, with ``others`` of its fields."""
+        return super().of(value, kind=cls.KIND, **others)
+
+
+class MessageForm(Form, frozen=True, kw_only=True):
+    """A message, in JSON or in the proto; ``PARTS`` is the field with its parts."""
+
+    MODEL = core_parts.Message
+    PARTS: ClassVar[str] = "parts"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the message has no parts."""
+        return not getattr(self, self.PARTS)
+
+    def to_model(self, **others: Any) -> Any:
+        """Return the message of the data model, with a new id or an empty part if it lacks them."""
+        given: Any = self
+        if self.is_empty:
+            problems.report([(self.PARTS, "required, but missing")])
+            others["parts"] = (core_parts.Part(text=""),)
+        made: core_parts.Message = super().to_model(
+            message_id=given.message_id or uuid4().hex,
+            role=_USERS.get(given.role, core_parts.Role.AGENT),
+            **others,
+        )
+        return made
+
+
+_USERS = dict.fromkeys((Role.USER, core_parts.Role.USER), core_parts.Role.USER)
+
+
+class ArtifactForm(Form, frozen=True, kw_only=True):
+    """An artifact, or a chunk of one, in JSON or in the proto."""
+
+    MODEL = core_parts.Artifact
+
+    artifact_id: NonEmpty
+    name: str = ""
+    description: str = ""
+
+    def to_model(self, **others: Any) -> Any:
+        """Return the artifact of the data model."""
+        id = self.artifact_id or problems.UNNAMED_ARTIFACT
+        return super().to_model(artifact_id=id, **others)
+
+
+class File(Form, frozen=True, kw_only=True):
     """A file, by its bytes or its URI."""
+
+    MODEL = core_parts.Part
+    NAMES = {"bytes_": "raw", "uri": "url", "mime_type": "media_type", "name": "filename"}
 
     bytes_: bytes | None = msgspec.field(default=None, name="bytes")
     uri: str | None = None
@@ -102,7 +256,7 @@ class File(A2AStruct, frozen=True, kw_only=True):
             raise ValueError("a file has exactly one of bytes and uri")
 
 
-class Part(A2AStruct, frozen=True, kw_only=True):
+class Part(Form, frozen=True, kw_only=True):
     """A text part, a file part or a data part.
 
     Older texts call its ``kind`` ``type``. Without either, the content tells the kind.
@@ -132,35 +286,26 @@ class Part(A2AStruct, frozen=True, kw_only=True):
                 raise ValueError(f"a part has exactly one of text, file and data; this has {has}")
 
     @classmethod
-    def of(cls, part: core_parts.Part) -> Part:
+    def of(cls, part: core_parts.Part, /, **_: Any) -> Self:
         """Return the 0.3 form of a part, without the name and media type of text and data."""
         if part.text is not None:
             return cls(kind="text", text=part.text, metadata=part.metadata)
         if not part.has_data:
-            file = File(
-                bytes_=part.raw, uri=part.url, mime_type=part.media_type, name=part.filename
-            )
-            return cls(kind="file", file=file, metadata=part.metadata)
+            return cls(kind="file", file=File.of(part), metadata=part.metadata)
         data, metadata = wrap(part)
         return cls(kind="data", data=data, metadata=metadata)
 
-    def to_model(self) -> core_parts.Part:
+    def to_model(self, **_: Any) -> Any:
         """Return the part of the data model."""
         kind = self.kind or self.type
         if self.text is not None and kind in ("text", ""):
             return core_parts.Part(text=self.text, metadata=self.metadata)
         if self.file is not None and kind != "data":
-            return core_parts.Part(
-                raw=self.file.bytes_,
-                url=self.file.uri,
-                filename=self.file.name,
-                media_type=self.file.mime_type,
-                metadata=self.metadata,
-            )
+            return self.file.to_model(metadata=self.metadata)
         return unwrap(self.data or {}, self.metadata)
 
 
-@tolerance.repairs(File)
+@problems.repairs(File)
 def _file(given: dict[str, Any]) -> bool:
     return repair_file(given, "bytes_", "uri")
 
@@ -175,7 +320,7 @@ def repair_file(given: dict[str, Any], bytes_field: str, uri_field: str) -> bool
     return True
 
 
-@tolerance.repairs(Part)
+@problems.repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
     """Keep the content that fits the kind; a part without any is an empty one of its kind."""
     kind = given.pop("kind", "") or given.pop("type", "")
@@ -194,10 +339,11 @@ def _part(given: dict[str, Any]) -> bool:
     return True
 
 
-class Message(A2AStruct, frozen=True, kw_only=True):
+class Message(KindForm, MessageForm, frozen=True, kw_only=True):
     """A message, as it may be in an answer."""
 
-    kind: str = ""
+    KIND = "message"
+
     message_id: str = ""
     context_id: str = ""
     task_id: str = ""
@@ -206,39 +352,6 @@ class Message(A2AStruct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
     reference_task_ids: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_kind(self.kind, "message")
-
-    @classmethod
-    def of(cls, message: core_parts.Message) -> Message:
-        """Return the 0.3 form of a message."""
-        return Message(
-            kind="message",
-            message_id=message.message_id,
-            context_id=message.context_id,
-            task_id=message.task_id,
-            role=_ROLE_OF[message.role],
-            parts=tuple([Part.of(part) for part in message.parts]),
-            metadata=message.metadata,
-            extensions=message.extensions,
-            reference_task_ids=message.reference_task_ids,
-        )
-
-    def to_model(self) -> core_parts.Message:
-        """Return the message of the data model, with a new id or an empty part if it lacks them."""
-        if not self.parts:
-            tolerance.report([("parts", "required, but missing")])
-        return core_parts.Message(
-            message_id=self.message_id or uuid4().hex,
-            context_id=self.context_id,
-            task_id=self.task_id,
-            role=core_parts.Role.USER if self.role is Role.USER else core_parts.Role.AGENT,
-            parts=tuple([part.to_model() for part in self.parts]) or (core_parts.Part(text=""),),
-            metadata=self.metadata,
-            extensions=self.extensions,
-            reference_task_ids=self.reference_task_ids,
-        )
 
 
 class LegacyMessage(Message, frozen=True, kw_only=True):
@@ -254,71 +367,34 @@ class RequestMessage(LegacyMessage, frozen=True, kw_only=True):
     message_id: NonEmpty
 
 
-class Artifact(A2AStruct, frozen=True, kw_only=True):
+class Artifact(ArtifactForm, frozen=True, kw_only=True):
     """An artifact, or a chunk of one."""
 
-    artifact_id: NonEmpty
-    name: str = ""
-    description: str = ""
     parts: tuple[Part, ...]
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, artifact: core_parts.Artifact) -> Artifact:
-        """Return the 0.3 form of an artifact."""
-        return cls(
-            artifact_id=artifact.artifact_id,
-            name=artifact.name,
-            description=artifact.description,
-            parts=tuple([Part.of(part) for part in artifact.parts]),
-            metadata=artifact.metadata,
-            extensions=artifact.extensions,
-        )
 
-    def to_model(self) -> core_parts.Artifact:
-        """Return the artifact of the data model."""
-        return core_parts.Artifact(
-            artifact_id=self.artifact_id or tolerance.UNNAMED_ARTIFACT,
-            name=self.name,
-            description=self.description,
-            parts=tuple([part.to_model() for part in self.parts]),
-            metadata=self.metadata,
-            extensions=self.extensions,
-        )
-
-
-class TaskStatus(A2AStruct, frozen=True, kw_only=True):
+class TaskStatus(Form, frozen=True, kw_only=True):
     """A task's status."""
+
+    MODEL = core_tasks.TaskStatus
 
     state: State
     message: Message | None = None
     timestamp: str | None = None
 
-    @classmethod
-    def of(cls, status: core_tasks.TaskStatus) -> TaskStatus:
-        """Return the 0.3 form of a status."""
-        return cls(
-            state=STATE_OF[status.state],
-            message=None if status.message is None else Message.of(status.message),
-            timestamp=None if status.timestamp is None else str(status.timestamp),
-        )
-
-    def to_model(self) -> core_tasks.TaskStatus:
+    def to_model(self, **_: Any) -> Any:
         """Return the status of the data model. Raises ``ValueError``."""
-        message = self.message
-        return core_tasks.TaskStatus(
-            state=TASK_STATE_OF[self.state],
-            # Some agents put an empty message into every status.
-            message=message.to_model() if message is not None and message.parts else None,
-            timestamp=parse_answer_timestamp(self.timestamp),
-        )
+        return super().to_model(timestamp=parse_answer_timestamp(self.timestamp))
 
 
-class Task(A2AStruct, frozen=True, kw_only=True):
+class Task(KindForm, frozen=True, kw_only=True):
     """A task. Its history is always written, because callers of 0.3 expect one."""
 
-    kind: str = ""
+    MODEL = core_tasks.Task
+    KIND = "task"
+
     id: NonEmpty
     context_id: str
     status: TaskStatus
@@ -326,73 +402,35 @@ class Task(A2AStruct, frozen=True, kw_only=True):
     history: tuple[Message, ...] | None = None
     metadata: dict[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        check_kind(self.kind, "task")
-
-    @classmethod
-    def of(cls, task: core_tasks.Task) -> Task:
-        """Return the 0.3 form of a task."""
-        return cls(
-            kind="task",
-            id=task.id,
-            context_id=task.context_id,
-            status=TaskStatus.of(task.status),
-            artifacts=tuple([Artifact.of(artifact) for artifact in task.artifacts]),
-            history=tuple([Message.of(message) for message in task.history]),
-            metadata=task.metadata,
-        )
-
-    def to_model(self) -> core_tasks.Task:
+    def to_model(self, **_: Any) -> Any:
         """Return the task of the data model. Raises ``ValueError``."""
-        return core_tasks.Task(
-            id=self.id,
-            context_id=self.context_id,
-            status=self.status.to_model(),
-            artifacts=tuple([artifact.to_model() for artifact in self.artifacts]),
-            history=tuple([each.to_model() for each in self.history or () if each.parts]),
-            metadata=self.metadata,
-        )
+        return super().to_model(history=_model(self.history or ()))
 
 
-class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
+class TaskStatusUpdateEvent(KindForm, frozen=True, kw_only=True):
     """A change of status."""
 
-    kind: str = ""
+    MODEL = core_tasks.TaskStatusUpdateEvent
+    KIND = "status-update"
+
     task_id: NonEmpty
     context_id: str
     status: TaskStatus
     final: bool | None = None
     metadata: dict[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        check_kind(self.kind, "status-update")
-
     @classmethod
-    def of(cls, event: core_tasks.TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+    def of(cls, event: core_tasks.TaskStatusUpdateEvent, /, **_: Any) -> Self:
         """Return the 0.3 form of a change of status."""
-        return cls(
-            kind="status-update",
-            task_id=event.task_id,
-            context_id=event.context_id,
-            status=TaskStatus.of(event.status),
-            final=is_final(event.status),
-            metadata=event.metadata,
-        )
-
-    def to_model(self) -> core_tasks.TaskStatusUpdateEvent:
-        """Return the event of the data model. Raises ``ValueError``."""
-        return core_tasks.TaskStatusUpdateEvent(
-            task_id=self.task_id,
-            context_id=self.context_id,
-            status=self.status.to_model(),
-            metadata=self.metadata,
-        )
+        return super().of(event, final=is_final(event.status))
 
 
-class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
+class TaskArtifactUpdateEvent(KindForm, frozen=True, kw_only=True):
     """A new artifact, or a further chunk of one."""
 
-    kind: str = ""
+    MODEL = core_tasks.TaskArtifactUpdateEvent
+    KIND = "artifact-update"
+
     task_id: NonEmpty
     context_id: str
     artifact: Artifact
@@ -400,44 +438,260 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
     last_chunk: bool = False
     metadata: dict[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        check_kind(self.kind, "artifact-update")
-
-    @classmethod
-    def of(cls, event: core_tasks.TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
-        """Return the 0.3 form of an artifact's update."""
-        return cls(
-            kind="artifact-update",
-            task_id=event.task_id,
-            context_id=event.context_id,
-            artifact=Artifact.of(event.artifact),
-            append=event.append,
-            last_chunk=event.last_chunk,
-            metadata=event.metadata,
-        )
-
-    def to_model(self) -> core_tasks.TaskArtifactUpdateEvent:
-        """Return the event of the data model. Raises ``ValueError``."""
-        return core_tasks.TaskArtifactUpdateEvent(
-            task_id=self.task_id,
-            context_id=self.context_id,
-            artifact=self.artifact.to_model(),
-            append=self.append,
-            last_chunk=self.last_chunk,
-            metadata=self.metadata,
-        )
-
 
 Value = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-
-_VALUE_TYPES: dict[type, type[Value]] = {
-    core_tasks.Task: Task,
-    core_parts.Message: Message,
-    core_tasks.TaskStatusUpdateEvent: TaskStatusUpdateEvent,
-    core_tasks.TaskArtifactUpdateEvent: TaskArtifactUpdateEvent,
-}
 
 
 def from_model(event: core_tasks.Event) -> Value:
     """Return the 0.3 form of an event, or the answer to a message."""
-    return _VALUE_TYPES[type(event)].of(event)  # type: ignore[arg-type]
+    return Form.form(event)  # type: ignore[no-any-return]
+
+
+class AuthenticationInfo(Form, frozen=True, kw_only=True):
+    """The agent's authentication at a webhook. Of several schemes the first counts."""
+
+    MODEL = operations.AuthenticationInfo
+
+    schemes: tuple[str, ...]
+    credentials: str = ""
+
+    @classmethod
+    def of(cls, info: operations.AuthenticationInfo, /, **_: Any) -> Self:
+        """Return the 0.3 form of the info."""
+        return super().of(info, schemes=(info.scheme,) if info.scheme else ())
+
+    def to_model(self, **_: Any) -> Any:
+        """Return the info of the data model; ``None`` for an empty one."""
+        if not self.schemes and not self.credentials:
+            return None
+        scheme = self.schemes[0] if self.schemes else ""
+        return operations.AuthenticationInfo(scheme=scheme, credentials=self.credentials)
+
+
+class PushNotificationConfig(Form, frozen=True, kw_only=True):
+    """A webhook. One without an id gets ``DEFAULT_CONFIG_ID``."""
+
+    MODEL = operations.TaskPushNotificationConfig
+
+    id: str = ""
+    url: NonEmpty
+    token: str = ""
+    authentication: AuthenticationInfo | None = None
+
+    def to_model(self, **others: Any) -> Any:
+        """Return the webhook of the data model."""
+        return super().to_model(id=self.id or DEFAULT_CONFIG_ID, **others)
+
+
+class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
+    """A webhook and its task, whose id older texts call ``id``."""
+
+    task_id: str = ""
+    push_notification_config: PushNotificationConfig
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.task_id and not self.id:
+            raise InvalidField("task_id", "required, but missing")
+
+    @classmethod
+    def of(cls, config: operations.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+        """Return the 0.3 form of a webhook."""
+        webhook = PushNotificationConfig.of(config)
+        return cls(task_id=config.task_id, push_notification_config=webhook)
+
+    def to_model(self) -> Any:
+        """Return the webhook of the data model."""
+        return self.push_notification_config.to_model(task_id=self.task_id or self.id)
+
+
+class AnswerConfig(TaskPushNotificationConfig, frozen=True, kw_only=True):
+    """A webhook in an answer, which may lack its task."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+class MessageSendConfiguration(Form, frozen=True, kw_only=True):
+    """Options for the answer. The call waits for its task unless ``blocking`` is false."""
+
+    MODEL = operations.SendMessageConfiguration
+    NAMES = {"push_notification_config": "task_push_notification_config"}
+
+    accepted_output_modes: tuple[str, ...] = ()
+    history_length: Int32 | None = None
+    push_notification_config: PushNotificationConfig | None = None
+    blocking: bool | None = None
+
+    @classmethod
+    def of(cls, configuration: operations.SendMessageConfiguration, /, **_: Any) -> Self:
+        """Return the 0.3 form of a configuration."""
+        return super().of(configuration, blocking=not configuration.return_immediately)
+
+    def to_model(self, **_: Any) -> Any:
+        """Return the configuration of the data model."""
+        return super().to_model(return_immediately=self.blocking is False)
+
+
+class MessageSendParams(Form, frozen=True, kw_only=True):
+    """A message for the agent."""
+
+    MODEL = operations.SendMessageRequest
+
+    message: RequestMessage
+    configuration: MessageSendConfiguration | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class OutgoingMessageSendParams(Form, frozen=True, kw_only=True):
+    """A message for the agent, as a client sends it."""
+
+    MODEL = operations.SendMessageRequest
+
+    message: Message
+    configuration: MessageSendConfiguration | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class LegacyTaskSendParams(A2AStruct, frozen=True, kw_only=True):
+    """A message for the agent in the form of older texts.
+
+    ``id`` is the task of the message, ``session_id`` its context, and ``message_id`` its id, each
+    if the message itself has none.
+    """
+
+    id: str = ""
+    session_id: str = ""
+    message_id: str = ""
+    message: LegacyMessage
+    accepted_output_modes: tuple[str, ...] = ()
+    history_length: Int32 | None = None
+    push_notification: PushNotificationConfig | None = None
+    configuration: MessageSendConfiguration | None = None
+    metadata: dict[str, Any] | None = None
+
+    def to_model(self) -> operations.SendMessageRequest:
+        """Return the request of the data model."""
+        configuration = self.configuration or MessageSendConfiguration(
+            accepted_output_modes=self.accepted_output_modes,
+            history_length=self.history_length,
+            push_notification_config=self.push_notification,
+        )
+        message = self.message
+        message = msgspec.structs.replace(
+            message,
+            message_id=message.message_id or self.message_id,
+            context_id=message.context_id or self.session_id,
+            task_id=message.task_id or self.id,
+        )
+        return operations.SendMessageRequest(
+            message=message.to_model(),
+            configuration=configuration.to_model(),
+            metadata=self.metadata,
+        )
+
+
+class TaskQueryParams(Form, frozen=True, kw_only=True):
+    """A request for a task. It always has a history length."""
+
+    MODEL = operations.GetTaskRequest
+
+    id: NonEmpty
+    history_length: Int32 | None = None
+
+    @classmethod
+    def of(cls, request: operations.GetTaskRequest, /, **_: Any) -> Self:
+        """Return the 0.3 form of a request."""
+        return super().of(request, history_length=explicit_length(request.history_length))
+
+    def to_model(self, **_: Any) -> Any:
+        """Return the request of the data model."""
+        return super().to_model(history_length=optional_length(self.history_length))
+
+
+class ListTasksParams(Form, frozen=True, kw_only=True):
+    """A request for a page of tasks: the filters of 1.0, with states of 0.3."""
+
+    MODEL = operations.ListTasksRequest
+
+    context_id: str = ""
+    status: State = State.UNSPECIFIED
+    page_size: Int32 | None = None
+    page_token: str = ""
+    history_length: Int32 | None = None
+    status_timestamp_after: str | None = None
+    include_artifacts: bool | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            parse_timestamp(self.status_timestamp_after)
+        except ValueError as error:
+            raise InvalidField("status_timestamp_after", str(error)) from None
+
+    def to_model(self, **_: Any) -> Any:
+        """Return the request of the data model."""
+        after = parse_timestamp(self.status_timestamp_after)
+        return super().to_model(status_timestamp_after=after)
+
+
+class ListTasksResult(Form, frozen=True, kw_only=True):
+    """A page of tasks."""
+
+    MODEL = operations.ListTasksResponse
+
+    tasks: tuple[Task, ...]
+    next_page_token: str
+    page_size: Int32
+    total_size: Int32
+
+
+class ListConfigsParams(Form, frozen=True, kw_only=True):
+    """A request for all webhooks of a task: 0.3 has no pages of them."""
+
+    MODEL = operations.ListTaskPushNotificationConfigsRequest
+    NAMES = {"id": "task_id"}
+
+    id: NonEmpty
+
+
+class DeleteConfigParams(Form, frozen=True, kw_only=True):
+    """A request to remove a webhook."""
+
+    MODEL = operations.DeleteTaskPushNotificationConfigRequest
+    NAMES = {"id": "task_id", "push_notification_config_id": "id"}
+
+    id: NonEmpty
+    push_notification_config_id: NonEmpty
+
+
+class GetConfigParams(Form, frozen=True, kw_only=True):
+    """A request for a webhook of a task; without an id, for that with ``DEFAULT_CONFIG_ID``."""
+
+    MODEL = operations.GetTaskPushNotificationConfigRequest
+    NAMES = DeleteConfigParams.NAMES
+
+    id: NonEmpty
+    push_notification_config_id: str = ""
+
+    def to_model(self, **_: Any) -> Any:
+        """Return the request of the data model."""
+        return super().to_model(id=self.push_notification_config_id or DEFAULT_CONFIG_ID)
+
+
+Form.FORMS.update(
+    {
+        TaskState: STATE_OF.__getitem__,
+        core_parts.Role: _ROLE_OF.__getitem__,
+        Timestamp: str,
+        core_parts.Part: Part.of,
+        core_parts.Message: Message.of,
+        core_parts.Artifact: Artifact.of,
+        core_tasks.TaskStatus: TaskStatus.of,
+        core_tasks.Task: Task.of,
+        core_tasks.TaskStatusUpdateEvent: TaskStatusUpdateEvent.of,
+        core_tasks.TaskArtifactUpdateEvent: TaskArtifactUpdateEvent.of,
+        operations.AuthenticationInfo: AuthenticationInfo.of,
+        operations.TaskPushNotificationConfig: PushNotificationConfig.of,
+        operations.SendMessageConfiguration: MessageSendConfiguration.of,
+    }
+)
