@@ -166,7 +166,7 @@ def parse_response(
 ) -> msgspec.Raw:
     """Return the JSON of the result in a response; null if there is none.
 
-    ``id`` is that of the request; a response may lack it, or have null or a string for it.
+    ``id`` is the id of the request; a response may lack it, or have null or a string for it.
     Raises the error in the response, as ``read_error`` reads it, ``MismatchedId`` for another id,
     and ``InvalidAgentResponseError`` for a body that is no JSON-RPC 2.0 response.
     """
@@ -210,7 +210,7 @@ def _answer_decoder(kind: Any) -> Callable[[Bytes], Any]:
 
 
 def _matches(answered: bytes, id: int) -> bool:
-    """Return whether an id in another form, or none, stands for that of the request."""
+    """Return whether an id in another form, or none, stands for the id of the request."""
     return answered in (b"", b"null", b'"%d"' % id, b"%d.0" % id)
 
 

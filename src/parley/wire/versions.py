@@ -27,7 +27,7 @@ from parley.wire.json.protojson import refuse
 from parley.wire.json.syntax import Bytes
 
 Answer = Any
-"""What a method of ``A2AService`` returns: a task, a direct message, a page, a card, ..."""
+"""The return value of a method of ``A2AService``: a task, a direct message, a page, a card, ..."""
 
 
 class Codec(Protocol):
@@ -66,7 +66,7 @@ class Codec(Protocol):
 class JsonRpcCodec(Codec, Protocol):
     """The parameters and results of JSON-RPC; the envelope around them is ``wire.jsonrpc``.
 
-    ``methods`` are all accepted names, aliases too; ``names`` the one that a client sends for each
+    ``methods`` are all accepted names, aliases too; ``names`` the name that a client sends for each
     operation of the version, and ``state_names`` the names of states in its texts.
     """
 
@@ -267,12 +267,12 @@ _DIALECTS = {
 
 
 def dialect(version: str) -> Dialect:
-    """Return the dialect of one of ``SUPPORTED_VERSIONS``. Raises ``KeyError`` for others."""
+    """Return the dialect of a version in ``SUPPORTED_VERSIONS``. Raises ``KeyError`` for others."""
     return _DIALECTS[version]
 
 
 def requested(version: str) -> str:
-    """Return the version that a caller requests, as one of ``SUPPORTED_VERSIONS``, or empty.
+    """Return the version in ``SUPPORTED_VERSIONS`` that a caller requests, or an empty text.
 
     Raises ``VersionNotSupportedError`` that names the supported ones.
     """
@@ -296,7 +296,7 @@ def supported_for(version: str) -> str | None:
     """Return the supported version that fits a ``protocolVersion`` or a version header, if any.
 
     A later 1.x is served and called in 1.0, of which it is a superset, and 0.2, whose methods have
-    the same names and members, in 0.3. Those of 0.1 are others.
+    the same names and members, in 0.3. Version 0.1 has other names.
     """
     match = _VERSION.fullmatch(version.strip())
     if match is None:
@@ -317,7 +317,7 @@ def write_card(card: AgentCard, version: str = "") -> bytes:
 
 
 def card_schema(version: str) -> type[A2AStruct]:
-    """Return the type whose members are those of a card of a version."""
+    """Return the type with the members of a card of a version."""
     return AgentCard if version == LATEST else cast("type", _module(version, "cards").Card)
 
 

@@ -51,7 +51,7 @@ _PLACEHOLDER_ID = "-"
 
 
 class Spelling(NamedTuple):
-    """The spellings of a version, by those of other versions.
+    """The spellings of a version, by the spellings of other versions.
 
     ``part`` returns a part in the form of the version; ``agent`` is the role of the answerer.
     """
@@ -169,7 +169,7 @@ def _artifact_update(value: Members, spelling: Spelling) -> Members:
 
 
 def _artifact(value: Any, position: int, spelling: Spelling) -> Any:
-    """Return an artifact; one without an id gets its ``index``, or its position, for an id."""
+    """Return an artifact; without an id it gets its ``index``, or its position, for an id."""
     if not isinstance(value, dict):
         return value
     made = dict(value)
@@ -273,7 +273,7 @@ def read_mixed(read: Callable[[Bytes], T], data: Bytes) -> T:
 
 
 def _to_latest(members: Any) -> dict[str, Any] | None:
-    """Return a request whose message has the forms of 0.3 in those of 1.0, ``None`` for others."""
+    """Return a request with a message of 0.3 in the forms of 1.0, ``None`` for others."""
     message = members.get("message") if isinstance(members, dict) else None
     if not isinstance(message, dict):
         return None
@@ -314,7 +314,7 @@ def normalize_request(
 ) -> dict[str, Any] | None:
     """Return the parameters of an operation in the form of a version; ``None`` if they have it.
 
-    - A message without an id gets the one that stands beside it.
+    - A message without an id gets the id next to the message.
     - A role, or the state in a filter, is respelled as ``roles`` and ``states`` map it.
     - With ``task_ids``, a task may be named ``taskId`` instead of ``id``.
     """

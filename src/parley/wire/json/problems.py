@@ -23,7 +23,7 @@ from parley.model.errors import FieldViolation
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
 
-# Where callers look for what the client has to say.
+# The logger in which callers look for warnings of the client.
 logger = logging.getLogger("parley.client.answers")
 
 E = TypeVar("E", bound=Enum)
@@ -75,7 +75,7 @@ class _ProblemLog:
 
 
 def report(problems: Iterable[Problem]) -> None:
-    """Add problems to those of the answer that is being read."""
+    """Add problems to the problems of the answer that is being read."""
     found = _reported.get()
     if found is not None:
         found += list(problems)[: MAX_PROBLEMS - len(found)]
@@ -93,7 +93,7 @@ def read_below(name: str | int, read: Callable[[Any], Any], item: Any) -> Any:
 
 
 def tuple_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads the items of a list, without those that are wrong."""
+    """Return a reader of the items of a list, without wrong items."""
 
     def read(items: Any) -> tuple[Any, ...]:
         return tuple([item for _, item in _readable(enumerate(items), read_item)])
@@ -102,7 +102,7 @@ def tuple_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, 
 
 
 def map_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return what reads the values of an object, without those that are wrong."""
+    """Return a reader of the values of an object, without wrong values."""
 
     def read(items: Any) -> dict[str, Any]:
         return dict(_readable(((key, items[key]) for key in items), read_item))
@@ -241,7 +241,7 @@ def _part(given: dict[str, Any]) -> bool:
 Problem = tuple[str, str]
 
 MAX_PROBLEMS = 20
-"""The number of problems that are told: a body full of them must not make a huge answer."""
+"""The number of problems that an error lists: a body full of them must not make a huge answer."""
 
 
 class InvalidValue(Exception):

@@ -75,7 +75,7 @@ def tolerant_constructor(
 ) -> Callable[[dict[str, Any], list[Problem]], Any]:
     """Return what makes a struct of an answer from the fields that could be read.
 
-    It leaves out the other fields, or fills required ones with a placeholder. Raises
+    It leaves out the other fields, or fills required fields with a placeholder. Raises
     ``InvalidValue`` when the fields do not show that this struct is meant.
     """
     make = info.cls
@@ -415,7 +415,7 @@ def decode(data: Bytes, kind: type[T]) -> T:
     """Read a value of the data model.
 
     Numbers in data and metadata stay what they are: integers of any size integers, floats floats.
-    Unknown fields are ignored. Required fields must be there; one whose empty value means
+    Unknown fields are ignored. Required fields must be there; a field whose empty value means
     something (an empty list of tasks) may be missing, because ProtoJSON writers leave it out.
 
     Raises ``JSONParseError`` when ``data`` is not JSON in UTF-8, ``InvalidParamsError`` when it
@@ -430,7 +430,7 @@ def decode(data: Bytes, kind: type[T]) -> T:
 def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode`` does.
 
-    ``wrong`` is what is already known to be wrong with it; the error names that too.
+    ``wrong`` has problems that are already known; the error names these too.
     """
     violations = list(wrong)
     known = {violation.field for violation in violations}
@@ -446,7 +446,7 @@ def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
 def decode_answer(data: Bytes, kind: type[T]) -> T:
     """Read a value of an answer tolerantly: wrong fields are left out and reported.
 
-    Raises what ``decode`` does for what is no ``kind``.
+    Raises the errors of ``decode`` for any other value.
     """
     try:
         return struct.decode(data, kind)
@@ -463,7 +463,7 @@ def read_answer(value: Any, kind: type[T]) -> T:
 
 
 def parse_answer(data: Bytes) -> Any:
-    """Parse the JSON of an answer, tolerating what is no JSON.
+    """Parse the JSON of an answer, tolerating faults in the JSON.
 
     Halves of surrogate pairs and bytes that are not UTF-8 become U+FFFD; numbers that JSON does not
     have or that cannot be kept become null or text.

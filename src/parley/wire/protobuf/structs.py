@@ -252,7 +252,7 @@ _SCALAR_WRITERS: Mapping[int, Callable[[Any, Any], Any]] = {
 
 
 Read = Callable[[Any], Any]
-"""Makes a value of the data model out of what a field holds. Raises ``InvalidValue``."""
+"""Makes a value of the data model from the value of a field. Raises ``InvalidValue``."""
 
 Write = Callable[[Any, Any], None]
 """Fills a message with a value. Raises ``InvalidValue``."""

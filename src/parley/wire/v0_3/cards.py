@@ -1,8 +1,8 @@
-"""Agent cards of version 0.3, alone and merged with those of 1.0 (0.3 §5).
+"""Agent cards of version 0.3, alone and merged with cards of 1.0 (0.3 §5).
 
-A card has three forms: the JSON of 0.3 (``members_of``), that of its proto (``proto_members_of``),
-whose security is as in 1.0, and the merged document (``write_merged_card``), with the members of
-both versions side by side.
+A card has three forms: the JSON of 0.3 (``members_of``), the JSON of its proto
+(``proto_members_of``), whose security is as in 1.0, and the merged document
+(``write_merged_card``), with the members of both versions side by side.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def write_card(card: AgentCard) -> bytes:
 def write_merged_card(card: AgentCard) -> bytes:
     """Write a card as JSON that callers of 0.3 and of 1.0 can read.
 
-    A card without an interface of 0.3 is that of 1.0 alone.
+    A card without an interface of 0.3 has the form of 1.0 alone.
     """
     interfaces = _interfaces_of(card)
     members = _members(card)
@@ -212,7 +212,7 @@ def proto_members_of(card: AgentCard) -> dict[str, Any]:
 def read_card(members: Mapping[str, Any]) -> AgentCard:
     """Read a card in the form of 0.3 or of its proto.
 
-    Of a merged card, the one of 1.0 is read, with the capability that only 0.3 has as a member.
+    Of a merged card, the members of 1.0 and the capability that only 0.3 has are read.
     Unknown members and unreadable security schemes are left out.
     Raises ``A2AError`` that names what is wrong.
     """
@@ -257,7 +257,7 @@ def _bare(card: AgentCard) -> dict[str, Any]:
 
 
 def _interfaces_of(card: AgentCard) -> list[AgentInterface]:
-    """Return the interfaces of 0.3. One that needs a tenant is none: 0.3 has no tenants."""
+    """Return the interfaces of 0.3. Interfaces with a tenant are left out: 0.3 has no tenants."""
     return [
         each
         for each in card.supported_interfaces
@@ -280,7 +280,7 @@ def _connection(interfaces: list[AgentInterface]) -> dict[str, Any]:
 
 
 def _security(card: AgentCard, members: dict[str, Any], *, with_latest: bool) -> dict[str, Any]:
-    """Return schemes and requirements in the form of 0.3; add those of skills to their members."""
+    """Return schemes and requirements in the form of 0.3; add them to the members of skills."""
     for skill, given in zip(card.skills, members["skills"], strict=True):
         if skill.security_requirements:
             given["security"] = _requirements(given["securityRequirements"])

@@ -43,14 +43,14 @@ _OUTGOING_PARAMS: dict[type[A2AStruct], Any] = {
     **_PARAMS,
     SendMessageRequest: values.OutgoingMessageSendParams,
 }
-"""The requests that have parameters of their own in 0.3; others are those of the data model."""
+"""The requests that have their own parameters in 0.3; others have the data model's."""
 
 _OTHER_STATES = {
     "cancelled": values.State.CANCELED.value,
     "TASK_STATE_CANCELLED": values.State.CANCELED.value,
     **{state.value: ours.value for state, ours in values.STATE_OF.items()},
 }
-"""Other spellings of states in a filter: the British ones, and those of 1.0."""
+"""Other spellings of states in a filter: the British spellings, and the spellings of 1.0."""
 
 _OTHER_ROLES = {"ROLE_USER": values.Role.USER.value, "ROLE_AGENT": values.Role.AGENT.value}
 
@@ -239,7 +239,7 @@ _NAMED: dict[str, type[values.Value]] = {
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return the 0.3 form of a part of 1.0; one of 0.3 is left unchanged."""
+    """Return the 0.3 form of a part of 1.0; a part of 0.3 is left unchanged."""
     if part.get("raw") is None and part.get("url") is None:
         return part
     file = {theirs: part[ours] for ours, theirs in _FILE.items() if part.get(ours)}
@@ -252,7 +252,7 @@ _FILE = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "nam
 SPELLING = legacy.Spelling(
     states=_OTHER_STATES, roles=_OTHER_ROLES, agent=values.Role.AGENT.value, part=_part
 )
-"""The spellings of 0.3, by those of older texts and of 1.0."""
+"""The spellings of 0.3, by the spellings of older texts and of 1.0."""
 
 
 def invalid_answer(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:

@@ -69,7 +69,7 @@ def config_name(task_id: str, config_id: str) -> str:
 
 
 def _parse_name(name: str, field: str = "name") -> tuple[str, str]:
-    """Return the ids in the resource name of a task or of one of its webhooks."""
+    """Return the ids in the resource name of a task or of its webhook."""
     task_id, _, config_id = name.removeprefix(_TASKS).partition(_CONFIGS)
     if not name.startswith(_TASKS) or not task_id:
         raise InvalidField(field, f"expected tasks/ and the id of a task, got {name[:60]!r}")
@@ -140,7 +140,7 @@ def _each(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class State(Enum):
-    """A task's state, in the order of its numbers. 1.0 spells one of them differently."""
+    """A task's state, in the order of its numbers. 1.0 spells CANCELLED with one L."""
 
     UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
     SUBMITTED = "TASK_STATE_SUBMITTED"
@@ -190,7 +190,7 @@ class DataPart(A2AStruct, frozen=True, kw_only=True):
 
 
 class Part(Form, frozen=True, kw_only=True):
-    """Exactly one of text, file and data."""
+    """A text part, a file part or a data part."""
 
     text: str | None = None
     file: FilePart | None = None
@@ -427,7 +427,7 @@ class OutgoingSendMessageParams(ProtoForm, frozen=True, kw_only=True):
 
 
 class NamedRequest(A2AStruct, frozen=True, kw_only=True):
-    """A request about a task, or about one of its webhooks."""
+    """A request about a task or about its webhook."""
 
     name: str
     history_length: Int32 | None = None

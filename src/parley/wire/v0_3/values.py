@@ -70,7 +70,7 @@ def ends_stream(event: core_tasks.Event) -> bool:
 
 
 def parse_timestamp(text: str | None) -> Timestamp | None:
-    """Parse a timestamp; one without a time zone is in UTC. Raises ``ValueError``."""
+    """Parse a timestamp; without a time zone, it is in UTC. Raises ``ValueError``."""
     if not text:
         return None
     try:
@@ -80,7 +80,7 @@ def parse_timestamp(text: str | None) -> Timestamp | None:
 
 
 def parse_answer_timestamp(text: str | None) -> Timestamp | None:
-    """Parse a timestamp of an answer; ``None`` for one that is none."""
+    """Parse a timestamp of an answer; ``None`` for other texts."""
     try:
         return parse_timestamp(text)
     except ValueError as error:
@@ -322,7 +322,7 @@ def repair_file(given: dict[str, Any], bytes_field: str, uri_field: str) -> bool
 
 @problems.repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
-    """Keep the content that fits the kind; a part without any is an empty one of its kind."""
+    """Keep the content that fits the kind; a part without content is an empty part of its kind."""
     kind = given.pop("kind", "") or given.pop("type", "")
     given.pop("type", None)
     content = [name for name in ("text", "file", "data") if given.get(name) is not None]
@@ -469,7 +469,7 @@ class AuthenticationInfo(Form, frozen=True, kw_only=True):
 
 
 class PushNotificationConfig(Form, frozen=True, kw_only=True):
-    """A webhook. One without an id gets ``DEFAULT_CONFIG_ID``."""
+    """A webhook. Without an id it gets ``DEFAULT_CONFIG_ID``."""
 
     MODEL = operations.TaskPushNotificationConfig
 

@@ -144,7 +144,7 @@ def _read_event(data: Bytes) -> Event:
 def _read_value(
     data: Bytes, kind: type[SendMessageResponse | StreamResponse], *, in_stream: bool
 ) -> Event:
-    """Read an answer or an event that is not canonical, such as one of an older text."""
+    """Read an answer or an event that is not canonical, such as an older text's."""
     value = protojson.parse_answer(data)
     known = legacy.normalize_answer(value, SPELLING, in_stream=in_stream)
     if known is None:
@@ -170,7 +170,7 @@ def _read_other(data: Bytes, kind: type) -> Any:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return the 1.0 form of a part of 0.3; one of 1.0 is left unchanged."""
+    """Return the 1.0 form of a part of 0.3; a part of 1.0 is left unchanged."""
     file = part.get("file")
     if not isinstance(file, dict):
         return part
@@ -198,7 +198,7 @@ SPELLING = legacy.Spelling(
     agent=Role.AGENT.value,
     part=_part,
 )
-"""The spellings of 1.0, by those of older texts and of 0.3."""
+"""The spellings of 1.0, by the spellings of older texts and of 0.3."""
 
 
 class JsonRpc(Json):
