@@ -140,7 +140,8 @@ class Form(A2AStruct, frozen=True, kw_only=True):
         """Return the 0.3 form of a value of the data model, with ``others`` of its fields."""
         for name, ours in _shared(cls):
             if name not in others:
-                others[name] = cls.form(getattr(value, ours))
+                field = getattr(value, ours)
+                others[name] = field if type(field) in _PLAIN else cls.form(field)
         return cls(**others)
 
     @classmethod
@@ -158,7 +159,8 @@ class Form(A2AStruct, frozen=True, kw_only=True):
         """
         for name, ours in _shared(type(self)):
             if ours not in others:
-                others[ours] = _model(getattr(self, name))
+                field = getattr(self, name)
+                others[ours] = field if type(field) in _PLAIN else _model(field)
         return self.MODEL(**others)
 
 
@@ -169,15 +171,19 @@ def _shared(kind: type[Form]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if pair[1] in kind.MODEL.__struct_fields__]
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""The types of values that are the same in 0.3. Most fields have one, so they are tried first."""
+
+
 def _model(value: Any) -> Any:
     """Return any field as the data model has it, without messages that have no parts."""
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return tuple([made for item in value if (made := _model(item)) is not None])
-    if isinstance(value, Enum):
-        return TaskState[value.name]
-    if isinstance(value, MessageForm) and value.is_empty:
-        return None  # some agents put an empty message into every status
-    return value.to_model() if isinstance(value, Form) else value
+    if isinstance(value, Form):
+        if isinstance(value, MessageForm) and value.is_empty:
+            return None  # some agents put an empty message into every status
+        return value.to_model()
+    return TaskState[value.name] if isinstance(value, Enum) else value
 
 
 class KindForm(Form, frozen=True, kw_only=True):
