@@ -13,7 +13,7 @@ from parley.model.catalog.searching import FederationMode, QueryModel, SearchReq
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.hops import HEADER, Hops, registry_id
 from parley.registry.federation.upstream import CircuitState, Upstream
-from parley.registry.index.protocol import Viewer
+from parley.registry.index.selections import Viewer
 from parley.registry.records import Authority, EntryStanding
 from parley.registry.search.errors import InvalidSearch
 from parley.security.egress import Egress

@@ -7,7 +7,7 @@ import pytest
 from parley.model.service import ANONYMOUS, Caller
 from parley.registry.health.heartbeats import Heartbeats
 from parley.registry.health.settings import HealthSettings
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.publishing.quotas import CallerRates, PublishingLimits
 from parley.registry.publishing.refusals import NotYours, Refused, TooMuch
 from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Observed

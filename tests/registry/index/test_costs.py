@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parley.registry.index import finding
-from parley.registry.index.protocol import Order
+from parley.registry.index.selections import Order
 from parley.registry.index.session import Row, Values
 from parley.registry.index.sqlite import SqliteRegistryIndex, SqliteSession
 from tests.registry.index.making import EVERYBODY, draft

@@ -11,7 +11,8 @@ import pytest
 
 from parley.registry.index import finding
 from parley.registry.index.postgres import PostgresSession
-from parley.registry.index.protocol import EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Viewer
 from parley.registry.index.sqlite import SqliteRegistryIndex, SqliteSession
 from tests.registry.index.making import OPERATOR, draft, found, identifier, where
 

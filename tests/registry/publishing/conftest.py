@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from parley.model.service import Caller
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import WebFetcher
 from parley.registry.ingest.names import DnsNames

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley.database.errors import StoreUnavailable
-from parley.registry.index.protocol import PUBLIC, EntrySelection, Viewer
+from parley.registry.index.selections import PUBLIC, EntrySelection, Viewer
 from parley.registry.publishing.audience import tokens_of
 from parley.registry.publishing.pushing import PublishOptions, source_of
 from parley.registry.publishing.quotas import PublishingLimits

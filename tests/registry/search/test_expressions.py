@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.model.catalog.entries import A2A_CARD, A2A_CARD_TYPES, MCP_CARD
-from parley.registry.index.protocol import Constraint
+from parley.registry.index.selections import Constraint
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.expressions import constraints_of_expression as read
 

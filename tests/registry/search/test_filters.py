@@ -6,7 +6,7 @@ import pytest
 
 from parley.model.catalog.entries import A2A_CARD_TYPES
 from parley.model.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
-from parley.registry.index.protocol import Constraint, Order
+from parley.registry.index.selections import Constraint, Order
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import constraints_of, facets_of, order_of, read_filter
 

@@ -13,7 +13,7 @@ import pytest
 
 from parley.database.errors import StoreUnavailable
 from parley.model.catalog.searching import QueryModel, SearchRequest
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryStanding, IndexedEntry
 from parley.registry.search.meaning import EntryVectors, Meaning, match_of, telling

@@ -16,7 +16,8 @@ from parley.model.catalog.searching import (
     SearchRequest,
     SearchResult,
 )
-from parley.registry.index.protocol import RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Viewer
 from parley.registry.records import EntryStanding, Trust
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.searcher import NearEntry, Searcher

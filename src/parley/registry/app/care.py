@@ -9,7 +9,7 @@ from parley.registry.health.heartbeats import Heartbeats
 from parley.registry.health.prober import Prober
 from parley.registry.health.probing import AgentProbe
 from parley.registry.health.settings import HealthSettings
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.publishing.quotas import CallerRates
 from parley.security.egress import Egress
 

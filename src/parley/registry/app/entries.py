@@ -11,7 +11,7 @@ import msgspec
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn
 from parley.registry.app.operations import Operation, RestAnswer, RestError, RestRequest
 from parley.registry.app.searching import SCHEMAS
-from parley.registry.index.protocol import EntryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import CardVersion, IndexedEntry, Observed
 from parley.registry.search.results import answered
 
@@ -24,7 +24,7 @@ VERSIONS = 20
 class EntryOperations:
     """What is known of one entry."""
 
-    def __init__(self, index: EntryIndex) -> None:
+    def __init__(self, index: RegistryIndex) -> None:
         self._index = index
 
     async def show(self, request: RestRequest) -> RestAnswer:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.model.service import ANONYMOUS, Caller
-from parley.registry.index.protocol import Viewer
+from parley.registry.index.selections import Viewer
 from parley.wire.json.syntax import without_bom
 
 MAX_BODY = 64 * 1024

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from parley.database.errors import StoreUnavailable
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 
 log = logging.getLogger("parley.registry")
 

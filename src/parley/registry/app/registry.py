@@ -39,7 +39,7 @@ from parley.registry.app.sources import places_of_this_machine, source_of
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Upstream
 from parley.registry.health.settings import HealthSettings
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.ingest.authority import AUDIENCE
 from parley.registry.ingest.crawler import Crawler

@@ -24,7 +24,7 @@ from parley.model.catalog.searching import (
 )
 from parley.registry.app.operations import Operation, RestAnswer, RestError, RestRequest
 from parley.registry.federation.hops import Hops, hops_of
-from parley.registry.index.protocol import Viewer
+from parley.registry.index.selections import Viewer
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import read_filter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.model.service import Caller
-from parley.registry.index.protocol import Viewer
+from parley.registry.index.selections import Viewer
 from parley.registry.publishing.audience import tokens_of
 
 OPERATE = "registry:operate"

@@ -18,7 +18,8 @@ from parley.client.registry.local_catalog import values_at
 from parley.client.registry.places import base_of
 from parley.model.catalog.urn import AirUrn, InvalidUrn
 from parley.registry.federation.upstream import UpstreamPage, UpstreamRegistry
-from parley.registry.index.protocol import Constraint, EntryIndex, EntrySelection, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.records import Authority, EntryStanding, IndexedEntry
 from parley.registry.search.marks import marks_of
 from parley.registry.search.results import REGISTRY as REGISTRY_MEMBER
@@ -95,7 +96,7 @@ class LocalKnowledge(Protocol):
 class IndexKnowledge:
     """``LocalKnowledge`` from an index: two questions for each search."""
 
-    def __init__(self, index: EntryIndex) -> None:
+    def __init__(self, index: RegistryIndex) -> None:
         self._index = index
 
     async def identifiers(self, among: Collection[str]) -> Collection[str]:

@@ -50,7 +50,8 @@ from parley.registry.federation.upstream import (
     UpstreamRegistry,
     UpstreamState,
 )
-from parley.registry.index.protocol import Constraint, EntryIndex, EntrySelection, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import constraints_of
 from parley.registry.search.pages import asked_digest
@@ -104,7 +105,7 @@ class Federated:
         searcher: OwnSearches,
         upstreams: Sequence[Upstream] = (),
         *,
-        index: EntryIndex,
+        index: RegistryIndex,
         source: str,
         seconds: float = SECONDS,
         hops: int = 2,

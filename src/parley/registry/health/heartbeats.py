@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from parley.model.service import Caller
 from parley.registry.health.settings import HealthSettings
-from parley.registry.index.protocol import HealthIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.examiner import one_form
 from parley.registry.publishing.proofs import owner_of
 from parley.registry.publishing.quotas import CallerRates
@@ -27,14 +26,6 @@ log = logging.getLogger("parley.registry")
 
 MAX_AT_ONCE = 500
 MAX_OVERDUE = 10_000
-
-
-class BeatIndex(HealthIndex, Protocol):
-    """What heartbeats need of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -54,7 +45,7 @@ class Heartbeats:
     """Takes heartbeats, and notes which agents stay away."""
 
     def __init__(
-        self, index: BeatIndex, rates: CallerRates, settings: HealthSettings | None = None
+        self, index: RegistryIndex, rates: CallerRates, settings: HealthSettings | None = None
     ) -> None:
         self._index = index
         self._rates = rates

@@ -6,14 +6,13 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 from parley.model.backoff import Backoff, uniform
 from parley.registry.health.judging import ProbeFinding, ProbeOutcome, failures_in_a_row, observe
 from parley.registry.health.probing import AgentProbe, host_of_agent
 from parley.registry.health.settings import HealthSettings
 from parley.registry.health.turns import ProbePostponed
-from parley.registry.index.protocol import HealthIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, IndexedEntry, Observed
 from parley.store.protocols.errors import StoreUnavailable
 
@@ -23,14 +22,6 @@ MAX_HOSTS = 10_000
 POSTPONED_SECONDS = 5.0
 ROUNDS = 8
 """How often in a row probes are claimed before others get a turn."""
-
-
-class ProbeIndex(HealthIndex, Protocol):
-    """What probes need of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
 
 
 class Prober:
@@ -43,7 +34,7 @@ class Prober:
 
     def __init__(
         self,
-        index: ProbeIndex,
+        index: RegistryIndex,
         probe: AgentProbe,
         settings: HealthSettings | None = None,
         *,

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from parley.client.registry.word_match import MISSPELLED_FROM, is_misspelling
-from parley.registry.index.conditions import Conditions, conditions_of
-from parley.registry.index.protocol import EntrySelection, Order
+from parley.registry.index.prepared import MAX_FIELD, clean
+from parley.registry.index.selections import Conditions, EntrySelection, Order, conditions_of
 from parley.registry.index.session import Row, Session, WordGroup
-from parley.registry.index.values import MAX_FIELD, clean
 from parley.registry.index.words import MAX_ASKED, asked_words, is_beginning
 
 MATCHES = 1_000

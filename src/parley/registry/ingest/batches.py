@@ -10,7 +10,7 @@ import msgspec
 
 from parley.database.errors import StoreUnavailable
 from parley.model.catalog.entries import CatalogEntry
-from parley.registry.index.protocol import EntryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.authority import AUDIENCE, authority_of, domains_of
 from parley.registry.ingest.examiner import Examiner, one_form, rejected
 from parley.registry.ingest.limits import IngestLimits
@@ -41,7 +41,7 @@ class ExaminedBatches:
     """The entries of one visit, examined a few at a time and put into the index in batches."""
 
     def __init__(
-        self, index: EntryIndex, examiner: Examiner, limits: IngestLimits, source: Source
+        self, index: RegistryIndex, examiner: Examiner, limits: IngestLimits, source: Source
     ) -> None:
         self._index = index
         self._examiner = examiner

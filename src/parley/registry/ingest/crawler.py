@@ -9,13 +9,14 @@ from contextlib import suppress
 import msgspec
 
 from parley.database.errors import StoreUnavailable
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
 from parley.registry.ingest.finding import CatalogFinder
 from parley.registry.ingest.limits import IngestLimits
 from parley.registry.ingest.names import DnsNames
 from parley.registry.ingest.site_sources import remove_source, root_of
-from parley.registry.ingest.visits import CrawlIndex, SourceVisitor
+from parley.registry.ingest.visits import SourceVisitor
 from parley.registry.records import Source
 
 log = logging.getLogger("parley.registry")
@@ -38,7 +39,7 @@ class Crawler:
 
     def __init__(
         self,
-        index: CrawlIndex,
+        index: RegistryIndex,
         examiner: Examiner,
         fetcher: WebFetcher,
         *,

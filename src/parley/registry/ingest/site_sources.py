@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.index.protocol import SourceIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import (
     PlainHosts,
     UnfitAddress,
@@ -46,7 +46,7 @@ class SiteSources:
     """The sources of the site of one source, as the index has them when a visit begins."""
 
     def __init__(
-        self, index: SourceIndex, limits: IngestLimits, source: Source, plain: PlainHosts
+        self, index: RegistryIndex, limits: IngestLimits, source: Source, plain: PlainHosts
     ) -> None:
         self._index = index
         self._limits = limits
@@ -216,7 +216,7 @@ class SiteSources:
         return False
 
 
-async def remove_source(index: SourceIndex, url: str) -> bool:
+async def remove_source(index: RegistryIndex, url: str) -> bool:
     """Remove a source, and those that it alone led to; return whether it was known.
 
     Their entries are withdrawn.

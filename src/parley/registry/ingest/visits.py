@@ -6,20 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
 from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
-from parley.registry.index.protocol import (
-    Constraint,
-    EntryIndex,
-    EntrySelection,
-    Order,
-    SourceIndex,
-    Viewer,
-)
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.batches import BATCH, NOT_YET, ExaminedBatches
 from parley.registry.ingest.cards import digest_of
 from parley.registry.ingest.examiner import Examiner, is_catalog, one_form
@@ -51,20 +45,12 @@ _SOON = 1.0
 _ALL = tuple(EntryStanding)
 
 
-class CrawlIndex(EntryIndex, SourceIndex, Protocol):
-    """What crawling needs of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
-
-
 class SourceVisitor:
     """Visits sources of every kind, one at a time or several."""
 
     def __init__(
         self,
-        index: CrawlIndex,
+        index: RegistryIndex,
         examiner: Examiner,
         fetcher: WebFetcher,
         finder: CatalogFinder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parley.model.service import Caller
-from parley.registry.index.protocol import ActIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.store.protocols.audit import AuditEntry
 
 SYSTEM = Caller(id="registry", issuer="system")
@@ -15,7 +15,7 @@ SYSTEM = Caller(id="registry", issuer="system")
 class RegistryAudit:
     """Records acts as lines of the index's chain, before or as they are done."""
 
-    def __init__(self, index: ActIndex) -> None:
+    def __init__(self, index: RegistryIndex) -> None:
         self._index = index
 
     async def record(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from parley.model.service import Caller
-from parley.registry.index.protocol import ActIndex, EntryIndex, EntrySelection, Order, SourceIndex
-from parley.registry.index.protocol import Viewer as IndexViewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Order
+from parley.registry.index.selections import Viewer as IndexViewer
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
 from parley.registry.ingest.authority import AUTHORITY
 from parley.registry.ingest.examiner import one_form
@@ -27,14 +27,10 @@ MAX_REASON = 500
 READ_KINDS = (SourceKind.SITE, SourceKind.CATALOG)
 
 
-class DecisionIndex(EntryIndex, SourceIndex, ActIndex, Protocol):
-    """What decisions need of an index."""
-
-
 class OperatorDecisions:
     """Decides as an operator, and records who decided what, before it is done."""
 
-    def __init__(self, index: DecisionIndex, *, plain: PlainHosts | None = None) -> None:
+    def __init__(self, index: RegistryIndex, *, plain: PlainHosts | None = None) -> None:
         self._index = index
         self._audit = RegistryAudit(index)
         self._plain = plain

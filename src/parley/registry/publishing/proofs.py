@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from hmac import compare_digest
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from parley.model.catalog.urn import InvalidUrn
 from parley.model.catalog.urn import domain as read_domain
 from parley.model.service import Caller, caller_of
-from parley.registry.index.protocol import ActIndex, ClaimIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import host_of, is_this_machine
 from parley.registry.ingest.authority import is_public_suffix
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
@@ -47,14 +47,6 @@ FORGOTTEN_MS = 30 * 24 * 3600 * 1000
 """How long after its end a claim is still looked for, and comes back when it is shown again."""
 
 _DOCUMENT = msgspec.json.Decoder(dict[str, Any])
-
-
-class ProofIndex(ClaimIndex, ActIndex, Protocol):
-    """What proofs need of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
 
 
 class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,7 +77,7 @@ class DomainProofs:
 
     def __init__(
         self,
-        index: ProofIndex,
+        index: RegistryIndex,
         fetcher: WebFetcher,
         names: DnsNames | None = None,
         *,

@@ -10,22 +10,15 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
 from parley.model.service import Caller
-from parley.registry.index.protocol import (
-    ActIndex,
-    Constraint,
-    EntryIndex,
-    EntrySelection,
-    Order,
-    SourceIndex,
-    Viewer,
-)
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.examiner import Examiner, one_form, rejected
 from parley.registry.ingest.fields import SOURCE
 from parley.registry.ingest.limits import IngestLimits
@@ -60,14 +53,6 @@ SHOWN = 100
 
 _NOT_YET = "its card has not been read yet"
 _ALL = tuple(EntryStanding)
-
-
-class PushIndex(EntryIndex, SourceIndex, ActIndex, Protocol):
-    """What pushing needs of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
 
 
 class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +92,7 @@ class EntryPublishing:
 
     def __init__(
         self,
-        index: PushIndex,
+        index: RegistryIndex,
         examiner: Examiner,
         proofs: DomainProofs,
         *,

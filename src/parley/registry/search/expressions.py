@@ -20,7 +20,7 @@ from enum import StrEnum
 import msgspec
 
 from parley.model.catalog.searching import MAX_FILTERS
-from parley.registry.index.protocol import Constraint
+from parley.registry.index.selections import Constraint
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.paths import checked_path, checked_values
 

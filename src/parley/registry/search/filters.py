@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parley.model.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
-from parley.registry.index.protocol import Constraint, Order
+from parley.registry.index.selections import Constraint, Order
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.expressions import constraints_of_expression
 from parley.registry.search.paths import REGISTRY_TIMES, checked_path, checked_values, values_in

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parley.database.errors import StoreUnavailable
-from parley.registry.index.protocol import EntryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.words import ASKING_WORDS
 from parley.registry.records import EntryStanding, IndexedEntry
 from parley.registry.search.searcher import NearEntry
@@ -58,7 +58,7 @@ class Meaning:
     """The vectors of an index's entries. ``start`` follows the index until ``stop``."""
 
     def __init__(
-        self, index: EntryIndex, embedding: Embedding, *, interval: float = INTERVAL
+        self, index: RegistryIndex, embedding: Embedding, *, interval: float = INTERVAL
     ) -> None:
         self._index = index
         self._embedding = embedding
@@ -69,7 +69,7 @@ class Meaning:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    def load(cls, index: EntryIndex, *, interval: float = INTERVAL) -> Meaning:
+    def load(cls, index: RegistryIndex, *, interval: float = INTERVAL) -> Meaning:
         """Return one with the model of the extra. Raises ``ValueError`` without it."""
         from parley.registry.search.embedding import WordVectors
 

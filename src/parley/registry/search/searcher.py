@@ -21,7 +21,8 @@ from parley.model.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
-from parley.registry.index.protocol import EntryIndex, EntrySelection, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Viewer
 from parley.registry.records import IndexedEntry, Match
 from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import (
@@ -86,7 +87,7 @@ class Searcher:
     """
 
     def __init__(
-        self, index: EntryIndex, *, source: str, meaning: MeaningIndex | None = None
+        self, index: RegistryIndex, *, source: str, meaning: MeaningIndex | None = None
     ) -> None:
         self._index = index
         self._source = source

@@ -1,4 +1,4 @@
-"""Selections of entries as conditions of a statement."""
+"""Which entries a caller asks for: selections, and the conditions of a statement that they make."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.index.protocol import Constraint, EntrySelection
-from parley.registry.index.session import Session
-from parley.registry.index.values import (
+from parley.registry.index.prepared import (
     MAX_FIELD,
     clean,
     instant_in,
@@ -17,6 +15,57 @@ from parley.registry.index.values import (
     number_in,
     term_id,
 )
+from parley.registry.index.session import Session
+from parley.registry.records import EntryStanding
+
+PUBLIC: tuple[str, ...] = ()
+"""The tokens of a viewer that proved nothing: sees entries without an audience."""
+
+
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who looks: entries without an audience, or with one of the ``tokens``; all of them for an
+    operator (``sees_all``), who sees other standings than ``LISTED`` too.
+    """
+
+    tokens: tuple[str, ...] = PUBLIC
+    sees_all: bool = False
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition on the values of a field path: one of ``values``, by ``operator``.
+
+    ``eq`` compares without regard to case; ``contains`` looks for a part; ``gt``, ``ge``, ``lt``
+    and ``le`` compare numbers with numbers, times (ISO 8601) with times, and texts with texts.
+    ``negated`` entries have no such value. ``registry.createdAt`` and ``registry.updatedAt`` are
+    when the index got the entry, and when it last changed there; they can be compared only.
+    """
+
+    field: str
+    values: tuple[str, ...]
+    operator: str = "eq"
+    negated: bool = False
+
+
+class EntrySelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries: all constraints hold, and the viewer may see them."""
+
+    viewer: Viewer = Viewer()
+    constraints: tuple[Constraint, ...] = ()
+    standings: tuple[EntryStanding, ...] = (EntryStanding.LISTED,)
+    words: str = ""
+    """A need in natural language; empty selects whatever it says."""
+    keys: tuple[int, ...] | None = None
+    """Only entries of these keys, those that another index found; ``None`` for any."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A field to order by: ``displayName``, ``identifier``, ``publisher``, ``type``, ``version``,
+    ``createdAt``, ``updatedAt``.
+    """
+
+    field: str
+    descending: bool = False
+
 
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 TIMES = {"registry.createdAt": "is_created", "registry.updatedAt": "is_updated"}
@@ -50,9 +99,9 @@ class Conditions(msgspec.Struct):
         return " AND ".join(self.demands) or "1 = 1"
 
 
-def check(constraints: Sequence[Constraint]) -> None:
+def check_selection(selection: EntrySelection) -> None:
     """Raise ``ValueError`` for an operator that there is not."""
-    for constraint in constraints:
+    for constraint in selection.constraints:
         if constraint.operator not in OPERATORS:
             raise ValueError(
                 f"there is no operator {constraint.operator!r} for {constraint.field[:80]!r}; use "
