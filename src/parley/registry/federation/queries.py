@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
+from parley.model.bounded import Bounded
 from parley.registry.federation.upstream import UpstreamPage
 
 MEMORY_SECONDS = 60.0
@@ -41,17 +41,13 @@ class RunningQueries:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._running: dict[str, SharedSearch] = {}
-        self._known: OrderedDict[str, float] = OrderedDict()
+        self._known: Bounded[str, float] = Bounded(MAX_REMEMBERED)
 
     def is_new(self, query: str) -> bool:
         """Return whether a search is seen for the first time here, and remember it."""
         now = self._clock()
-        while self._known:
-            oldest = next(iter(self._known.values()))
-            if len(self._known) < MAX_REMEMBERED and now - oldest < MEMORY_SECONDS:
-                break
-            self._known.popitem(last=False)
-        if query in self._known:
+        seen_at = self._known.get(query)
+        if seen_at is not None and now - seen_at < MEMORY_SECONDS:
             return False
         self._known[query] = now
         return True

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from parley.model.concurrency import Periodic
 from parley.model.service import Caller
 from parley.registry.health.settings import HealthSettings
 from parley.registry.index.registry_index import RegistryIndex
@@ -50,7 +51,13 @@ class Heartbeats:
         self._index = index
         self._rates = rates
         self._settings = settings or HealthSettings()
-        self._task: asyncio.Task[None] | None = None
+        self._sweeps = Periodic(
+            "looking for missing heartbeats",
+            self._sweep,
+            self._settings.beat / 2,
+            log=log,
+            expected=StoreUnavailable,
+        )
         self._grace_until = 0
         self._swept_at: int | None = None
 
@@ -66,15 +73,11 @@ class Heartbeats:
 
     async def start(self) -> None:
         """Begin to look for agents that stay away. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-heartbeats")
+        self._sweeps.start()
 
     async def stop(self) -> None:
         """Stop it. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._sweeps.stop()
         self._swept_at = None
 
     async def beat(
@@ -136,14 +139,10 @@ class Heartbeats:
                 )
         return changed
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.sweep()
-            except StoreUnavailable as error:
-                # Heartbeats could not be stored either: nobody is to blame for those.
-                self._swept_at = None
-                log.warning("heartbeats cannot be looked at: %s", error)
-            except Exception:
-                log.exception("looking for agents that stay away failed")
-            await asyncio.sleep(self._settings.beat / 2)
+    async def _sweep(self) -> None:
+        try:
+            await self.sweep()
+        except StoreUnavailable:
+            # Heartbeats could not be stored either: nobody is to blame for those.
+            self._swept_at = None
+            raise

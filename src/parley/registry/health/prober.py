@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 
 from parley.model.backoff import Backoff, uniform
+from parley.model.bounded import Bounded
+from parley.model.concurrency import Periodic
 from parley.registry.health.judging import ProbeFinding, ProbeOutcome, failures_in_a_row, observe
 from parley.registry.health.probing import AgentProbe, host_of_agent
 from parley.registry.health.settings import HealthSettings
@@ -46,31 +48,28 @@ class Prober:
         self._changed = changed
         self._running: set[asyncio.Task[None]] = set()
         self._hosts: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
-        self._begun: OrderedDict[str, float] = OrderedDict()
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: Bounded[str, int] = Bounded(MAX_HOSTS)
+        self._begun: Bounded[str, float] = Bounded(MAX_HOSTS)
+        self._rounds = 0
+        self._claims = Periodic(
+            "claiming probes", self._step, self._settings.poll, log=log, expected=StoreUnavailable
+        )
         self.probes = 0
 
     async def start(self) -> None:
         """Begin to probe. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-prober")
+        self._claims.start()
 
     async def stop(self) -> None:
         """End all probes; their claims expire. Idempotent."""
-        task, self._task = self._task, None
-        if task is None:
+        if not self._claims.is_running:
             return
-        running = [task, *self._running]
+        await self._claims.stop()
+        running = [*self._running]
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._probe.close()
-
-    def wake(self) -> None:
-        """Look for probes that are due at once."""
-        self._wake.set()
 
     async def probe(self, entry: IndexedEntry) -> Observed:
         """Probe an agent now, and store what was found; return it.
@@ -119,32 +118,14 @@ class Prober:
         seconds = max(seconds, min(found.retry_after or 0.0, settings.longest))
         return round(seconds * uniform(*settings.jitter) * 1000)
 
-    async def _run(self) -> None:
-        rounds = 0
-        while True:
-            self._wake.clear()
-            has_more = False
-            try:
-                has_more = await self._begin()
-            except StoreUnavailable as error:
-                log.warning("the index of the registry is unavailable: %s", error)
-            except Exception:
-                log.exception("looking for probes that are due failed")
-            rounds = rounds + 1 if has_more else 0
-            if 0 < rounds < ROUNDS:
-                continue
-            rounds = 0
-            woken = asyncio.create_task(self._wake.wait())
-            waits: set[asyncio.Task[object]] = {woken, *self._running}
-            is_full = len(self._running) >= self._settings.at_once
-            try:
-                await asyncio.wait(
-                    waits if is_full else {woken},
-                    timeout=None if is_full else self._settings.poll,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            finally:
-                woken.cancel()
+    async def _step(self) -> bool:
+        """Begin probes; return whether to look for more at once."""
+        if len(self._running) >= self._settings.at_once:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        self._rounds = self._rounds + 1 if await self._begin() else 0
+        if self._rounds == ROUNDS:
+            self._rounds = 0
+        return self._rounds > 0 or len(self._running) >= self._settings.at_once
 
     async def _begin(self) -> bool:
         """Begin the probes of agents that are due; return whether there may be more."""
@@ -173,16 +154,12 @@ class Prober:
         is_full = self._hosts[host] >= self._settings.per_host
         begun = self._begun.get(host)
         if is_full or (begun is not None and now < begun + self._settings.per_host_seconds):
-            self._waiting[host] += 1
-            seconds = POSTPONED_SECONDS * (1 + self._waiting[host] / 20)
+            waiting = self._waiting[host] = self._waiting.get(host, 0) + 1
+            seconds = POSTPONED_SECONDS * (1 + waiting / 20)
             return round(uniform(0.5, 1.5) * min(seconds, self._settings.interval / 2) * 1000)
         self._begun[host] = now
-        self._begun.move_to_end(host)
-        self._waiting[host] -= 1
-        if self._waiting[host] <= 0:
-            del self._waiting[host]
-        if len(self._begun) > MAX_HOSTS:
-            self._waiting.pop(self._begun.popitem(last=False)[0], None)
+        if (waiting := self._waiting.pop(host, 0) - 1) > 0:
+            self._waiting[host] = waiting
         return 0
 
     async def _probe_or_postpone(self, entry: IndexedEntry) -> None:

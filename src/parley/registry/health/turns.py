@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+
+from parley.model.bounded import Bounded
 
 MAX_HOSTS = 10_000
 
@@ -26,7 +28,7 @@ class HostTurns:
         self._seconds = seconds
         self._clock = clock
         self._running: Counter[str] = Counter()
-        self._free_at: OrderedDict[str, float] = OrderedDict()
+        self._free_at: Bounded[str, float] = Bounded(MAX_HOSTS)
 
     @contextmanager
     def at(self, hosts: Collection[str]) -> Iterator[None]:
@@ -38,9 +40,6 @@ class HostTurns:
         for host, count in calls.items():
             self._running[host] += 1
             self._free_at[host] = now + self._seconds * count
-            self._free_at.move_to_end(host)
-        while len(self._free_at) > MAX_HOSTS:
-            self._free_at.popitem(last=False)
         try:
             yield
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 
 from parley.client.card.resolver import WELL_KNOWN, read_card
 from parley.client.errors import CardInvalid
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
 from parley.model.catalog.entries import CatalogEntry
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
@@ -61,7 +61,7 @@ class CardReader:
     def __init__(self, fetcher: WebFetcher, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetcher = fetcher
         self._clock = clock
-        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._seen: Bounded[str, _Seen] = Bounded(_MAX_KEPT)
 
     async def read(self, entry: CatalogEntry, known: bytes | None = None) -> CardFinding:
         """Return the card of an entry. ``known`` is the one that it had before."""
@@ -144,9 +144,6 @@ class CardReader:
             digest_of(raw),
             self._clock() + min(freshness(headers) or 0.0, self._fetcher.limits.refresh_ceiling),
         )
-        self._seen.move_to_end(url)
-        if len(self._seen) > _MAX_KEPT:
-            self._seen.popitem(last=False)
 
 
 def digest_of(raw: bytes) -> str:

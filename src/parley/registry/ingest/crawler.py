@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from parley.database.errors import StoreUnavailable
+from parley.model.concurrency import Periodic
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
@@ -57,34 +58,28 @@ class Crawler:
         self._visitors = visitors
         self._poll_seconds = poll_seconds
         self._visiting: dict[asyncio.Task[None], Source] = {}
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._claims = Periodic(
+            "claiming sources", self._step, poll_seconds, log=log, expected=StoreUnavailable
+        )
         self.visits = 0
 
     async def start(self) -> None:
         """Begin to visit sources. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-crawler")
+        self._claims.start()
 
     async def stop(self) -> None:
         """End all visits, and leave their sources to others. Idempotent."""
-        task, self._task = self._task, None
-        if task is None:
-            return
+        await self._claims.stop()
         visiting = dict(self._visiting)
-        for each in (task, *visiting):
+        for each in visiting:
             each.cancel()
-        await asyncio.gather(task, *visiting, return_exceptions=True)
+        await asyncio.gather(*visiting, return_exceptions=True)
         now = self._index.now()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 for each, source in visiting.items():
                     if each.cancelled():
                         await self._end(msgspec.structs.replace(source, due_at=now), source)
-
-    def wake(self) -> None:
-        """Look for due sources at once: one was added."""
-        self._wake.set()
 
     async def visit(self, source: Source) -> Source:
         """Visit a source now, and store what was found; return it as it is stored.
@@ -115,29 +110,15 @@ class Crawler:
             await self._index.withdraw(ended.url, (), "its source was removed")
             await remove_source(self._index, ended.url)
 
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                is_idle = not await self._claim()
-            except StoreUnavailable as error:
-                log.warning("the index of the registry is unavailable: %s", error)
-                is_idle = True
-            except Exception:
-                log.exception("no sources could be claimed")
-                is_idle = True
-            waits: set[asyncio.Task[object]] = set(self._visiting)
-            woken = asyncio.create_task(self._wake.wait())
-            is_full = len(self._visiting) >= self._visitors
-            try:
-                if is_idle or is_full:
-                    await asyncio.wait(
-                        {*waits, woken},
-                        timeout=None if is_full and not is_idle else self._poll_seconds,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-            finally:
-                woken.cancel()
+    async def _step(self) -> bool:
+        """Begin visits; return whether to look for more at once."""
+        is_found = await self._claim()
+        if self._visiting and not (is_found and len(self._visiting) < self._visitors):
+            await asyncio.wait(
+                self._visiting, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            return True
+        return is_found
 
     async def _claim(self) -> bool:
         """Begin the visits of sources that are due; return whether there was one."""

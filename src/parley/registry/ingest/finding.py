@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 import msgspec
 
+from parley.model.bounded import Bounded
 from parley.model.catalog.entries import CATALOG_PATH
 from parley.registry.ingest.addresses import UnfitAddress, checked_address, origin_text
 from parley.registry.ingest.authority import domain_of, is_same_site
@@ -70,14 +70,13 @@ class RobotsCache:
         self._fetcher = fetcher
         self._limits = limits
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, Robots]] = OrderedDict()
+        self._kept: Bounded[str, tuple[float, Robots]] = Bounded(_MAX_ROBOTS)
 
     async def of(self, url: str) -> Robots:
         """Return the robots.txt of the site of an address."""
         origin = origin_text(url)
-        kept = self._kept.get(origin)
+        kept = self._kept.use(origin)
         if kept is not None and self._clock() < kept[0]:
-            self._kept.move_to_end(origin)
             return kept[1]
         try:
             answer = await self._fetcher.get(
@@ -90,8 +89,6 @@ class RobotsCache:
             if answer.status == 200:
                 found = read_robots(answer.body)
         self._kept[origin] = (self._clock() + _ROBOTS_SECONDS, found)
-        if len(self._kept) > _MAX_ROBOTS:
-            self._kept.popitem(last=False)
         return found
 
     def forget(self, url: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from parley.model.catalog.urn import InvalidUrn
 from parley.model.catalog.urn import domain as read_domain
+from parley.model.concurrency import Periodic
 from parley.model.service import Caller, caller_of
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import host_of, is_this_machine
@@ -84,7 +85,6 @@ class DomainProofs:
         registry: str,
         limits: PublishingLimits | None = None,
         rates: CallerRates | None = None,
-        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         if not registry or any(char in registry for char in " ;\"'") or not registry.isprintable():
             raise ValueError(f"{registry!r} is no name of a registry: give its host")
@@ -95,22 +95,23 @@ class DomainProofs:
         self.limits = limits or PublishingLimits()
         self._rates = rates or CallerRates(self.limits)
         self._audit = RegistryAudit(index)
-        self._poll_seconds = poll_seconds
-        self._task: asyncio.Task[None] | None = None
+        self._renewals = Periodic(
+            "looking for proofs of domains",
+            self.renew,
+            POLL_SECONDS,
+            log=log,
+            expected=StoreUnavailable,
+        )
         self.ended: Callable[[DomainClaim], Awaitable[object]] | None = None
         self.came_back: Callable[[DomainClaim], Awaitable[object]] | None = None
 
     async def start(self) -> None:
         """Begin to look for proofs again before they end. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-domain-proofs")
+        self._renewals.start()
 
     async def stop(self) -> None:
         """Stop it. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._renewals.stop()
 
     async def challenge(
         self, caller: Caller, domain: str, *, origin: str = "", address: str = ""
@@ -224,12 +225,12 @@ class DomainProofs:
         """Return the domains of an owner, those whose proof has ended too, and until when (ms)."""
         return await self._index.claims(owner)
 
-    async def renew(self) -> int:
-        """Look for the proofs that are due; return how many there were."""
+    async def renew(self) -> bool:
+        """Look for the proofs that are due; return whether there were any."""
         due = await self._index.claim_proofs(AT_ONCE, LEASE)
         if due:
             await asyncio.gather(*(self._renew(each) for each in due))
-        return len(due)
+        return bool(due)
 
     async def _renew(self, claim: DomainClaim) -> None:
         if claim.method == RELEASED:
@@ -335,17 +336,6 @@ class DomainProofs:
                 "agents.localhost"
             )
         return f"http://{parts.netloc}{PROOF_PATH}"
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                if await self.renew():
-                    continue
-            except StoreUnavailable as error:
-                log.warning("the proofs of domains cannot be looked for: %s", error)
-            except Exception:
-                log.exception("looking for proofs of domains failed")
-            await asyncio.sleep(self._poll_seconds)
 
 
 def owner_of(caller: Caller) -> str:

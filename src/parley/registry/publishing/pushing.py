@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
+from parley.model.concurrency import KeyedLocks
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
@@ -106,7 +107,7 @@ class EntryPublishing:
         self._ingest = ingest or IngestLimits()
         self._rates = rates or CallerRates(self.limits)
         self._audit = RegistryAudit(index)
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns = KeyedLocks()
         self._pushes: Counter[str] = Counter()
         proofs.ended = self.suspend
         proofs.came_back = self.restore
@@ -151,7 +152,7 @@ class EntryPublishing:
         audience = _audience(options, caller)
         listed, refused = self._read(document, options)
         source = source_of(owner)
-        async with self._turn(owner):
+        async with self._turns.of(owner):
             domains = await self._proofs.domains(caller)
             allowed: list[ListedEntry] = []
             for each in listed:
@@ -225,7 +226,7 @@ class EntryPublishing:
         ]
         taken = [each for each in listed if not each.problem]
         source = imported(name)
-        async with self._turn(source):
+        async with self._turns.of(source):
             known = {each.identifier: each async for each in self._kept(source)}
             await self._record(caller, "entry.imported", taken, refused, address, source=source)
             drafts = await self._examined(taken, source, Authority.OPERATOR, "", audience, known)
@@ -281,7 +282,7 @@ class EntryPublishing:
             "prove the domain again"
         )
         count = 0
-        async with self._turn(claim.owner):
+        async with self._turns.of(claim.owner):
             others = await self._proofs_of(claim)
             drafts = []
             async for each in self._kept(source):
@@ -299,7 +300,7 @@ class EntryPublishing:
     async def restore(self, claim: DomainClaim) -> int:
         """Examine the entries again that wait for a proof that is there now."""
         source = source_of(claim.owner)
-        async with self._turn(claim.owner):
+        async with self._turns.of(claim.owner):
             waiting: list[ListedEntry] = []
             known: dict[str, IndexedEntry] = {}
             async for each in self._kept(source):
@@ -474,13 +475,6 @@ class EntryPublishing:
         now = self._index.now()
         held = await self._proofs.held(claim.owner)
         return [name for name, until in held.items() if until > now and name != claim.domain]
-
-    def _turn(self, owner: str) -> asyncio.Lock:
-        """Return the lock of an owner: its pushes come one after the other."""
-        if len(self._turns) > 1_000:
-            for name in [each for each, lock in self._turns.items() if not lock.locked()]:
-                del self._turns[name]
-        return self._turns.setdefault(owner, asyncio.Lock())
 
 
 def source_of(owner: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
+from parley.model.bounded import Bounded
 from parley.model.errors import an
 from parley.registry.publishing.refusals import TooMuch
 from parley.security.rates.window import Grid, Window
@@ -75,16 +75,14 @@ class CallerRates:
             "beat": (limits.beats_per_minute, MINUTE_MS),
         }
         self._clock = clock
-        self._windows: OrderedDict[tuple[str, Act], Window] = OrderedDict()
+        self._windows: Bounded[tuple[str, Act], Window] = Bounded(MAX_COUNTED)
 
     def take(self, owner: str, act: Act, count: int = 1) -> None:
         """Count acts of a caller. Raises ``TooMuch``, and counts none of them then."""
         amount, period = self._rates[act]
         grid, now = Grid.of(period), round(self._clock() * 1000)
-        window = self._windows.setdefault((owner, act), Window())
-        self._windows.move_to_end((owner, act))
-        if len(self._windows) > MAX_COUNTED:
-            self._windows.popitem(last=False)
+        window = self._windows.use((owner, act)) or Window()
+        self._windows[owner, act] = window
         given = window.take(grid, now, amount, count)
         if given == count:
             return

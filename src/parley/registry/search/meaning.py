@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parley.database.errors import StoreUnavailable
+from parley.model.concurrency import Periodic
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.words import ASKING_WORDS
 from parley.registry.records import EntryStanding, IndexedEntry
@@ -62,11 +63,16 @@ class Meaning:
     ) -> None:
         self._index = index
         self._embedding = embedding
-        self._interval = interval
         self._vectors = EntryVectors(embedding.dimensions)
         self._change = 0
         self._turn = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._follows = Periodic(
+            "search by meaning: following the index",
+            self.catch_up,
+            interval,
+            log=logger,
+            expected=StoreUnavailable,
+        )
 
     @classmethod
     def load(cls, index: RegistryIndex, *, interval: float = INTERVAL) -> Meaning:
@@ -80,16 +86,11 @@ class Meaning:
 
     async def start(self) -> None:
         """Follow the index from now on. Searches find what was read until then."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._follow(), name="registry meaning")
-            self._task.add_done_callback(_report)
+        self._follows.start()
 
     async def stop(self) -> None:
         """Stop following. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._follows.stop()
 
     async def catch_up(self) -> int:
         """Read all changes until now; return how many."""
@@ -104,18 +105,6 @@ class Meaning:
     async def nearest(self, text: str, limit: int) -> list[NearEntry]:
         """Return entries that are near a need, the nearest first, then by key."""
         return await asyncio.to_thread(self._nearest, text, limit)
-
-    async def _follow(self) -> None:
-        is_reading = True
-        while True:
-            try:
-                await self.catch_up()
-                is_reading = True
-            except StoreUnavailable as error:
-                if is_reading:
-                    logger.warning("search by meaning does not follow the index: %s", error)
-                is_reading = False
-            await asyncio.sleep(self._interval)
 
     def _apply(self, changed: Sequence[IndexedEntry]) -> None:
         listed = [each for each in changed if each.standing is EntryStanding.LISTED]
@@ -185,12 +174,6 @@ class EntryVectors:
             more = max(1_024, needed, 2 * len(self._keys)) - len(self._keys)
             self._vectors = numpy.pad(self._vectors, ((0, more), (0, 0)))
             self._keys = numpy.pad(self._keys, (0, more))
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    """Log why following ended, if nobody ended it."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("search by meaning follows the index no more", exc_info=error)
 
 
 def text_of(texts: Mapping[str, str]) -> str:
