@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn
-from parley.registry.app.operations import Operation, RestAnswer, RestError, RestRequest
+from parley.model.errors import InvalidParamsError
+from parley.registry.app.operations import Operation, RestAnswer, RestRequest
 from parley.registry.app.searching import SCHEMAS
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import CardVersion, IndexedEntry, Observed
+from parley.registry.refusals import NotFound
 from parley.registry.search.results import answered
 
 ENTRY_AGE = 30
@@ -80,16 +82,16 @@ IDENTIFIER = {
 
 
 def identifier_of(request: RestRequest) -> str:
-    """Return the identifier in a path, in its one form. Raises ``RestError`` (400)."""
+    """Return the identifier in a path, in its one form. Raises ``InvalidParamsError``."""
     try:
         return str(AirUrn.parse(request.path["identifier"]))
     except InvalidUrn as error:
-        raise RestError(400, str(error)) from None
+        raise InvalidParamsError(str(error)) from None
 
 
-def not_found(identifier: str) -> RestError:
+def not_found(identifier: str) -> NotFound:
     """Return the error for what is not there, or is not for the caller: both look the same."""
-    return RestError(404, f"there is no entry {identifier[:MAX_URN]} for you here")
+    return NotFound(f"there is no entry {identifier[:MAX_URN]} for you here")
 
 
 def described(entry: IndexedEntry, *, insider: bool) -> dict[str, Any]:

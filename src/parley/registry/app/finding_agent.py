@@ -11,8 +11,8 @@ import msgspec
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.model.catalog.searching import MAX_PAGE, FederationMode, QueryModel, SearchRequest
+from parley.model.errors import InvalidParamsError
 from parley.model.parts import Part
-from parley.registry.app.operations import RestError
 from parley.registry.app.searching import SearchOperations
 from parley.registry.app.viewers import viewer_of
 
@@ -63,7 +63,7 @@ def finding_agent(
         base = turn.base_url.removesuffix(PATH)
         try:
             found = await searching.found(asked, viewer_of(turn.caller), base)
-        except RestError as error:
+        except InvalidParamsError as error:
             turn.reject(error.message)
         results = found.pop("results")
         said = {0: "No agent matches.", 1: "One agent matches."}

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
+from parley.model.errors import PermissionDeniedError
 from parley.registry.app.operations import Needs, Operation, RestAnswer, RestRequest
-from parley.registry.app.refusing import answering_refusals
 from parley.registry.health.heartbeats import MAX_AT_ONCE, Heartbeats
-from parley.registry.publishing.refusals import NotYours
 
 
 class _Beat(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,14 +23,13 @@ class HeartbeatRoutes:
     def __init__(self, heartbeats: Heartbeats) -> None:
         self._heartbeats = heartbeats
 
-    @answering_refusals
     async def beat(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /heartbeats``."""
         given = request.read(_Beat, "the heartbeat")
         found = await self._heartbeats.beat(request.caller, given.identifiers, given.details)
         if not found.alive:
             names = ", ".join(each[:200] for each in found.unknown[:5])
-            raise NotYours(f"this caller has published no {names}: publish it first")
+            raise PermissionDeniedError(f"this caller has published no {names}: publish it first")
         return RestAnswer(body=found)
 
     @property

@@ -1,7 +1,7 @@
 """An operation of the REST interface: one row, from which routes and the OpenAPI document are made.
 
 Other parts of the registry give rows of their own (``Registry(operations=...)`` puts them beside
-these). A handler gets a ``RestRequest`` and returns a ``RestAnswer``; what it refuses, it raises.
+these). A handler gets a ``RestRequest`` and returns a ``RestAnswer``, or raises an ``A2AError``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from parley.model.errors import InvalidParamsError
 from parley.model.service import ANONYMOUS, Caller
 from parley.registry.index.selections import Viewer
 from parley.wire.json.syntax import without_bom
@@ -20,27 +21,18 @@ MAX_BODY = 64 * 1024
 
 T = TypeVar("T")
 
-INVALID_ARGUMENT = "INVALID_ARGUMENT"
-UNAUTHENTICATED = "UNAUTHENTICATED"
-PERMISSION_DENIED = "PERMISSION_DENIED"
-NOT_FOUND = "NOT_FOUND"
-CONFLICT = "CONFLICT"
-RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
-INTERNAL_ERROR = "INTERNAL_ERROR"
-UNAVAILABLE = "UNAVAILABLE"
-
 ERROR_CODES = {
-    400: INVALID_ARGUMENT,
-    401: UNAUTHENTICATED,
-    403: PERMISSION_DENIED,
-    404: NOT_FOUND,
-    405: INVALID_ARGUMENT,
-    409: CONFLICT,
-    413: INVALID_ARGUMENT,
-    415: INVALID_ARGUMENT,
-    429: RATE_LIMIT_EXCEEDED,
-    500: INTERNAL_ERROR,
-    503: UNAVAILABLE,
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "INVALID_ARGUMENT",
+    409: "CONFLICT",
+    413: "INVALID_ARGUMENT",
+    415: "INVALID_ARGUMENT",
+    429: "RATE_LIMIT_EXCEEDED",
+    500: "INTERNAL_ERROR",
+    503: "UNAVAILABLE",
 }
 """The code of each status (ARD's OpenAPI document, and ours where it names none)."""
 
@@ -54,19 +46,6 @@ class Needs(Enum):
     """A caller who proved who it is. Nothing is published anonymously."""
     OPERATOR = "operator"
     """A caller with the scope ``registry:operate``."""
-
-
-class RestError(Exception):
-    """A request is refused. The message says what was wrong, and what would be right."""
-
-    def __init__(
-        self, status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = ERROR_CODES.get(status, INTERNAL_ERROR)
-        self.message = message
-        self.headers = headers
 
 
 class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,23 +68,25 @@ class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
     def read(self, type: type[T], what: str = "the request") -> T:
         """Return the body, read as a type that forbids members it does not know.
 
-        Raises ``RestError`` (400).
+        Raises ``InvalidParamsError``.
         """
         try:
             return msgspec.json.decode(without_bom(self.body), type=type)
         except msgspec.ValidationError as error:
-            raise RestError(400, f"{what} is not as it should be: {error}") from None
+            raise InvalidParamsError(f"{what} is not as it should be: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise RestError(400, f"{what} is a JSON object; this body is no JSON") from None
+            raise InvalidParamsError(f"{what} is a JSON object; this body is no JSON") from None
 
     def number(self, name: str, default: int, *, most: int) -> int:
-        """Return a whole number of the query, from 1 to ``most``. Raises ``RestError`` (400)."""
+        """Return a whole number of the query, from 1 to ``most``. Raises ``InvalidParamsError``."""
         text = self.query.get(name)
         if text is None:
             return default
         digits = text if text.isascii() and text.isdigit() and len(text) <= 12 else "0"
         if not 1 <= int(digits) <= most:
-            raise RestError(400, f"{name} is a whole number from 1 to {most}, not {text[:40]!r}")
+            raise InvalidParamsError(
+                f"{name} is a whole number from 1 to {most}, not {text[:40]!r}"
+            )
         return int(digits)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.app.operations import Needs, Operation, RestAnswer, RestError, RestRequest
+from parley.model.errors import InvalidParamsError
+from parley.registry.app.operations import Needs, Operation, RestAnswer, RestRequest
 from parley.registry.app.publishing_routes import SCHEMAS as PUBLISHING
 from parley.registry.app.publishing_routes import read_publish, shown
-from parley.registry.app.refusing import answering_refusals
-from parley.registry.publishing.audience import InvalidAudience, read_audience
+from parley.registry.publishing.audience import read_audience
 from parley.registry.publishing.decisions import DECIDED, OperatorDecisions
 from parley.registry.publishing.pushing import EntryPublishing
 from parley.registry.records import EntryStanding
@@ -40,22 +40,20 @@ class OperatorRoutes:
         self._decisions = decisions
         self._publishing = publishing
 
-    @answering_refusals
     async def entries(self, request: RestRequest) -> RestAnswer:
         """Answer ``GET /operator/entries``."""
         names = [each for each in request.query.get("standing", "").split(",") if each]
         try:
             standings = tuple(EntryStanding(each) for each in names) or WAITING
         except ValueError:
-            raise RestError(
-                400, f"standing is one or more of {', '.join(EntryStanding)}, with commas"
+            raise InvalidParamsError(
+                f"standing is one or more of {', '.join(EntryStanding)}, with commas"
             ) from None
         limit = request.number("limit", 100, most=MAX_PAGE)
         offset = request.number("offset", 1, most=1_000_000) - 1
         found = await self._decisions.entries(standings, limit, offset)
         return RestAnswer(body={"entries": [shown(each) for each in found]})
 
-    @answering_refusals
     async def decide(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /operator/entries/{identifier}``."""
         given = request.read(_Decision, "the decision")
@@ -69,7 +67,6 @@ class OperatorRoutes:
         )
         return RestAnswer(body=shown(found))
 
-    @answering_refusals
     async def bring_in(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /operator/import/{name}``."""
         catalog, options = read_publish(request)
@@ -78,20 +75,15 @@ class OperatorRoutes:
         )
         return RestAnswer(body=report)
 
-    @answering_refusals
     async def sources(self, request: RestRequest) -> RestAnswer:
         """Answer ``GET /operator/sources``."""
         found = await self._decisions.sources(request.number("limit", 1_000, most=10_000))
         return RestAnswer(body={"sources": [msgspec.to_builtins(each) for each in found]})
 
-    @answering_refusals
     async def add_source(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /operator/sources``."""
         given = request.read(_NewSource, "the source")
-        try:
-            audience = read_audience(given.audience, request.caller)
-        except InvalidAudience as error:
-            raise RestError(400, str(error)) from None
+        audience = read_audience(given.audience, request.caller)
         source = await self._decisions.add_source(
             request.caller,
             given.url,
@@ -101,16 +93,14 @@ class OperatorRoutes:
         )
         return RestAnswer(body=msgspec.to_builtins(source), status=201)
 
-    @answering_refusals
     async def remove_source(self, request: RestRequest) -> RestAnswer:
         """Answer ``DELETE /operator/sources``."""
         url = request.query.get("url", "")
         if not url:
-            raise RestError(400, "name the source: ?url=https://...")
+            raise InvalidParamsError("name the source: ?url=https://...")
         await self._decisions.remove_source(request.caller, url, address=request.address)
         return RestAnswer(status=204)
 
-    @answering_refusals
     async def acts(self, request: RestRequest) -> RestAnswer:
         """Answer ``GET /operator/audit``."""
         after = request.query.get("after")

@@ -19,7 +19,8 @@ from parley.model.catalog.searching import (
     QueryModel,
     SearchRequest,
 )
-from parley.registry.app.operations import Operation, RestAnswer, RestError, RestRequest
+from parley.model.errors import InvalidParamsError
+from parley.registry.app.operations import Operation, RestAnswer, RestRequest
 from parley.registry.app.searching import SearchOperations
 from parley.server.cards.catalog import CatalogItem
 from parley.server.cards.catalog_entries import manifest_of
@@ -64,7 +65,7 @@ class RegistryPage:
         """Answer ``GET /``."""
         words = request.query.get("q", "").strip()
         if len(words) > MAX_QUERY_TEXT:
-            raise RestError(400, f"q has at most {MAX_QUERY_TEXT} characters")
+            raise InvalidParamsError(f"q has at most {MAX_QUERY_TEXT} characters")
         if words:
             asked = SearchRequest(
                 query=QueryModel(text=words), federation=FederationMode.NONE, page_size=SHOWN

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.app.operations import Needs, Operation, RestAnswer, RestError, RestRequest
-from parley.registry.app.refusing import answering_refusals
+from parley.model.errors import InvalidParamsError
+from parley.registry.app.operations import Needs, Operation, RestAnswer, RestRequest
 from parley.registry.app.viewers import is_operator
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
@@ -36,7 +36,6 @@ class PublishingRoutes:
         self._publishing = publishing
         self._proofs = proofs
 
-    @answering_refusals
     async def publish(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish``."""
         catalog, options = read_publish(request)
@@ -45,7 +44,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body=report)
 
-    @answering_refusals
     async def withdraw(self, request: RestRequest) -> RestAnswer:
         """Answer ``DELETE /entries/{identifier}``."""
         count = await self._publishing.withdraw(
@@ -56,7 +54,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body={"withdrawn": count})
 
-    @answering_refusals
     async def own(self, request: RestRequest) -> RestAnswer:
         """Answer ``GET /publish``."""
         entries = await self._publishing.own(request.caller)
@@ -68,7 +65,6 @@ class PublishingRoutes:
             }
         )
 
-    @answering_refusals
     async def challenge(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/challenges``."""
         given = request.read(_Domain, "the request for a challenge")
@@ -77,7 +73,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body=found, status=201)
 
-    @answering_refusals
     async def prove(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/domains``."""
         given = request.read(_Domain, "the proof")
@@ -86,7 +81,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body=found)
 
-    @answering_refusals
     async def release(self, request: RestRequest) -> RestAnswer:
         """Answer ``DELETE /publish/domains/{domain}``."""
         await self._proofs.release(request.caller, request.path["domain"], address=request.address)
@@ -174,10 +168,10 @@ class PublishingRoutes:
 
 
 def read_publish(request: RestRequest) -> tuple[Mapping[str, Any], PublishOptions]:
-    """Return the catalog of a body and the options beside it. Raises ``RestError`` (400)."""
+    """Return the catalog of a body and the options beside it. Raises ``InvalidParamsError``."""
     given = request.read(_Publish, "the body")
     if (given.catalog is None) == (given.entries is None):
-        raise RestError(400, 'the body has either "catalog" or "entries"')
+        raise InvalidParamsError('the body has either "catalog" or "entries"')
     catalog = given.catalog
     if catalog is None:
         catalog = {"specVersion": "1.0", "entries": given.entries}

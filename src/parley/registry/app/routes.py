@@ -12,11 +12,19 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.database.errors import StoreUnavailable
-from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    InvalidParamsError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from parley.model.incident import log_incident
 from parley.model.service import ANONYMOUS, Caller
-from parley.registry.app.operations import Needs, Operation, RestAnswer, RestError, RestRequest
+from parley.registry.app.operations import ERROR_CODES, Needs, Operation, RestAnswer, RestRequest
 from parley.registry.app.viewers import OPERATE, is_operator, viewer_of
+from parley.registry.refusals import NotFound
 from parley.security.authentication import Authenticator
 from parley.security.authorization import refusal
 from parley.security.credentials.client_address import client_address
@@ -25,7 +33,7 @@ from parley.security.schemes.scheme import Security
 from parley.server.address import BadAddress, route_path, server_address
 from parley.server.app import App
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.exchange import error_headers
+from parley.server.http.exchange import NotJson, TooLarge, error_headers
 from parley.server.http.media_types import base as base_type
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import NO_STORE, reply, reply_without_body
@@ -48,6 +56,12 @@ NO_CREDENTIALS = (
     "nothing is published anonymously, and this registry verifies no credentials: start it with "
     "some (parley registry serve --api-keys, --oidc ISSUER or --mtls)"
 )
+
+
+class MethodNotAllowed(InvalidParamsError):
+    """There is something at this path, and it takes other methods."""
+
+    http_status = 405
 
 
 class Rules:
@@ -133,29 +147,26 @@ class RestRoutes:
             return
         except BodyTooLarge:
             most = operation.max_body if operation is not None else 0
-            error = RestError(413, f"the body has more than the {most} bytes allowed here")
-            await self._refuse(scope, send, error)
-        except RestError as error:
-            await self._refuse(scope, send, error)
+            words = f"the body has more than the {most} bytes allowed here"
+            await self._refuse(scope, send, TooLarge(words))
         except BadAddress as error:
-            await self._refuse(scope, send, RestError(400, str(error)))
+            await self._refuse(scope, send, InvalidParamsError(str(error)))
         except A2AError as error:
-            headers = tuple(error_headers(error))
-            await self._refuse(scope, send, RestError(error.http_status, error.message, headers))
+            await self._refuse(scope, send, error)
         except StoreUnavailable as error:
             reference = log_incident(_log, "reading the index of the registry", error)
             words = f"the registry cannot reach its index now (reference {reference}); try again"
-            await self._refuse(scope, send, RestError(503, words, ((b"retry-after", b"2"),)))
+            await self._refuse(scope, send, OverloadedError(words, retry_after=2))
         except Exception:
             name = operation.name if operation is not None else "a request"
             reference = log_incident(_log, name)
             words = f"the registry failed; its log says why under the reference {reference}"
-            await self._refuse(scope, send, RestError(500, words))
+            await self._refuse(scope, send, InternalError(words))
         else:
             await self._send(scope, send, answer)
 
     def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
-        """Return the operation of a request and the path's parameters. Raises ``RestError``."""
+        """Return the operation of a request and the path's parameters. Raises ``A2AError``."""
         path, method = route_path(scope), scope["method"]
         segments: Sequence[str] = path.split("/")[1:]
         methods, parameters = self._exact.get(path), dict[str, str]()
@@ -169,12 +180,13 @@ class RestRoutes:
                     methods, parameters = found, matched
                     break
         if methods is None:
-            raise RestError(404, f"nothing is at {path[:200]}; /openapi.json says what there is")
+            raise NotFound(f"nothing is at {path[:200]}; /openapi.json says what there is")
         operation = methods.get("GET" if method == "HEAD" else method)
         if operation is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
-            headers = ((b"allow", allowed.encode()),)
-            raise RestError(405, f"{path[:200]} takes {allowed}, not {method[:20]}", headers)
+            raise MethodNotAllowed(
+                f"{path[:200]} takes {allowed}, not {method[:20]}", metadata={"allow": allowed}
+            )
         return operation, parameters
 
     async def _answer(
@@ -185,7 +197,7 @@ class RestRoutes:
             await app.lifecycle.start_late()
         gate = app.gate("agents")
         if gate is not None and not gate.is_visible(scope):
-            raise RestError(404, "nothing is here")
+            raise NotFound("nothing is here")
         caller, challenges = await self._caller(app, scope)
         self._rules.check(operation, caller, challenges)
         trusts = app.settings.trust_proxy
@@ -201,7 +213,7 @@ class RestRoutes:
             declared = headers.get(b"content-type", b"")
             if base_type(declared) != b"application/json":
                 shown = declared[:60].decode("latin-1") or "none"
-                raise RestError(415, f"the body is JSON (application/json), and this is {shown}")
+                raise NotJson(f"the body is JSON (application/json), and this is {shown}")
             length = headers.get(b"content-length")
             body = await read_body(receive, scope, length, operation.max_body, app.request_bytes)
         request = RestRequest(
@@ -258,16 +270,20 @@ class RestRoutes:
         else:
             await reply(send, answer.status, body, headers, answer.media_type.encode())
 
-    async def _refuse(self, scope: Scope, send: Send, error: RestError) -> None:
-        if error.status == 405 and scope["method"] == "OPTIONS":
-            await reply_without_body(send, 204, [*error.headers])
-            return
-        body = {"errorCode": error.code, "message": error.message}
-        headers = [NO_STORE, _NOSNIFF, *error.headers]
+    async def _refuse(self, scope: Scope, send: Send, error: A2AError) -> None:
+        status, headers = error.http_status, [*error_headers(error)]
+        if isinstance(error, MethodNotAllowed):
+            headers.append((b"allow", error.metadata["allow"].encode()))
+            if scope["method"] == "OPTIONS":
+                await reply_without_body(send, 204, headers)
+                return
+        code = ERROR_CODES.get(status, ERROR_CODES[500])
+        body = {"errorCode": code, "message": error.message}
+        headers = [NO_STORE, _NOSNIFF, *headers]
         if scope["method"] == "HEAD":
-            await reply_without_body(send, error.status, headers)
+            await reply_without_body(send, status, headers)
         else:
-            await reply(send, error.status, msgspec.json.encode(body), headers)
+            await reply(send, status, msgspec.json.encode(body), headers)
 
     def _vary(self) -> bytes:
         if self._varies is None:
@@ -300,11 +316,11 @@ def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] 
 
 
 def _query(operation: Operation, raw: bytes) -> Mapping[str, str]:
-    """Return the query, whose parameters an operation knows. Raises ``RestError``."""
+    """Return the query, whose parameters an operation knows. Raises ``InvalidParamsError``."""
     if not raw:
         return {}
     if len(raw) > MAX_QUERY:
-        raise RestError(400, f"a query has at most {MAX_QUERY} bytes")
+        raise InvalidParamsError(f"a query has at most {MAX_QUERY} bytes")
     try:
         pairs = parse_qsl(
             raw.decode("ascii"),
@@ -313,14 +329,14 @@ def _query(operation: Operation, raw: bytes) -> Mapping[str, str]:
             max_num_fields=MAX_PARAMETERS,
         )
     except ValueError:
-        raise RestError(400, "the query of this address cannot be read") from None
+        raise InvalidParamsError("the query of this address cannot be read") from None
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in operation.parameters:
             known = ", ".join(operation.parameters) or "none"
-            raise RestError(400, f"there is no parameter {name[:40]!r}; there are: {known}")
+            raise InvalidParamsError(f"there is no parameter {name[:40]!r}; there are: {known}")
         if name in found:
-            raise RestError(400, f"{name} is given twice")
+            raise InvalidParamsError(f"{name} is given twice")
         found[name] = value
     return found
 

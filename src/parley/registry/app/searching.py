@@ -22,10 +22,10 @@ from parley.model.catalog.searching import (
     SearchRequest,
     SearchResponse,
 )
-from parley.registry.app.operations import Operation, RestAnswer, RestError, RestRequest
+from parley.model.errors import InvalidParamsError
+from parley.registry.app.operations import Operation, RestAnswer, RestRequest
 from parley.registry.federation.hops import Hops, hops_of
 from parley.registry.index.selections import Viewer
-from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import read_filter
 
 LIST_AGE = 60
@@ -110,20 +110,14 @@ class SearchOperations:
             page_size=given.page_size,
             page_token=_bounded("pageToken", given.page_token, MAX_TOKEN),
         )
-        try:
-            hops = hops_of(request.headers)
-        except InvalidSearch as error:
-            raise RestError(400, str(error)) from None
+        hops = hops_of(request.headers)
         return RestAnswer(body=await self.found(asked, request.viewer, request.base, hops))
 
     async def found(
         self, asked: SearchRequest, viewer: Viewer, base: str, hops: Hops | None = None
     ) -> dict[str, Any]:
-        """Return the answer to a search, as JSON values. Raises ``RestError`` (400)."""
-        try:
-            response = await self._searches.search(asked, viewer, hops)
-        except InvalidSearch as error:
-            raise RestError(400, str(error)) from None
+        """Return the answer to a search, as JSON values. Raises ``InvalidParamsError``."""
+        response = await self._searches.search(asked, viewer, hops)
         results = [
             {
                 **each.entry,
@@ -147,14 +141,11 @@ class SearchOperations:
             for each in given.result_type.facets
         )
         if len({each.field for each in facets}) < len(facets):
-            raise RestError(400, "a field is named twice in resultType.facets")
+            raise InvalidParamsError("a field is named twice in resultType.facets")
         asked = ExploreRequest(
             query=self._query(given.query.text, given.query.filter), facets=facets
         )
-        try:
-            found = await self._browses.explore(asked, request.viewer)
-        except InvalidSearch as error:
-            raise RestError(400, str(error)) from None
+        found = await self._browses.explore(asked, request.viewer)
         counted = {
             field: {
                 "buckets": [{"value": each.value, "count": each.count} for each in facet.buckets],
@@ -175,25 +166,19 @@ class SearchOperations:
         return RestAnswer(body=await self.listed(asked, request.viewer), max_age=LIST_AGE)
 
     async def listed(self, asked: ListRequest, viewer: Viewer) -> dict[str, Any]:
-        """Return a list as JSON values. Raises ``RestError`` (400)."""
-        try:
-            listed = await self._browses.browse(asked, viewer)
-        except InvalidSearch as error:
-            raise RestError(400, str(error)) from None
+        """Return a list as JSON values. Raises ``InvalidParamsError``."""
+        listed = await self._browses.browse(asked, viewer)
         body: dict[str, Any] = {"items": list(listed.items), "total": listed.total}
         if listed.page_token:
             body["pageToken"] = listed.page_token
         return body
 
     def _query(self, text: str, filter: dict[str, Any]) -> QueryModel:
-        try:
-            for path, values in filter.items():
-                listed = values if isinstance(values, list) else [values]
-                if not all(isinstance(each, str) for each in listed):
-                    raise RestError(400, f"the values of the filter {path[:80]!r} are texts")
-            return QueryModel(text=text, filter=read_filter(filter))
-        except InvalidSearch as error:
-            raise RestError(400, str(error)) from None
+        for path, values in filter.items():
+            listed = values if isinstance(values, list) else [values]
+            if not all(isinstance(each, str) for each in listed):
+                raise InvalidParamsError(f"the values of the filter {path[:80]!r} are texts")
+        return QueryModel(text=text, filter=read_filter(filter))
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -259,7 +244,7 @@ class SearchOperations:
 
 def _bounded(name: str, text: str, most: int) -> str:
     if len(text) > most:
-        raise RestError(400, f"{name} has at most {most} characters")
+        raise InvalidParamsError(f"{name} has at most {most} characters")
     return text
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from parley.host.envelope.registrar import outcome_of
-from parley.model.errors import (
-    A2AError,
-    InvalidParamsError,
-    PermissionDeniedError,
-    TooManyRequestsError,
-)
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.registry.health.heartbeats import Heartbeats
 from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
-from parley.registry.publishing.refusals import NotYours, Refused, TooMuch
 from parley.server.envelope.directory import MessageContext
 from parley.store.protocols.errors import StoreUnavailable
 from parley.wire.envelope.errors import AgentUnavailable
@@ -46,27 +41,21 @@ class IndexRegistrar:
             raise InvalidParamsError("audience is a list, such as ['public']")
         options = PublishOptions(audience=None if audience is None else tuple(audience))
         catalog = {"specVersion": "1.0", "entries": [entry]}
-        try:
+        with _refusals():
             report = await self._publishing.publish(
                 context.caller, catalog, options, address=context.address
             )
-        except (Refused, StoreUnavailable) as error:
-            raise refusal_of(error) from error
         return outcome_of(msgspec.to_builtins(report))
 
     async def withdraw(self, identifier: str, context: MessageContext) -> None:
         """Withdraw an entry of the caller's."""
-        try:
+        with _refusals():
             await self._publishing.withdraw(context.caller, identifier, address=context.address)
-        except (Refused, StoreUnavailable) as error:
-            raise refusal_of(error) from error
 
     async def beat(self, identifiers: Sequence[str], context: MessageContext) -> Mapping[str, Any]:
         """Note that agents of the caller are alive."""
-        try:
+        with _refusals():
             answer = await self._heartbeats.beat(context.caller, identifiers)
-        except (Refused, StoreUnavailable) as error:
-            raise refusal_of(error) from error
         if not answer.alive:
             raise PermissionDeniedError("this caller has published none of these: register first")
         return {
@@ -75,12 +64,13 @@ class IndexRegistrar:
         }
 
 
-def refusal_of(error: Exception) -> A2AError:
-    """Return the error of A2A for a refusal of the registry."""
-    if isinstance(error, NotYours):
-        return PermissionDeniedError(str(error))
-    if isinstance(error, TooMuch):
-        return TooManyRequestsError(str(error), retry_after=error.retry_after or 5)
-    if isinstance(error, Refused):
-        return InvalidParamsError(str(error))
-    return AgentUnavailable("the registry cannot keep anything now", retry_after=5)
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Say when to try again, where a refusal does not."""
+    try:
+        yield
+    except TooManyRequestsError as error:
+        error.retry_after = error.retry_after or 5
+        raise
+    except StoreUnavailable as error:
+        raise AgentUnavailable("the registry cannot keep anything now", retry_after=5) from error

@@ -24,6 +24,7 @@ from parley.model.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
+from parley.model.errors import InvalidParamsError
 from parley.registry.federation.checking import (
     CheckedResult,
     IndexKnowledge,
@@ -52,7 +53,6 @@ from parley.registry.federation.upstream import (
 )
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Viewer
-from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import constraints_of
 from parley.registry.search.pages import asked_digest
 from parley.registry.search.scores import need_words
@@ -166,7 +166,7 @@ class Federated:
 
         ``hops`` is how the search came here, from a header; ``None`` for one of a client. One that
         was here before gets nothing: its results are on their way already. A registry that does not
-        answer, or answers wrongly, is left out. Raises ``InvalidSearch`` and ``StoreUnavailable``.
+        answer, or answers wrongly, is left out. Raises ``A2AError`` and ``StoreUnavailable``.
         """
         if hops is not None:  # anybody may send the header: it can only ask for less
             hops = msgspec.structs.replace(hops, left=min(hops.left, self._hops))
@@ -224,7 +224,9 @@ class Federated:
         self, request: SearchRequest, viewer: Viewer, hops: Hops
     ) -> SearchResponse:
         if not 1 <= request.page_size <= MAX_PAGE:
-            raise InvalidSearch(f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}")
+            raise InvalidParamsError(
+                f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}"
+            )
         query = request.query
         constraints = constraints_of(query.filter)
         asked = asked_digest("federated", " ".join(query.text.split()).casefold(), constraints)

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from parley.client.registry.places import base_of
-from parley.registry.search.errors import InvalidSearch
+from parley.model.errors import InvalidParamsError
 
 HEADER = "Parley-Registry-Path"
 MAX_HOPS = 4
@@ -68,13 +68,13 @@ class Hops(msgspec.Struct, frozen=True, kw_only=True):
 def hops_of(headers: Mapping[str, str]) -> Hops | None:
     """Return the hops in the headers of a request (names in lower case), ``None`` without any.
 
-    Raises ``InvalidSearch`` for a header that is malformed.
+    Raises ``InvalidParamsError`` for a header that is malformed.
     """
     text = headers.get(HEADER.lower())
     if text is None:
         return None
     if len(text) > MAX_PATH * 13 + 200:
-        raise InvalidSearch(f"{HEADER} is longer than {MAX_PATH} registries need")
+        raise InvalidParamsError(f"{HEADER} is longer than {MAX_PATH} registries need")
     fields = dict(part.strip().partition("=")[::2] for part in text.split(";"))
     path = tuple(filter(None, fields.get("path", "").split(".")))
     left, ms = fields.get("left", ""), fields.get("ms", "")
@@ -85,7 +85,7 @@ def hops_of(headers: Mapping[str, str]) -> Hops | None:
         and all(each.isascii() and each.isdigit() and len(each) < 9 for each in (left, ms))
     )
     if not is_sound:
-        raise InvalidSearch(_FORM)
+        raise InvalidParamsError(_FORM)
     return Hops(
         query=fields["query"],
         path=path,

@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import msgspec
 
+from parley.model.errors import InvalidParamsError
 from parley.registry.federation.checking import CheckedResult
-from parley.registry.search.errors import InvalidSearch
 
 PREFIX = "f."
 MAX_TOKEN = 2_000
@@ -127,8 +127,8 @@ def write_token(asked: str, place: MergedPlace) -> str:
 
 
 def read_token(token: str, asked: str) -> MergedPlace:
-    """Return where the page of a token begins. Raises ``InvalidSearch``."""
-    wrong = InvalidSearch(
+    """Return where the page of a token begins. Raises ``InvalidParamsError``."""
+    wrong = InvalidParamsError(
         "pageToken is none of this registry's; send the one of the page before as it was, or none "
         "for the first page"
     )
@@ -147,7 +147,7 @@ def read_token(token: str, asked: str) -> MergedPlace:
     if read.version != _VERSION or not is_sound or len(place.seen) > MAX_SEEN * _DIGEST:
         raise wrong
     if read.asked != asked:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             "pageToken is of another question; ask for its next page with the same query and "
             "filter, or begin without a token"
         )

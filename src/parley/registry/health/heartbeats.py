@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from parley.model.concurrency import Periodic
+from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
 from parley.registry.health.settings import HealthSettings
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.examiner import one_form
 from parley.registry.publishing.proofs import owner_of
 from parley.registry.publishing.quotas import CallerRates
-from parley.registry.publishing.refusals import Refused
 from parley.registry.records import EntryStanding, Liveness
 from parley.store.protocols.errors import StoreUnavailable
 
@@ -83,11 +83,13 @@ class Heartbeats:
     async def beat(
         self, caller: Caller, identifiers: Sequence[str], details: Mapping[str, str] | None = None
     ) -> BeatAnswer:
-        """Note that agents of a caller are alive. Raises ``Refused``, ``StoreUnavailable``."""
+        """Note that agents of a caller are alive. Raises ``A2AError``, ``StoreUnavailable``."""
         owner = owner_of(caller)
         names = list(dict.fromkeys(map(one_form, identifiers)))
         if not 0 < len(names) <= MAX_AT_ONCE:
-            raise Refused(f"a heartbeat names 1 to {MAX_AT_ONCE} agents by their identifiers")
+            raise InvalidParamsError(
+                f"a heartbeat names 1 to {MAX_AT_ONCE} agents by their identifiers"
+            )
         self._rates.take(owner, "beat", len(names))
         now = self._index.now()
         alive: list[str] = []
@@ -97,7 +99,7 @@ class Heartbeats:
                 *(self._index.beat(name, owner, now, dict(details or {})) for name in names)
             )
         except ValueError as error:
-            raise Refused(str(error)) from None
+            raise InvalidParamsError(str(error)) from None
         for name, is_own in zip(names, noted, strict=True):
             (alive if is_own else unknown).append(name)
         return BeatAnswer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from parley.model.errors import InvalidParamsError
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
 
@@ -21,10 +22,6 @@ FORMS = (
     "'public', 'authenticated', 'caller:ada', 'client:shop', 'scope:agents.read', or "
     '{"caller": "ada", "issuer": "https://login.example.com"} for a caller of another issuer'
 )
-
-
-class InvalidAudience(ValueError):
-    """A text names no audience. The message says what is wrong."""
 
 
 def caller_token(owner: str) -> str:
@@ -48,17 +45,17 @@ def read_audience(given: Iterable[str | Mapping[str, Any]], publisher: Caller) -
     """Return the tokens of an audience as a publisher writes it; it is part of its own audience.
 
     ``caller:ada`` is the user ada of the publisher's own issuer, ``client:shop`` an application.
-    Raises ``InvalidAudience``.
+    Raises ``InvalidParamsError``.
     """
     if isinstance(given, str | Mapping):
-        raise InvalidAudience(f"an audience is a list; of {FORMS}")
+        raise InvalidParamsError(f"an audience is a list; of {FORMS}")
     listed = list(given)
     if len(listed) > MAX_AUDIENCE:
-        raise InvalidAudience(f"an audience has at most {MAX_AUDIENCE} members: name a scope")
+        raise InvalidParamsError(f"an audience has at most {MAX_AUDIENCE} members: name a scope")
     tokens = [_token(each, publisher) for each in listed]
     if not tokens or PUBLIC in tokens:
         if len(tokens) > 1:
-            raise InvalidAudience("'public' is everybody: leave out the rest, or leave it out")
+            raise InvalidParamsError("'public' is everybody: leave out the rest, or leave it out")
         return ()
     return tuple(dict.fromkeys((*tokens, caller_token(publisher.owner))))
 
@@ -89,8 +86,8 @@ def _is_name(name: Any) -> bool:
     return isinstance(name, str) and 0 < len(name) <= 200 and may_be_name(name)
 
 
-def _wrong(given: Any) -> InvalidAudience:
-    return InvalidAudience(f"{str(given)[:100]!r} is no audience: write {FORMS}")
+def _wrong(given: Any) -> InvalidParamsError:
+    return InvalidParamsError(f"{str(given)[:100]!r} is no audience: write {FORMS}")
 
 
 def _caller_token(kind: str, name: str, issuer: str) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from parley.model.catalog.urn import InvalidUrn
 from parley.model.catalog.urn import domain as read_domain
 from parley.model.concurrency import Periodic
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller, caller_of
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import host_of, is_this_machine
@@ -27,8 +28,8 @@ from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
 from parley.registry.ingest.names import DnsNames, DnsUnavailable
 from parley.registry.publishing.audit import SYSTEM, RegistryAudit
 from parley.registry.publishing.quotas import CallerRates, PublishingLimits
-from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
 from parley.registry.records import DomainClaim
+from parley.registry.refusals import Conflict, NotFound
 from parley.store.protocols.errors import StoreUnavailable
 
 log = logging.getLogger("parley.registry")
@@ -118,7 +119,7 @@ class DomainProofs:
     ) -> DomainChallenge:
         """Return a new token for a domain. One that was given before does not count any more.
 
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
@@ -143,21 +144,23 @@ class DomainProofs:
     ) -> ProvedDomain:
         """Look for the token of a challenge, in DNS and at the well-known path, or at one of them.
 
-        Raises ``Refused`` with what was found there, ``StoreUnavailable``.
+        Raises ``A2AError`` with what was found there, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
         if method not in ("", *METHODS):
-            raise Refused(f"there is no method {method[:40]!r}; there are {' and '.join(METHODS)}")
+            raise InvalidParamsError(
+                f"there is no method {method[:40]!r}; there are {' and '.join(METHODS)}"
+            )
         self._rates.take(owner, "prove")
         given = await self._index.challenge(name, owner)
         if given is None:
-            raise NotThere(f"there is no challenge for {name}: ask for one first")
+            raise NotFound(f"there is no challenge for {name}: ask for one first")
         text, expires_at = given
         await self._check_room(owner, name)
         now = self._index.now()
         if now >= expires_at:
-            raise InTheWay(f"the challenge for {name} has ended: ask for a new one, and show that")
+            raise Conflict(f"the challenge for {name} has ended: ask for a new one, and show that")
         found = ""
         notes: list[str] = []
         for each in (method,) if method else METHODS:
@@ -171,7 +174,7 @@ class DomainProofs:
             await self._audit.record(
                 caller, "domain.proved", name, outcome="refused", address=address, reason=words
             )
-            raise NotYours(f"{name} is not proved: {words}")
+            raise PermissionDeniedError(f"{name} is not proved: {words}")
         kept = f"{found} {origin}" if found == WELL_KNOWN and origin else found
         until = now + round(self.limits.claim_seconds * 1000)
         claim = DomainClaim(name, owner, kept, text, until)
@@ -188,13 +191,13 @@ class DomainProofs:
     async def release(self, caller: Caller, domain: str, *, address: str = "") -> None:
         """Give a claim up. The entries that rest on it are not listed any more.
 
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
         held = await self._index.claims(owner)
         if name not in held:
-            raise NotThere(f"{name} is not proved by this caller")
+            raise NotFound(f"{name} is not proved by this caller")
         await self._audit.record(caller, "domain.released", name, address=address)
         now = self._index.now()
         claim = DomainClaim(name, owner, RELEASED, "", now)
@@ -211,7 +214,7 @@ class DomainProofs:
     async def _check_room(self, owner: str, name: str) -> None:
         held = await self._index.claims(owner)
         if name not in held and len(held) >= self.limits.domains:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"a caller has at most {self.limits.domains} domains here: give one up first"
             )
 
@@ -321,7 +324,7 @@ class DomainProofs:
         return f"{url} has not the text of this caller's challenge"
 
     def _address(self, domain: str, origin: str) -> str:
-        """Return where the document of a domain is. Raises ``Refused``.
+        """Return where the document of a domain is. Raises ``InvalidParamsError``.
 
         Only a domain of this machine (``*.localhost``) may be at another port, and unencrypted.
         """
@@ -330,7 +333,7 @@ class DomainProofs:
         parts = urlsplit(origin)
         is_local = domain.endswith(".localhost") and is_this_machine(host_of(origin))
         if not is_local or parts.path not in ("", "/") or parts.query or parts.scheme != "http":
-            raise Refused(
+            raise InvalidParamsError(
                 f"the document of {domain} is at https://{domain}{PROOF_PATH}; an origin can be "
                 "named for domains of this machine alone, such as http://127.0.0.1:8080 for "
                 "agents.localhost"
@@ -339,20 +342,24 @@ class DomainProofs:
 
 
 def owner_of(caller: Caller) -> str:
-    """Return the owner that a caller is. Raises ``NotYours`` for one that proved nothing."""
+    """Return the owner that a caller is. Raises ``PermissionDeniedError`` without a proof."""
     if not caller.authenticated or not caller.owner:
-        raise NotYours("publishing needs a caller that proved who it is: send credentials")
+        raise PermissionDeniedError(
+            "publishing needs a caller that proved who it is: send credentials"
+        )
     return caller.owner
 
 
 def checked_domain(text: str) -> str:
-    """Return a domain that a caller may prove. Raises ``Refused``."""
+    """Return a domain that a caller may prove. Raises ``InvalidParamsError``."""
     try:
         name = read_domain(text)
     except InvalidUrn as error:
-        raise Refused(str(error)) from None
+        raise InvalidParamsError(str(error)) from None
     if is_public_suffix(name):
-        raise Refused(f"{name} is for everybody to register names under: prove one of these names")
+        raise InvalidParamsError(
+            f"{name} is for everybody to register names under: prove one of these names"
+        )
     return name
 
 

@@ -17,6 +17,7 @@ import msgspec
 from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
 from parley.model.concurrency import KeyedLocks
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
@@ -24,11 +25,10 @@ from parley.registry.ingest.examiner import Examiner, one_form, rejected
 from parley.registry.ingest.fields import SOURCE
 from parley.registry.ingest.limits import IngestLimits
 from parley.registry.ingest.reading import ListedEntry, read_whole
-from parley.registry.publishing.audience import InvalidAudience, read_audience
+from parley.registry.publishing.audience import read_audience
 from parley.registry.publishing.audit import SYSTEM, RegistryAudit
 from parley.registry.publishing.proofs import DomainProofs, owner_of
 from parley.registry.publishing.quotas import CallerRates, PublishingLimits
-from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
 from parley.registry.records import (
     Authority,
     DomainClaim,
@@ -38,6 +38,7 @@ from parley.registry.records import (
     Source,
     SourceKind,
 )
+from parley.registry.refusals import Conflict, NotFound
 from parley.wire.catalog.entries import InvalidCatalog
 
 PUSHED, IMPORTED = "push:", "import:"
@@ -122,13 +123,13 @@ class EntryPublishing:
     ) -> PublishReport:
         """Publish the entries of a catalog, those of the catalogs in it too.
 
-        Doing it again with the same changes nothing. Raises ``Refused``, ``StoreUnavailable``.
+        Doing it again with the same changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
         owner = owner_of(caller)
         self._rates.take(owner, "publish")
         if self._pushes[owner] >= self.limits.publishes_at_once:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"{self.limits.publishes_at_once} catalogs of this caller are being read: wait for "
                 "their answers, then send the next",
                 retry_after=5.0,
@@ -191,15 +192,15 @@ class EntryPublishing:
         return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
 
     def _check_room(self, count: int, every: int) -> None:
-        """Raise ``TooMuch`` for more entries than a caller may have, with the withdrawn ones."""
+        """Check that a caller may have so many entries, and so many with the withdrawn ones."""
         if count > self.limits.entries:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"a caller has at most {self.limits.entries:,} entries here, and that would "
                 f"be {count:,}: withdraw some first"
             )
         most = self.limits.entries + self.limits.withdrawn
         if every > most:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"a caller has at most {most:,} entries here with those that it withdrew, and that "
                 f"would be {every:,}: withdrawn ones are removed after a while"
             )
@@ -216,7 +217,7 @@ class EntryPublishing:
         """Import the entries of a catalog as the operator, who vouches for their publishers.
 
         ``name`` says what was imported: with ``replace``, what is not in it any more is withdrawn.
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
         audience = _audience(options, caller)
@@ -245,7 +246,7 @@ class EntryPublishing:
     ) -> int:
         """Withdraw the caller's entry; an operator withdraws those of all sources.
 
-        Doing it again changes nothing. Raises ``Refused``, ``StoreUnavailable``.
+        Doing it again changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         self._rates.take(owner, "withdraw")
@@ -255,13 +256,13 @@ class EntryPublishing:
         if is_operator:
             own = [each for each in found if each.source.startswith((PUSHED, IMPORTED))]
             if found and not own:
-                raise InTheWay(
+                raise Conflict(
                     f"{name[:200]} was found by crawling, and would be found again: reject it"
                 )
         if not own:
             if any(not each.audience and each.standing is EntryStanding.LISTED for each in found):
-                raise NotYours(f"{name[:200]} was not published by this caller")
-            raise NotThere(f"this caller has published no {name[:200]!r}")
+                raise PermissionDeniedError(f"{name[:200]} was not published by this caller")
+            raise NotFound(f"this caller has published no {name[:200]!r}")
         there = [each.key for each in own if each.standing is not EntryStanding.WITHDRAWN]
         if not there:
             return 0
@@ -321,18 +322,18 @@ class EntryPublishing:
     def _read(
         self, document: bytes | Mapping[str, Any], options: PublishOptions
     ) -> tuple[list[ListedEntry], list[PublishedEntry]]:
-        """Return the entries of a document, and those that cannot be read. Raises ``Refused``."""
+        """Return the entries of a document, and those that cannot be read."""
         body = document if isinstance(document, bytes) else msgspec.json.encode(document)
         if len(body) > self.limits.document_bytes:
-            raise Refused(
+            raise InvalidParamsError(
                 f"a catalog that is pushed has at most {self.limits.document_bytes:,} bytes"
             )
         try:
             reading = read_whole(body, self._ingest, depth=0, at_most=self.limits.entries_at_once)
         except InvalidCatalog as error:
-            raise Refused(f"that is no catalog: {error}") from None
+            raise InvalidParamsError(f"that is no catalog: {error}") from None
         if reading.notes:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"at most {self.limits.entries_at_once:,} entries are pushed at once: push the "
                 "rest by itself"
             )
@@ -483,20 +484,19 @@ def source_of(owner: str) -> str:
 
 
 def imported(name: str) -> str:
-    """Return the source of what an operator imports under a name. Raises ``Refused``."""
+    """Return the source of what an operator imports under a name. Raises ``InvalidParamsError``."""
     shown = name.strip()
     if not shown or len(shown) > 500 or not shown.isprintable():
-        raise Refused("an import has a name of up to 500 characters, such as that of its file")
+        raise InvalidParamsError(
+            "an import has a name of up to 500 characters, such as that of its file"
+        )
     return IMPORTED + shown
 
 
 def _audience(options: PublishOptions, caller: Caller) -> tuple[str, ...] | None:
     if options.audience is None:
         return None
-    try:
-        return read_audience(options.audience, caller)
-    except InvalidAudience as error:
-        raise Refused(str(error)) from None
+    return read_audience(options.audience, caller)
 
 
 def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> list[str]:
@@ -506,11 +506,13 @@ def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> 
 
 
 def _with_probe(listed: ListedEntry, text: str | None) -> ListedEntry:
-    """Return an entry with the text of a probe in its metadata. Raises ``Refused``."""
+    """Return an entry with the text of a probe in its metadata. Raises ``InvalidParamsError``."""
     if text is None or listed.entry.type.partition(";")[0].strip().lower() not in A2A_CARD_TYPES:
         return listed
     if len(text) > MAX_PROBE_TEXT or not text.isprintable():
-        raise Refused(f"the text of a probe is one line of up to {MAX_PROBE_TEXT} characters")
+        raise InvalidParamsError(
+            f"the text of a probe is one line of up to {MAX_PROBE_TEXT} characters"
+        )
     metadata = {name: each for name, each in listed.entry.metadata.items() if name != PROBE}
     if text:
         metadata[PROBE] = text

@@ -9,8 +9,7 @@ from typing import Literal
 import msgspec
 
 from parley.model.bounded import Bounded
-from parley.model.errors import an
-from parley.registry.publishing.refusals import TooMuch
+from parley.model.errors import TooManyRequestsError, an
 from parley.security.rates.window import Grid, Window
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -78,7 +77,7 @@ class CallerRates:
         self._windows: Bounded[tuple[str, Act], Window] = Bounded(MAX_COUNTED)
 
     def take(self, owner: str, act: Act, count: int = 1) -> None:
-        """Count acts of a caller. Raises ``TooMuch``, and counts none of them then."""
+        """Count acts of a caller. Raises ``TooManyRequestsError``, and counts none of them then."""
         amount, period = self._rates[act]
         grid, now = Grid.of(period), round(self._clock() * 1000)
         window = self._windows.use((owner, act)) or Window()
@@ -88,7 +87,7 @@ class CallerRates:
             return
         window.give_back(given)
         span = "minute" if period == MINUTE_MS else "hour"
-        raise TooMuch(
+        raise TooManyRequestsError(
             f"that is more than {amount:,} times '{act}' in {an(span)} for one caller; wait",
             retry_after=max(1.0, window.wait(grid, now) / 1000),
         )

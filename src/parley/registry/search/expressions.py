@@ -20,8 +20,8 @@ from enum import StrEnum
 import msgspec
 
 from parley.model.catalog.searching import MAX_FILTERS
+from parley.model.errors import InvalidParamsError
 from parley.registry.index.selections import Constraint
-from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.paths import checked_path, checked_values
 
 MAX_EXPRESSION = 4_000
@@ -92,11 +92,14 @@ class FilterToken(msgspec.Struct, frozen=True):
 
 
 def constraints_of_expression(text: str) -> tuple[Constraint, ...]:
-    """Return what an expression demands, as constraints that all hold. Raises ``InvalidSearch``."""
+    """Return what an expression demands: constraints that all hold.
+
+    Raises ``InvalidParamsError``.
+    """
     if not text.strip():
         return ()
     if len(text) > MAX_EXPRESSION:
-        raise InvalidSearch(f"the filter is longer than {MAX_EXPRESSION} characters")
+        raise InvalidParamsError(f"the filter is longer than {MAX_EXPRESSION} characters")
     parser = _Parser(_tokens(text))
     clauses = parser.expression(False, 0)
     if parser.token.kind is not FilterTokenKind.END:
@@ -107,12 +110,14 @@ def constraints_of_expression(text: str) -> tuple[Constraint, ...]:
         )
     found = tuple(dict.fromkeys(_merged(clause) for clause in clauses))
     if len(found) > MAX_FILTERS:
-        raise InvalidSearch(f"the filter has {len(found)} conditions; at most {MAX_FILTERS} may")
+        raise InvalidParamsError(
+            f"the filter has {len(found)} conditions; at most {MAX_FILTERS} may"
+        )
     return found
 
 
-def _wrong(token: FilterToken, what: str) -> InvalidSearch:
-    return InvalidSearch(f"the filter is wrong {token}: {what}; for example {EXAMPLE}")
+def _wrong(token: FilterToken, what: str) -> InvalidParamsError:
+    return InvalidParamsError(f"the filter is wrong {token}: {what}; for example {EXAMPLE}")
 
 
 def _tokens(text: str) -> list[FilterToken]:

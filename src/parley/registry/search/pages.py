@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.search.errors import InvalidSearch
+from parley.model.errors import InvalidParamsError
 
 MAX_TOKEN = 300
 MAX_OFFSET = 10_000_000
@@ -51,11 +51,11 @@ def page_token(asked: str, place: PagePlace) -> str:
 
 def place_in(token: str, asked: str) -> PagePlace:
     """Return where the page of a token begins; without a token, the first. Raises
-    ``InvalidSearch``.
+    ``InvalidParamsError``.
     """
     if not token:
         return PagePlace()
-    wrong = InvalidSearch(
+    wrong = InvalidParamsError(
         "pageToken is none of this registry's; send the one of the page before as it was, or none "
         "for the first page"
     )
@@ -71,7 +71,7 @@ def place_in(token: str, asked: str) -> PagePlace:
     if read.version != _VERSION or not is_sound or not math.isfinite(place.best):
         raise wrong
     if read.asked != asked:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             "pageToken is of another question; ask for its next page with the same query, filter "
             "and order, or begin without a token"
         )

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from parley.model.catalog.entries import A2A_CARD, A2A_CARD_TYPES, CATALOG, MCP_CARD, REGISTRY_TYPES
-from parley.registry.search.errors import InvalidSearch
+from parley.model.errors import InvalidParamsError
 
 MAX_PATH = 128
 MAX_DEPTH = 8
@@ -56,22 +56,24 @@ _SHORT_TYPES = {
 
 
 def checked_path(path: str) -> str:
-    """Return the path that a name stands for. Raises ``InvalidSearch``."""
+    """Return the path that a name stands for. Raises ``InvalidParamsError``."""
     if len(path) > MAX_PATH:
-        raise InvalidSearch(f"the field path {path[:40]!r}... is longer than {MAX_PATH} characters")
+        raise InvalidParamsError(
+            f"the field path {path[:40]!r}... is longer than {MAX_PATH} characters"
+        )
     if not _PATH.fullmatch(path) or path.count(".") >= MAX_DEPTH:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"{path!r} is no field path; use names with dots between them, such as "
             f"trustManifest.attestations.type (at most {MAX_DEPTH} names)"
         )
     if path.partition(".")[0] in SEARCHED:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"entries are not filtered by {path.partition('.')[0]!r}; search for its words with "
             "query.text, or filter by identifier, type, publisher, tags, capabilities, version, "
             "metadata.*, trustManifest.* or card.*"
         )
     if path.partition(".")[0] == "registry" and path not in _OF_REGISTRY:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"entries are not filtered by {path!r}; of what the registry knows, registry.trust and "
             "registry.marks can be"
         )
@@ -79,19 +81,21 @@ def checked_path(path: str) -> str:
 
 
 def checked_values(path: str, values: Iterable[str]) -> tuple[str, ...]:
-    """Return the different values to compare with. Raises ``InvalidSearch``.
+    """Return the different values to compare with. Raises ``InvalidParamsError``.
 
     The names that a type of artifact has had stand for each other.
     """
     found = dict.fromkeys(value.strip() for value in values)
     if not found or "" in found:
-        raise InvalidSearch(f"{path!r} is compared with nothing; name a value, or leave it out")
+        raise InvalidParamsError(
+            f"{path!r} is compared with nothing; name a value, or leave it out"
+        )
     if len(found) > MAX_VALUES:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"{path!r} is compared with {len(found)} values; at most {MAX_VALUES} are"
         )
     if longest := next((value for value in found if len(value) > MAX_VALUE), None):
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"a value of {path!r} ({longest[:40]!r}...) is longer than {MAX_VALUE} characters"
         )
     if path == "type":
@@ -101,7 +105,7 @@ def checked_values(path: str, values: Iterable[str]) -> tuple[str, ...]:
 
 def values_in(path: str, given: Any) -> tuple[str, ...]:
     """Return the values of a filter in JSON: of a list or a single one, numbers and truth values
-    as texts. Raises ``InvalidSearch``.
+    as texts. Raises ``InvalidParamsError``.
     """
     listed = given if isinstance(given, list | tuple) else [given]
     texts = []
@@ -112,7 +116,7 @@ def values_in(path: str, given: Any) -> tuple[str, ...]:
             texts.append(msgspec.json.encode(each).decode())
         else:
             kind = "null" if each is None else "an object" if isinstance(each, dict) else "a list"
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 f"{path!r} is compared with {kind}; a value is a text, a number or a truth value, "
                 "or a list of them"
             )
@@ -123,7 +127,7 @@ def _names_of_type(value: str) -> tuple[str, ...]:
     if "/" not in value:
         meant = _SHORT_TYPES.get(value.lower())
         hint = f"did you mean {meant!r}?" if meant else f"a type is one such as {A2A_CARD!r}"
-        raise InvalidSearch(f"{value[:80]!r} is no media type; {hint}")
+        raise InvalidParamsError(f"{value[:80]!r} is no media type; {hint}")
     if _SPACED.fullmatch(value):
         value = value.replace(" ", "+")
     for names in (A2A_CARD_TYPES, REGISTRY_TYPES):

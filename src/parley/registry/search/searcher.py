@@ -21,10 +21,10 @@ from parley.model.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
+from parley.model.errors import InvalidParamsError
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import EntrySelection, Viewer
 from parley.registry.records import IndexedEntry, Match
-from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.filters import (
     constraints_of,
     constraints_of_expression,
@@ -83,7 +83,7 @@ class Searcher:
     """Searches an index. ``source`` is the address of the registry, which results have.
 
     With ``meaning``, needs are matched by words and by meaning. Every method raises
-    ``InvalidSearch`` for a request that is wrong, and ``StoreUnavailable``.
+    ``InvalidParamsError`` for a request that is wrong, and ``StoreUnavailable``.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Searcher:
         """
         selection = _selection(request.query, viewer)
         if not selection.words:
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 "query.text is empty: say what is needed; entries are listed without words by "
                 "GET /agents, and counted by POST /explore"
             )
@@ -246,7 +246,7 @@ async def _covered(need: str, matches: Sequence[Match]) -> list[float]:
 
 def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
     if len(query.text) > MAX_QUERY_TEXT:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"query.text has {len(query.text)} characters; at most {MAX_QUERY_TEXT} are read: say "
             "in a sentence or two what is needed"
         )
@@ -257,7 +257,7 @@ def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
 
 def _page_size(size: int) -> int:
     if not 1 <= size <= MAX_PAGE:
-        raise InvalidSearch(f"pageSize is between 1 and {MAX_PAGE}, not {size}")
+        raise InvalidParamsError(f"pageSize is between 1 and {MAX_PAGE}, not {size}")
     return size
 
 
