@@ -8,11 +8,21 @@ from pathlib import Path
 import msgspec
 
 from parley.model.errors import InvalidParamsError
-from parley.registry.search.expressions import constraints_of_expression
-from parley.registry.search.filters import constraints_of, order_of, read_filter
-from parley.registry.search.marks import MAX_EXCERPT, MAX_FINDINGS, MEANINGS, findings_of
-from parley.registry.search.pages import MAX_OFFSET, asked_digest, page_token, place_in
-from parley.registry.search.texts import MAX_TEXT, texts_of
+from parley.registry.search.filters import (
+    constraints_of,
+    constraints_of_expression,
+    order_of,
+    read_filter,
+)
+from parley.registry.search.searcher import MAX_OFFSET, asked_digest, page_token, place_in
+from parley.registry.search.texts import (
+    MAX_EXCERPT,
+    MAX_FINDINGS,
+    MAX_TEXT,
+    MEANINGS,
+    findings_of,
+    texts_of,
+)
 from parley.wire.catalog.entries import InvalidEntry, read_entry
 
 DATA = Path(__file__).parents[1] / "data" / "registry"

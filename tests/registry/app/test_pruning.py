@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parley.registry.app.care import DAY_MS, KEPT_DAYS, RegistryCare
+from parley.registry.app.registry import DAY_MS, KEPT_DAYS, RegistryCare
 from parley.registry.index.sqlite import SqliteRegistryIndex
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.security.egress import Egress
 from tests.polling import until
 from tests.registry.index.conftest import Clock

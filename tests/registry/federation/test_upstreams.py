@@ -12,8 +12,7 @@ import pytest
 from parley.model.catalog.searching import FederationMode, QueryModel, SearchRequest, SearchResponse
 from parley.model.errors import InvalidParamsError
 from parley.registry.federation.federated import Federated
-from parley.registry.federation.hops import HEADER, Hops, registry_id
-from parley.registry.federation.upstream import CircuitState, Upstream
+from parley.registry.federation.upstream import HEADER, CircuitState, Hops, Upstream, registry_id
 from parley.registry.index.selections import Viewer
 from parley.registry.records import Authority, EntryStanding
 from parley.security.egress import Egress

@@ -6,10 +6,10 @@ import pytest
 
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import ANONYMOUS, Caller
-from parley.registry.health.heartbeats import Heartbeats
+from parley.registry.health.prober import Heartbeats
 from parley.registry.health.settings import HealthSettings
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Observed
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import OPERATOR, draft, identifier, listed, where

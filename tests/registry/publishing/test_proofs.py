@@ -8,9 +8,8 @@ import pytest
 
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import ANONYMOUS
+from parley.registry.publishing.callers import ConflictError, NotFoundError, PublishingLimits
 from parley.registry.publishing.proofs import PROOF_PATH
-from parley.registry.publishing.quotas import PublishingLimits
-from parley.registry.refusals import Conflict, NotFound
 from tests.client.scripted_server import Exchange
 from tests.registry.ingest.sites import WebSite, site
 from tests.registry.publishing.conftest import ADA, BOB, Publishing
@@ -91,17 +90,17 @@ async def test_an_old_token_is_not_replayed(publishing: Publishing) -> None:
     with pytest.raises(PermissionDeniedError):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     publishing.clock.now += DAY
-    with pytest.raises(Conflict, match="has ended"):
+    with pytest.raises(ConflictError, match="has ended"):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     publishing.clock.now += 3 * DAY
     await publishing.proofs.challenge(BOB, "other.example")  # prunes
-    with pytest.raises(NotFound, match="no challenge"):
+    with pytest.raises(NotFoundError, match="no challenge"):
         await publishing.proofs.prove(ADA, "example.com", "dns")
 
 
 async def test_a_proved_challenge_is_used_up(publishing: Publishing) -> None:
     await publishing.prove(ADA, "example.com")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await publishing.proofs.prove(ADA, "example.com", "dns")
 
 

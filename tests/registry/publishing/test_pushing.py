@@ -10,11 +10,14 @@ import pytest
 from parley.database.errors import StoreUnavailable
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.registry.index.selections import PUBLIC, EntrySelection, Viewer
-from parley.registry.publishing.audience import tokens_of
+from parley.registry.publishing.callers import (
+    ConflictError,
+    NotFoundError,
+    PublishingLimits,
+    tokens_of,
+)
 from parley.registry.publishing.pushing import PublishOptions, source_of
-from parley.registry.publishing.quotas import PublishingLimits
 from parley.registry.records import Authority, EntryStanding
-from parley.registry.refusals import Conflict, NotFound
 from parley.store.audit.chain import verify
 from tests.client.scripted_server import card
 from tests.registry.ingest.sites import WebSite, catalog, entry, nested
@@ -90,7 +93,7 @@ async def test_another_caller_withdraws_nothing(publishing: Publishing) -> None:
     await publish(publishing, ADA, pushed("hidden"), audience=("caller:ada",))
     with pytest.raises(PermissionDeniedError):
         await publishing.entries.withdraw(BOB, "urn:air:example.com:test:one")
-    with pytest.raises(NotFound):  # it does not learn that there is one
+    with pytest.raises(NotFoundError):  # it does not learn that there is one
         await publishing.entries.withdraw(BOB, "urn:air:example.com:test:hidden")
     assert await publishing.entries.withdraw(ADA, "urn:air:EXAMPLE.com:test:one") == 1
     assert await publishing.entries.withdraw(ADA, "urn:air:example.com:test:one") == 0
@@ -311,7 +314,7 @@ async def test_an_operator_does_not_withdraw_what_is_crawled(publishing: Publish
     from tests.registry.index.making import draft, identifier
 
     await publishing.index.put([draft("crawled")])
-    with pytest.raises(Conflict, match="reject it"):
+    with pytest.raises(ConflictError, match="reject it"):
         await publishing.entries.withdraw(ROOT, identifier("crawled"), is_operator=True)
 
 

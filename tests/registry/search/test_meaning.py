@@ -100,7 +100,7 @@ def refuse(event, args):
             os._exit(8)
 sys.dont_write_bytecode = True
 sys.addaudithook(refuse)
-from parley.registry.search.embedding import WordVectors
+from parley.registry.search.meaning import WordVectors
 vectors = WordVectors.load().of(["convert money", "exchange dollars", "grow roses", ""])
 assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
 assert not vectors[3].any()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.model.errors import InvalidParamsError
-from parley.registry.search.pages import PagePlace, asked_digest, page_token, place_in
+from parley.registry.search.searcher import PagePlace, asked_digest, page_token, place_in
 
 ASKED = asked_digest("search", "weather", [])
 

@@ -1,4 +1,8 @@
-"""Publishing over REST, an addition to the draft: proofs of domains, and pushed entries."""
+"""What publishers, their agents and operators do over REST, an addition to the draft.
+
+Publishers prove domains and push entries, agents send heartbeats; operators decide on entries,
+import, choose sources and read the audit.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,14 @@ from typing import Any
 
 import msgspec
 
-from parley.model.errors import InvalidParamsError
-from parley.registry.app.operations import Needs, Operation, RestAnswer, RestRequest
-from parley.registry.app.viewers import is_operator
+from parley.model.errors import InvalidParamsError, PermissionDeniedError
+from parley.registry.app.routes import Needs, Operation, RestAnswer, RestRequest, is_operator
+from parley.registry.health.prober import MAX_AT_ONCE, Heartbeats
+from parley.registry.publishing.callers import read_audience
+from parley.registry.publishing.decisions import DECIDED, OperatorDecisions
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
-from parley.registry.records import IndexedEntry
+from parley.registry.records import EntryStanding, IndexedEntry
 
 
 class _Publish(msgspec.Struct, forbid_unknown_fields=True):
@@ -301,5 +307,309 @@ SCHEMAS: Mapping[str, Any] = {
     "ProvedDomain": {
         "type": "object",
         "properties": {"domain": _TEXT, "method": _TEXT, "expiresAt": _TIME},
+    },
+}
+
+
+# What operators do over REST: decide on entries, import, choose sources, read the audit.
+
+MAX_PAGE = 500
+WAITING = (EntryStanding.HELD, EntryStanding.REJECTED, EntryStanding.PENDING)
+"""The standings that an operator looks at, unless others are named."""
+
+
+class _Decision(msgspec.Struct, forbid_unknown_fields=True):
+    standing: EntryStanding
+    reason: str = ""
+    source: str = ""
+
+
+class _NewSource(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    vouches: bool = False
+    audience: list[str | dict[str, str]] = []
+
+
+class OperatorRoutes:
+    """The operations of operators. Each act is in the audit."""
+
+    def __init__(self, decisions: OperatorDecisions, publishing: EntryPublishing) -> None:
+        self._decisions = decisions
+        self._publishing = publishing
+
+    async def entries(self, request: RestRequest) -> RestAnswer:
+        """Answer ``GET /operator/entries``."""
+        names = [each for each in request.query.get("standing", "").split(",") if each]
+        try:
+            standings = tuple(EntryStanding(each) for each in names) or WAITING
+        except ValueError:
+            raise InvalidParamsError(
+                f"standing is one or more of {', '.join(EntryStanding)}, with commas"
+            ) from None
+        limit = request.number("limit", 100, most=MAX_PAGE)
+        offset = request.number("offset", 1, most=1_000_000) - 1
+        found = await self._decisions.entries(standings, limit, offset)
+        return RestAnswer(body={"entries": [shown(each) for each in found]})
+
+    async def decide(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/entries/{identifier}``."""
+        given = request.read(_Decision, "the decision")
+        found = await self._decisions.decide(
+            request.caller,
+            request.path["identifier"],
+            given.standing,
+            given.reason,
+            source=given.source,
+            address=request.address,
+        )
+        return RestAnswer(body=shown(found))
+
+    async def bring_in(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/import/{name}``."""
+        catalog, options = read_publish(request)
+        report = await self._publishing.bring_in(
+            request.caller, catalog, request.path["name"], options, address=request.address
+        )
+        return RestAnswer(body=report)
+
+    async def sources(self, request: RestRequest) -> RestAnswer:
+        """Answer ``GET /operator/sources``."""
+        found = await self._decisions.sources(request.number("limit", 1_000, most=10_000))
+        return RestAnswer(body={"sources": [msgspec.to_builtins(each) for each in found]})
+
+    async def add_source(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/sources``."""
+        given = request.read(_NewSource, "the source")
+        audience = read_audience(given.audience, request.caller)
+        source = await self._decisions.add_source(
+            request.caller,
+            given.url,
+            vouches=given.vouches,
+            audience=audience,
+            address=request.address,
+        )
+        return RestAnswer(body=msgspec.to_builtins(source), status=201)
+
+    async def remove_source(self, request: RestRequest) -> RestAnswer:
+        """Answer ``DELETE /operator/sources``."""
+        url = request.query.get("url", "")
+        if not url:
+            raise InvalidParamsError("name the source: ?url=https://...")
+        await self._decisions.remove_source(request.caller, url, address=request.address)
+        return RestAnswer(status=204)
+
+    async def acts(self, request: RestRequest) -> RestAnswer:
+        """Answer ``GET /operator/audit``."""
+        after = request.query.get("after")
+        lines = await self._decisions.acts(
+            after=0 if after is None else request.number("after", 1, most=10**9 - 1),
+            limit=request.number("limit", 100, most=MAX_PAGE),
+            kind=request.query.get("kind", ""),
+            actor=request.query.get("actor", ""),
+            subject=request.query.get("subject", ""),
+            newest=after is None,
+        )
+        return RestAnswer(body={"lines": [msgspec.to_builtins(each) for each in lines]})
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The rows of the table."""
+        text = {"type": "string"}
+        limit = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+        listed = {"type": "object", "additionalProperties": {"type": "array"}}
+        return (
+            Operation(
+                name="listEntriesForOperators",
+                method="GET",
+                path="/operator/entries",
+                handler=self.entries,
+                needs=Needs.OPERATOR,
+                summary="Entries by standing, with the reasons",
+                parameters={
+                    "standing": text,
+                    "limit": limit,
+                    "offset": {"type": "integer", "minimum": 1},
+                },
+                response=listed,
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="decideEntry",
+                method="POST",
+                path="/operator/entries/{identifier}",
+                handler=self.decide,
+                needs=Needs.OPERATOR,
+                summary="List, hold or reject an entry",
+                path_parameters={"identifier": {"type": "string", "maxLength": 512}},
+                request=_ref("Decision"),
+                response={"type": "object"},
+                responses={404: "There is none.", 409: "Several sources have it."},
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="importEntries",
+                method="POST",
+                path="/operator/import/{name}",
+                handler=self.bring_in,
+                needs=Needs.OPERATOR,
+                summary="Import a catalog that the operator vouches for",
+                path_parameters={"name": {"type": "string", "maxLength": 500}},
+                request=_ref("Publish"),
+                response=_ref("PublishReport"),
+                schemas=OPERATOR_SCHEMAS,
+                max_body=self._publishing.limits.document_bytes,
+            ),
+            Operation(
+                name="listSources",
+                method="GET",
+                path="/operator/sources",
+                handler=self.sources,
+                needs=Needs.OPERATOR,
+                summary="What is read, and what the last visits found",
+                parameters={"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}},
+                response=listed,
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="addSource",
+                method="POST",
+                path="/operator/sources",
+                handler=self.add_source,
+                needs=Needs.OPERATOR,
+                summary="Read a site or a catalog from now on",
+                request=_ref("NewSource"),
+                response={"type": "object"},
+                responses={201: "It is read soon.", 409: "It is read already."},
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="removeSource",
+                method="DELETE",
+                path="/operator/sources",
+                handler=self.remove_source,
+                needs=Needs.OPERATOR,
+                summary="Read a source no more, and withdraw its entries",
+                parameters={"url": text},
+                responses={204: "It is gone.", 404: "There is none."},
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="readAudit",
+                method="GET",
+                path="/operator/audit",
+                handler=self.acts,
+                needs=Needs.OPERATOR,
+                summary="Who did what: the lines of the audit",
+                description="Without `after` the last lines; with it those that follow.",
+                parameters={
+                    "after": {"type": "integer", "minimum": 1},
+                    "limit": limit,
+                    "kind": text,
+                    "actor": text,
+                    "subject": text,
+                },
+                response=listed,
+                schemas=OPERATOR_SCHEMAS,
+            ),
+        )
+
+
+OPERATOR_SCHEMAS: Mapping[str, Any] = {
+    "Decision": {
+        "type": "object",
+        "required": ["standing"],
+        "properties": {
+            "standing": {"type": "string", "enum": [each.value for each in DECIDED]},
+            "reason": {"type": "string", "maxLength": 500},
+            "source": {"type": "string"},
+        },
+        "additionalProperties": False,
+    },
+    "NewSource": {
+        "type": "object",
+        "required": ["url"],
+        "properties": {
+            "url": {"type": "string"},
+            "vouches": {
+                "type": "boolean",
+                "default": False,
+                "description": "The operator answers for the publishers of its entries.",
+            },
+            "audience": {"type": "array", "items": {}},
+        },
+        "additionalProperties": False,
+    },
+}
+
+
+# Heartbeats over REST.
+
+
+class _Beat(msgspec.Struct, forbid_unknown_fields=True):
+    identifiers: list[str]
+    details: dict[str, str] = {}
+
+
+class HeartbeatRoutes:
+    """The operation that agents say with that they are alive."""
+
+    def __init__(self, heartbeats: Heartbeats) -> None:
+        self._heartbeats = heartbeats
+
+    async def beat(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /heartbeats``."""
+        given = request.read(_Beat, "the heartbeat")
+        found = await self._heartbeats.beat(request.caller, given.identifiers, given.details)
+        if not found.alive:
+            names = ", ".join(each[:200] for each in found.unknown[:5])
+            raise PermissionDeniedError(f"this caller has published no {names}: publish it first")
+        return RestAnswer(body=found)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The rows of the table."""
+        return (
+            Operation(
+                name="sendHeartbeat",
+                method="POST",
+                path="/heartbeats",
+                handler=self.beat,
+                needs=Needs.CALLER,
+                summary="Say that agents of the caller are alive",
+                description="After two missed heartbeats an agent is suspect, after four gone. The "
+                "answer says when the next one is wanted.",
+                request={"$ref": "#/components/schemas/Heartbeat"},
+                response={"$ref": "#/components/schemas/HeartbeatAnswer"},
+                responses={403: "The caller has published none of them."},
+                schemas=HEARTBEAT_SCHEMAS,
+            ),
+        )
+
+
+_NAMES = {"type": "array", "items": {"type": "string", "maxLength": 512}}
+
+HEARTBEAT_SCHEMAS: Mapping[str, Any] = {
+    "Heartbeat": {
+        "type": "object",
+        "required": ["identifiers"],
+        "properties": {
+            "identifiers": {**_NAMES, "minItems": 1, "maxItems": MAX_AT_ONCE},
+            "details": {
+                "type": "object",
+                "maxProperties": 32,
+                "additionalProperties": {"type": "string", "maxLength": 500},
+            },
+        },
+        "additionalProperties": False,
+    },
+    "HeartbeatAnswer": {
+        "type": "object",
+        "properties": {
+            "alive": _NAMES,
+            "unknown": _NAMES,
+            "interval": {"type": "number", "description": "In seconds."},
+            "suspectAfter": {"type": "number"},
+            "goneAfter": {"type": "number"},
+        },
     },
 }

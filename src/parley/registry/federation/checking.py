@@ -21,10 +21,9 @@ from parley.registry.federation.upstream import UpstreamPage, UpstreamRegistry
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.records import Authority, EntryStanding, IndexedEntry
-from parley.registry.search.marks import marks_of
-from parley.registry.search.results import REGISTRY as REGISTRY_MEMBER
-from parley.registry.search.scores import coverage
-from parley.registry.search.texts import texts_of
+from parley.registry.search.searcher import REGISTRY as REGISTRY_MEMBER
+from parley.registry.search.searcher import coverage
+from parley.registry.search.texts import marks_of, texts_of
 from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.loopback import is_loopback
 from parley.wire.catalog.answers import ListedResult

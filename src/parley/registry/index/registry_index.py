@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from parley.database.database import Database
-from parley.registry.index import finding, writing
+from parley.registry.index import selections, writing
 from parley.registry.index.prepared import (
     HEALTH_FIELD,
     LIVENESS_FIELD,
@@ -189,7 +189,7 @@ class RegistryIndex(ABC):
         check_selection(selection)
 
         def work(session: Session) -> list[Match]:
-            found = finding.search(session, selection, _limited(limit), max(0, offset))
+            found = selections.search(session, selection, _limited(limit), max(0, offset))
             relevances = dict(found)
             return [
                 Match(entry=entry, relevance=relevances[entry.key])
@@ -201,7 +201,7 @@ class RegistryIndex(ABC):
     async def count(self, selection: EntrySelection) -> int:
         """Return how many entries match. With words, those within the cutoff of ``search``."""
         check_selection(selection)
-        return await self._read(lambda session: finding.count(session, selection))
+        return await self._read(lambda session: selections.count(session, selection))
 
     async def facet(
         self, selection: EntrySelection, field: str, limit: int, min_count: int
@@ -212,7 +212,7 @@ class RegistryIndex(ABC):
         check_selection(selection)
         least = max(1, min_count)
         return await self._read(
-            lambda session: finding.facet(session, selection, field, _limited(limit), least)
+            lambda session: selections.facet(session, selection, field, _limited(limit), least)
         )
 
     async def browse(
@@ -220,10 +220,10 @@ class RegistryIndex(ABC):
     ) -> list[IndexedEntry]:
         """Return entries in an order, and by key where that leaves it open."""
         check_selection(selection)
-        finding.check_order(order)
+        selections.check_order(order)
 
         def work(session: Session) -> list[IndexedEntry]:
-            keys = finding.browse(session, selection, order, _limited(limit), max(0, offset))
+            keys = selections.browse(session, selection, order, _limited(limit), max(0, offset))
             return _load(session, keys)
 
         return await self._read(work)

@@ -10,15 +10,12 @@ import msgspec
 from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import EntrySelection, Order
-from parley.registry.index.selections import Viewer as IndexViewer
-from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
-from parley.registry.ingest.authority import AUTHORITY
-from parley.registry.ingest.examiner import one_form
-from parley.registry.ingest.site_sources import remove_source
-from parley.registry.publishing.audit import RegistryAudit
+from parley.registry.index.selections import EntrySelection, Order, Viewer
+from parley.registry.ingest.addresses import AUTHORITY, PlainHosts, UnfitAddress, checked_address
+from parley.registry.ingest.reading import one_form
+from parley.registry.ingest.sites import remove_source
+from parley.registry.publishing.callers import ConflictError, NotFoundError, RegistryAudit
 from parley.registry.records import Authority, EntryStanding, IndexedEntry, Source, SourceKind
-from parley.registry.refusals import Conflict, NotFound
 from parley.store.protocols.audit import AuditLine
 
 DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
@@ -40,7 +37,7 @@ class OperatorDecisions:
         self, standings: Sequence[EntryStanding], limit: int, offset: int = 0
     ) -> list[IndexedEntry]:
         """Return entries with some standings, those that changed last first."""
-        selection = EntrySelection(viewer=IndexViewer(sees_all=True), standings=tuple(standings))
+        selection = EntrySelection(viewer=Viewer(sees_all=True), standings=tuple(standings))
         order = (Order(field="updatedAt", descending=True),)
         return await self._index.browse(selection, order, limit, offset)
 
@@ -75,12 +72,12 @@ class OperatorDecisions:
             and (source or each.standing is not EntryStanding.WITHDRAWN)
         ]
         if not there:
-            raise NotFound(
+            raise NotFoundError(
                 f"there is no entry {name[:200]!r}" + f" of {source[:200]}" * bool(source)
             )
         if len(there) > 1:
             sources = ", ".join(each.source[:200] for each in there)
-            raise Conflict(f"several sources have {name[:200]}: name one of {sources}")
+            raise ConflictError(f"several sources have {name[:200]}: name one of {sources}")
         [entry] = there
         await self._audit.record(
             caller,
@@ -95,7 +92,7 @@ class OperatorDecisions:
         try:
             await self._index.decide(entry.key, standing, reason, caller.id)
         except ValueError as error:
-            raise Conflict(str(error)) from None
+            raise ConflictError(str(error)) from None
         found = await self._index.entries_of(name)
         return next((each for each in found if each.key == entry.key), entry)
 
@@ -136,7 +133,7 @@ class OperatorDecisions:
         if not await self._index.add_sources([source]):
             before = await self._index.source(checked)
             if before is not None and not before.found_by:
-                raise Conflict(f"{checked[:200]} is read already")
+                raise ConflictError(f"{checked[:200]} is read already")
             if before is not None and "audience" in before.settings and not audience:
                 kept = {**settings, "audience": before.settings["audience"]}
                 source = msgspec.structs.replace(source, settings=kept)
@@ -150,7 +147,7 @@ class OperatorDecisions:
         """
         await self._audit.record(caller, "source.removed", url[:500], address=address)
         if not await remove_source(self._index, url):
-            raise NotFound(f"there is no source {url[:200]!r}")
+            raise NotFoundError(f"there is no source {url[:200]!r}")
 
     async def sources(self, limit: int) -> Sequence[Source]:
         """Return the sources, with what their last visits found."""
@@ -170,7 +167,7 @@ def file_source(path: str | Path) -> Source:
 
     It is read again when it has changed. Raises ``ValueError`` for a file without a catalog.
     """
-    from parley.registry.ingest.limits import IngestLimits
+    from parley.registry.ingest.fetching import IngestLimits
     from parley.registry.ingest.reading import read_whole
     from parley.wire.catalog.entries import InvalidCatalog
 

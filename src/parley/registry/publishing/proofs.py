@@ -22,14 +22,18 @@ from parley.model.concurrency import Periodic
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller, caller_of
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.ingest.addresses import host_of, is_this_machine
-from parley.registry.ingest.authority import is_public_suffix
+from parley.registry.ingest.addresses import host_of, is_public_suffix, is_this_machine
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
 from parley.registry.ingest.names import DnsNames, DnsUnavailable
-from parley.registry.publishing.audit import SYSTEM, RegistryAudit
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.callers import (
+    SYSTEM,
+    CallerRates,
+    ConflictError,
+    NotFoundError,
+    PublishingLimits,
+    RegistryAudit,
+)
 from parley.registry.records import DomainClaim
-from parley.registry.refusals import Conflict, NotFound
 from parley.store.protocols.errors import StoreUnavailable
 
 log = logging.getLogger("parley.registry")
@@ -155,12 +159,14 @@ class DomainProofs:
         self._rates.take(owner, "prove")
         given = await self._index.challenge(name, owner)
         if given is None:
-            raise NotFound(f"there is no challenge for {name}: ask for one first")
+            raise NotFoundError(f"there is no challenge for {name}: ask for one first")
         text, expires_at = given
         await self._check_room(owner, name)
         now = self._index.now()
         if now >= expires_at:
-            raise Conflict(f"the challenge for {name} has ended: ask for a new one, and show that")
+            raise ConflictError(
+                f"the challenge for {name} has ended: ask for a new one, and show that"
+            )
         found = ""
         notes: list[str] = []
         for each in (method,) if method else METHODS:
@@ -197,7 +203,7 @@ class DomainProofs:
         name = checked_domain(domain)
         held = await self._index.claims(owner)
         if name not in held:
-            raise NotFound(f"{name} is not proved by this caller")
+            raise NotFoundError(f"{name} is not proved by this caller")
         await self._audit.record(caller, "domain.released", name, address=address)
         now = self._index.now()
         claim = DomainClaim(name, owner, RELEASED, "", now)

@@ -21,14 +21,19 @@ from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooMa
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
-from parley.registry.ingest.examiner import Examiner, one_form, rejected
-from parley.registry.ingest.fields import SOURCE
-from parley.registry.ingest.limits import IngestLimits
-from parley.registry.ingest.reading import ListedEntry, read_whole
-from parley.registry.publishing.audience import read_audience
-from parley.registry.publishing.audit import SYSTEM, RegistryAudit
+from parley.registry.ingest.examiner import Examiner, rejected
+from parley.registry.ingest.fetching import IngestLimits
+from parley.registry.ingest.reading import SOURCE, ListedEntry, one_form, read_whole
+from parley.registry.publishing.callers import (
+    SYSTEM,
+    CallerRates,
+    ConflictError,
+    NotFoundError,
+    PublishingLimits,
+    RegistryAudit,
+    read_audience,
+)
 from parley.registry.publishing.proofs import DomainProofs, owner_of
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
 from parley.registry.records import (
     Authority,
     DomainClaim,
@@ -38,13 +43,12 @@ from parley.registry.records import (
     Source,
     SourceKind,
 )
-from parley.registry.refusals import Conflict, NotFound
 from parley.wire.catalog.entries import InvalidCatalog
 
 PUSHED, IMPORTED = "push:", "import:"
 PROBE = "parley.probe"
 """The member of an entry's metadata with the text of a message that its owner wants agents to be
-probed with. See ``registry/health/messages.py``.
+probed with. See ``registry/health/probing.py``.
 """
 
 MAX_PROBE_TEXT = 200
@@ -256,13 +260,13 @@ class EntryPublishing:
         if is_operator:
             own = [each for each in found if each.source.startswith((PUSHED, IMPORTED))]
             if found and not own:
-                raise Conflict(
+                raise ConflictError(
                     f"{name[:200]} was found by crawling, and would be found again: reject it"
                 )
         if not own:
             if any(not each.audience and each.standing is EntryStanding.LISTED for each in found):
                 raise PermissionDeniedError(f"{name[:200]} was not published by this caller")
-            raise NotFound(f"this caller has published no {name[:200]!r}")
+            raise NotFoundError(f"this caller has published no {name[:200]!r}")
         there = [each.key for each in own if each.standing is not EntryStanding.WITHDRAWN]
         if not there:
             return 0
