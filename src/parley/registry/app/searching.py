@@ -10,37 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from starlette.types import Scope
 
-from parley.model.catalog.entries import REGISTRY, CatalogEntry
+from parley.model.catalog.entries import REGISTRY, CatalogEntry, CatalogStruct
 from parley.model.catalog.searching import (
     MAX_FACETS,
     MAX_FILTERS,
     MAX_PAGE,
     MAX_QUERY_TEXT,
     ExploreRequest,
-    Facet,
     FacetRequest,
     FederationMode,
     ListRequest,
-    ListResponse,
     QueryModel,
     SearchRequest,
-    SearchResponse,
 )
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn
 from parley.model.errors import InvalidParamsError
 from parley.registry.app.routes import Operation, RestAnswer, RestRequest
+from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Hops, hops_of
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Viewer
 from parley.registry.publishing.callers import NotFoundError
 from parley.registry.records import CardVersion, IndexedEntry, Observed
 from parley.registry.search.filters import read_filter
-from parley.registry.search.searcher import answered
+from parley.registry.search.searcher import Searcher, answered
 from parley.server.cards.catalog import CatalogItem
 from parley.server.cards.catalog_entries import manifest_of
 
@@ -51,81 +49,45 @@ MAX_TOKEN = 2_048
 MAX_EXPRESSION = 4_096
 
 
-class Searches(Protocol):
-    """Answers searches, and asks other registries too."""
-
-    async def search(
-        self, request: SearchRequest, viewer: Viewer, hops: Hops | None = None
-    ) -> SearchResponse:
-        """Return a page of results. ``hops`` say how the search came from other registries."""
-        ...
-
-
-class Browses(Protocol):
-    """Answers what is about the registry's own index alone."""
-
-    async def explore(self, request: ExploreRequest, viewer: Viewer) -> Mapping[str, Facet]:
-        """Return the values of fields with their counts."""
-        ...
-
-    async def browse(self, request: ListRequest, viewer: Viewer) -> ListResponse:
-        """Return a page of entries in an order."""
-        ...
-
-
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    pass
-
-
-class _Query(_Strict, frozen=True, forbid_unknown_fields=True):
-    text: str = ""
-    filter: dict[str, Any] = {}
-
-
-class _SearchQuery(_Strict, frozen=True, forbid_unknown_fields=True):
+class _SearchQuery(QueryModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text: str
     filter: dict[str, Any] = {}
 
 
-class _Search(_Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Search(SearchRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     query: _SearchQuery
-    federation: FederationMode = FederationMode.AUTO
-    page_size: int = 10
-    page_token: str = ""
 
 
-class _Facet(_Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    field: str
-    limit: int = 20
-    min_count: int = 1
+class _FacetQuery(QueryModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    filter: dict[str, Any] = {}
 
 
-class _ResultType(_Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    facets: list[_Facet]
+class _Facet(FacetRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
 
 
-class _Explore(_Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    query: _Query = _Query()
+class _ResultType(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    facets: tuple[_Facet, ...]
+
+
+class _Explore(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    query: _FacetQuery = _FacetQuery()
     result_type: _ResultType
 
 
 class SearchOperations:
     """The operations that find entries. ``source`` is what results of this registry have as it."""
 
-    def __init__(self, searches: Searches, browses: Browses, *, source: str) -> None:
-        self._searches = searches
-        self._browses = browses
+    def __init__(self, federated: Federated, searcher: Searcher, *, source: str) -> None:
+        self._federated = federated
+        self._searcher = searcher
         self._source = source
 
     async def search(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /search``."""
         given = request.read(_Search, "the search")
-        asked = SearchRequest(
-            query=self._query(given.query.text, given.query.filter),
-            federation=given.federation,
-            page_size=given.page_size,
-            page_token=_bounded("pageToken", given.page_token, MAX_TOKEN),
-        )
+        asked = msgspec.structs.replace(given, query=_query(given.query))
+        _bounded("pageToken", given.page_token, MAX_TOKEN)
         hops = hops_of(request.headers)
         return RestAnswer(body=await self.found(asked, request.viewer, request.base, hops))
 
@@ -133,7 +95,7 @@ class SearchOperations:
         self, asked: SearchRequest, viewer: Viewer, base: str, hops: Hops | None = None
     ) -> dict[str, Any]:
         """Return the answer to a search, as JSON values. Raises ``InvalidParamsError``."""
-        response = await self._searches.search(asked, viewer, hops)
+        response = await self._federated.search(asked, viewer, hops)
         results = [
             {
                 **each.entry,
@@ -152,16 +114,11 @@ class SearchOperations:
     async def explore(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /explore``."""
         given = request.read(_Explore, "the exploration")
-        facets = tuple(
-            FacetRequest(field=each.field, limit=each.limit, min_count=each.min_count)
-            for each in given.result_type.facets
-        )
+        facets = given.result_type.facets
         if len({each.field for each in facets}) < len(facets):
             raise InvalidParamsError("a field is named twice in resultType.facets")
-        asked = ExploreRequest(
-            query=self._query(given.query.text, given.query.filter), facets=facets
-        )
-        found = await self._browses.explore(asked, request.viewer)
+        asked = ExploreRequest(query=_query(given.query), facets=facets)
+        found = await self._searcher.explore(asked, request.viewer)
         counted = {
             field: {
                 "buckets": [{"value": each.value, "count": each.count} for each in facet.buckets],
@@ -183,18 +140,11 @@ class SearchOperations:
 
     async def listed(self, asked: ListRequest, viewer: Viewer) -> dict[str, Any]:
         """Return a list as JSON values. Raises ``InvalidParamsError``."""
-        listed = await self._browses.browse(asked, viewer)
+        listed = await self._searcher.browse(asked, viewer)
         body: dict[str, Any] = {"items": list(listed.items), "total": listed.total}
         if listed.page_token:
             body["pageToken"] = listed.page_token
         return body
-
-    def _query(self, text: str, filter: dict[str, Any]) -> QueryModel:
-        for path, values in filter.items():
-            listed = values if isinstance(values, list) else [values]
-            if not all(isinstance(each, str) for each in listed):
-                raise InvalidParamsError(f"the values of the filter {path[:80]!r} are texts")
-        return QueryModel(text=text, filter=read_filter(filter))
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -256,6 +206,15 @@ class SearchOperations:
                 schemas=SCHEMAS,
             ),
         )
+
+
+def _query(given: QueryModel) -> QueryModel:
+    """Return a query with its filter as it is read from JSON, where a value may stand alone."""
+    for path, values in given.filter.items():
+        listed = values if isinstance(values, list) else [values]
+        if not all(isinstance(each, str) for each in listed):
+            raise InvalidParamsError(f"the values of the filter {path[:80]!r} are texts")
+    return QueryModel(text=given.text, filter=read_filter(given.filter))
 
 
 def _bounded(name: str, text: str, most: int) -> str:

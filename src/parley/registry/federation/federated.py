@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Protocol
 
 import msgspec
 
@@ -59,7 +58,7 @@ from parley.registry.federation.upstream import (
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.search.filters import constraints_of
-from parley.registry.search.searcher import asked_digest, need_words
+from parley.registry.search.searcher import Searcher, asked_digest, need_words
 from parley.security.egress import Egress
 
 # What is being asked just now: so that a search that comes back is not passed on again.
@@ -278,22 +277,6 @@ _START = Cursor()
 PUBLIC_VIEWER = Viewer()
 
 
-class OwnSearches(Protocol):
-    """The searches of one registry alone: ``search.Searcher`` has them."""
-
-    async def search(self, request: SearchRequest, viewer: Viewer) -> SearchResponse:
-        """Return a page of results."""
-        ...
-
-    async def explore(self, request: ExploreRequest, viewer: Viewer) -> Mapping[str, Facet]:
-        """Return the values of fields with their counts."""
-        ...
-
-    async def browse(self, request: ListRequest, viewer: Viewer) -> ListResponse:
-        """Return a page of entries."""
-        ...
-
-
 class Federated:
     """Searches of an index and of other registries. ``source`` is the address of this registry.
 
@@ -304,7 +287,7 @@ class Federated:
 
     def __init__(
         self,
-        searcher: OwnSearches,
+        searcher: Searcher,
         upstreams: Sequence[Upstream] = (),
         *,
         index: RegistryIndex,
