@@ -7,32 +7,74 @@ import, choose sources and read the audit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
-from parley.registry.app.routes import Needs, Operation, RestAnswer, RestRequest, is_operator
-from parley.registry.health.prober import MAX_AT_ONCE, Heartbeats
-from parley.registry.publishing.callers import read_audience
-from parley.registry.publishing.decisions import DECIDED, OperatorDecisions
-from parley.registry.publishing.proofs import DomainProofs
-from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
+from parley.registry.app.routes import (
+    Needs,
+    Operation,
+    RestAnswer,
+    RestRequest,
+    is_operator,
+    ref,
+    schemas_of,
+)
+from parley.registry.health.prober import MAX_BEATS, BeatAnswer, Heartbeats, Identifier
+from parley.registry.index.registry_index import MAX_DETAIL, MAX_DETAILS
+from parley.registry.publishing.callers import MAX_AUDIENCE, read_audience
+from parley.registry.publishing.decisions import DECIDED, MAX_REASON, OperatorDecisions
+from parley.registry.publishing.proofs import (
+    METHODS,
+    DomainChallenge,
+    DomainProofs,
+    ProvedDomain,
+    Time,
+)
+from parley.registry.publishing.pushing import (
+    MAX_PROBE_TEXT,
+    EntryPublishing,
+    PublishOptions,
+    PublishReport,
+)
 from parley.registry.records import EntryStanding, IndexedEntry
+
+_Audience = list[str | dict[str, str]]
 
 
 class _Publish(msgspec.Struct, forbid_unknown_fields=True):
-    catalog: dict[str, Any] | None = None
-    entries: list[Any] | None = None
-    audience: list[str | dict[str, str]] | None = None
-    probe: str | None = None
-    replace: bool = False
+    catalog: Annotated[
+        dict[str, Any] | None, Meta(description="A catalog; or its entries alone.")
+    ] = None
+    entries: list[Annotated[Any, Meta(extra_json_schema={"type": "object"})]] | None = None
+    audience: Annotated[
+        _Audience | None,
+        Meta(
+            description="Who sees the entries: public, authenticated, caller:ID, scope:NAME, or an "
+            "object with caller and issuer.",
+            extra_json_schema={"maxItems": MAX_AUDIENCE},
+        ),
+    ] = None
+    probe: Annotated[
+        str | None,
+        Meta(
+            description="The text of a message that the agents may be probed with.",
+            extra_json_schema={"maxLength": MAX_PROBE_TEXT},
+        ),
+    ] = None
+    replace: Annotated[
+        bool, Meta(description="These are all entries of the caller; withdraw the others.")
+    ] = False
 
 
 class _Domain(msgspec.Struct, forbid_unknown_fields=True):
     domain: str
-    method: str = ""
-    origin: str = ""
+    method: Annotated[str, Meta(extra_json_schema={"enum": ["", *METHODS]})] = ""
+    origin: Annotated[
+        str, Meta(description="Where the document is, for domains of this machine alone.")
+    ] = ""
 
 
 class PublishingRoutes:
@@ -64,12 +106,8 @@ class PublishingRoutes:
         """Answer ``GET /publish``."""
         entries = await self._publishing.own(request.caller)
         domains = await self._proofs.domains(request.caller)
-        return RestAnswer(
-            body={
-                "entries": [shown(each) for each in entries],
-                "domains": [{"domain": name, "expiresAt": end} for name, end in domains.items()],
-            }
-        )
+        own = [OwnDomain(domain=name, expires_at=end) for name, end in domains.items()]
+        return RestAnswer(body=_OwnEntries([shown(each) for each in entries], own))
 
     async def challenge(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/challenges``."""
@@ -105,8 +143,8 @@ class PublishingRoutes:
                 summary="Publish entries",
                 description="Entries of publishers whose domains the caller has proved. They are "
                 "the caller's own; publishing them again replaces them.",
-                request=_ref("Publish"),
-                response=_ref("PublishReport"),
+                request=ref("Publish"),
+                response=ref("PublishReport"),
                 responses={403: "The domain is not proved.", 429: "A quota is used up."},
                 schemas=SCHEMAS,
                 max_body=self._publishing.limits.document_bytes,
@@ -118,7 +156,7 @@ class PublishingRoutes:
                 handler=self.own,
                 needs=Needs.CALLER,
                 summary="What the caller has published and proved",
-                response=_ref("OwnEntries"),
+                response=ref("OwnEntries"),
                 schemas=SCHEMAS,
             ),
             Operation(
@@ -141,8 +179,8 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Ask for what proves a domain",
                 description="The answer has the text to show, as a TXT record or in a document.",
-                request=_ref("DomainProof"),
-                response=_ref("DomainChallenge"),
+                request=ref("DomainProof"),
+                response=ref("DomainChallenge"),
                 responses={201: "A new challenge; one that was given before counts no more."},
                 schemas=SCHEMAS,
             ),
@@ -154,8 +192,8 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Prove a domain",
                 description="Looks for the text of the challenge in DNS and in the document.",
-                request=_ref("DomainProof"),
-                response=_ref("ProvedDomain"),
+                request=ref("DomainProof"),
+                response=ref("ProvedDomain"),
                 responses={403: "The text is not there.", 404: "There is no challenge."},
                 schemas=SCHEMAS,
             ),
@@ -213,102 +251,26 @@ def shown(entry: IndexedEntry) -> dict[str, Any]:
     }
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+class OwnDomain(msgspec.Struct, rename="camel"):
+    """A domain that the caller has proved."""
+
+    domain: str
+    expires_at: Time
 
 
-_TEXT = {"type": "string"}
-_TIME = {"type": "integer", "description": "In ms since 1970."}
-_PUBLISHED = {
-    "type": "object",
-    "required": ["identifier", "standing"],
-    "properties": {
-        "identifier": _TEXT,
-        "standing": _TEXT,
-        "reason": _TEXT,
-        "trust": _TEXT,
-        "revision": {"type": "integer"},
-        "changed": {"type": "boolean"},
-    },
-}
+class _OwnEntries(msgspec.Struct):
+    entries: list[dict[str, Any]]
+    domains: list[OwnDomain]
 
-SCHEMAS: Mapping[str, Any] = {
-    "Publish": {
-        "type": "object",
-        "properties": {
-            "catalog": {"type": "object", "description": "A catalog, or entries:"},
-            "entries": {"type": "array", "items": {"type": "object"}},
-            "audience": {
-                "type": "array",
-                "maxItems": 100,
-                "description": "Who sees the entries: public, authenticated, caller:ID, "
-                "scope:NAME, or an object with caller and issuer.",
-                "items": {
-                    "oneOf": [_TEXT, {"type": "object", "additionalProperties": {"type": "string"}}]
-                },
-            },
-            "probe": {
-                "type": "string",
-                "maxLength": 200,
-                "description": "The text of a message that the agents may be probed with.",
-            },
-            "replace": {
-                "type": "boolean",
-                "default": False,
-                "description": "These are all entries of the caller; withdraw the others.",
-            },
-        },
-        "additionalProperties": False,
-    },
-    "PublishReport": {
-        "type": "object",
-        "required": ["entries", "refused", "withdrawn"],
-        "properties": {
-            "entries": {"type": "array", "items": _PUBLISHED},
-            "refused": {"type": "array", "items": _PUBLISHED},
-            "withdrawn": {"type": "integer"},
-        },
-    },
-    "OwnEntries": {
-        "type": "object",
-        "required": ["entries", "domains"],
-        "properties": {
-            "entries": {"type": "array", "items": {"type": "object"}},
-            "domains": {
-                "type": "array",
-                "items": {"type": "object", "properties": {"domain": _TEXT, "expiresAt": _TIME}},
-            },
-        },
-    },
-    "DomainProof": {
-        "type": "object",
-        "required": ["domain"],
-        "properties": {
-            "domain": _TEXT,
-            "method": {"type": "string", "enum": ["", "dns", "well-known"]},
-            "origin": {
-                "type": "string",
-                "description": "Where the document is, for domains of this machine alone.",
-            },
-        },
-        "additionalProperties": False,
-    },
-    "DomainChallenge": {
-        "type": "object",
-        "properties": {
-            "domain": _TEXT,
-            "text": _TEXT,
-            "expiresAt": _TIME,
-            "record": _TEXT,
-            "url": _TEXT,
-            "document": {"type": "object"},
-        },
-    },
-    "ProvedDomain": {
-        "type": "object",
-        "properties": {"domain": _TEXT, "method": _TEXT, "expiresAt": _TIME},
-    },
-}
+
+SCHEMAS = schemas_of(
+    Publish=_Publish,
+    PublishReport=PublishReport,
+    OwnEntries=_OwnEntries,
+    DomainProof=_Domain,
+    DomainChallenge=DomainChallenge,
+    ProvedDomain=ProvedDomain,
+)
 
 
 # What operators do over REST: decide on entries, import, choose sources, read the audit.
@@ -319,15 +281,17 @@ WAITING = (EntryStanding.HELD, EntryStanding.REJECTED, EntryStanding.PENDING)
 
 
 class _Decision(msgspec.Struct, forbid_unknown_fields=True):
-    standing: EntryStanding
-    reason: str = ""
+    standing: Annotated[EntryStanding, Meta(extra_json_schema={"enum": [*DECIDED]})]
+    reason: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_REASON})] = ""
     source: str = ""
 
 
 class _NewSource(msgspec.Struct, forbid_unknown_fields=True):
     url: str
-    vouches: bool = False
-    audience: list[str | dict[str, str]] = []
+    vouches: Annotated[
+        bool, Meta(description="The operator answers for the publishers of its entries.")
+    ] = False
+    audience: _Audience = []
 
 
 class OperatorRoutes:
@@ -441,7 +405,7 @@ class OperatorRoutes:
                 needs=Needs.OPERATOR,
                 summary="List, hold or reject an entry",
                 path_parameters={"identifier": {"type": "string", "maxLength": 512}},
-                request=_ref("Decision"),
+                request=ref("Decision"),
                 response={"type": "object"},
                 responses={404: "There is none.", 409: "Several sources have it."},
                 schemas=OPERATOR_SCHEMAS,
@@ -454,8 +418,8 @@ class OperatorRoutes:
                 needs=Needs.OPERATOR,
                 summary="Import a catalog that the operator vouches for",
                 path_parameters={"name": {"type": "string", "maxLength": 500}},
-                request=_ref("Publish"),
-                response=_ref("PublishReport"),
+                request=ref("Publish"),
+                response=ref("PublishReport"),
                 schemas=OPERATOR_SCHEMAS,
                 max_body=self._publishing.limits.document_bytes,
             ),
@@ -477,7 +441,7 @@ class OperatorRoutes:
                 handler=self.add_source,
                 needs=Needs.OPERATOR,
                 summary="Read a site or a catalog from now on",
-                request=_ref("NewSource"),
+                request=ref("NewSource"),
                 response={"type": "object"},
                 responses={201: "It is read soon.", 409: "It is read already."},
                 schemas=OPERATOR_SCHEMAS,
@@ -514,40 +478,20 @@ class OperatorRoutes:
         )
 
 
-OPERATOR_SCHEMAS: Mapping[str, Any] = {
-    "Decision": {
-        "type": "object",
-        "required": ["standing"],
-        "properties": {
-            "standing": {"type": "string", "enum": [each.value for each in DECIDED]},
-            "reason": {"type": "string", "maxLength": 500},
-            "source": {"type": "string"},
-        },
-        "additionalProperties": False,
-    },
-    "NewSource": {
-        "type": "object",
-        "required": ["url"],
-        "properties": {
-            "url": {"type": "string"},
-            "vouches": {
-                "type": "boolean",
-                "default": False,
-                "description": "The operator answers for the publishers of its entries.",
-            },
-            "audience": {"type": "array", "items": {}},
-        },
-        "additionalProperties": False,
-    },
-}
+OPERATOR_SCHEMAS = {**SCHEMAS, **schemas_of(Decision=_Decision, NewSource=_NewSource)}
 
 
 # Heartbeats over REST.
 
 
 class _Beat(msgspec.Struct, forbid_unknown_fields=True):
-    identifiers: list[str]
-    details: dict[str, str] = {}
+    identifiers: Annotated[
+        list[Identifier], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_BEATS})
+    ]
+    details: Annotated[
+        dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_DETAIL})]],
+        Meta(extra_json_schema={"maxProperties": MAX_DETAILS}),
+    ] = {}
 
 
 class HeartbeatRoutes:
@@ -578,38 +522,12 @@ class HeartbeatRoutes:
                 summary="Say that agents of the caller are alive",
                 description="After two missed heartbeats an agent is suspect, after four gone. The "
                 "answer says when the next one is wanted.",
-                request={"$ref": "#/components/schemas/Heartbeat"},
-                response={"$ref": "#/components/schemas/HeartbeatAnswer"},
+                request=ref("Heartbeat"),
+                response=ref("HeartbeatAnswer"),
                 responses={403: "The caller has published none of them."},
                 schemas=HEARTBEAT_SCHEMAS,
             ),
         )
 
 
-_NAMES = {"type": "array", "items": {"type": "string", "maxLength": 512}}
-
-HEARTBEAT_SCHEMAS: Mapping[str, Any] = {
-    "Heartbeat": {
-        "type": "object",
-        "required": ["identifiers"],
-        "properties": {
-            "identifiers": {**_NAMES, "minItems": 1, "maxItems": MAX_AT_ONCE},
-            "details": {
-                "type": "object",
-                "maxProperties": 32,
-                "additionalProperties": {"type": "string", "maxLength": 500},
-            },
-        },
-        "additionalProperties": False,
-    },
-    "HeartbeatAnswer": {
-        "type": "object",
-        "properties": {
-            "alive": _NAMES,
-            "unknown": _NAMES,
-            "interval": {"type": "number", "description": "In seconds."},
-            "suspectAfter": {"type": "number"},
-            "goneAfter": {"type": "number"},
-        },
-    },
-}
+HEARTBEAT_SCHEMAS = schemas_of(Heartbeat=_Beat, HeartbeatAnswer=BeatAnswer)

@@ -157,6 +157,21 @@ class RestAnswer(msgspec.Struct, frozen=True, kw_only=True):
 Handler = Callable[[RestRequest], Awaitable[RestAnswer]]
 
 
+def ref(name: str) -> dict[str, str]:
+    """Return a reference to a component of the OpenAPI document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def schemas_of(**bodies: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schemas of bodies, and of structs in them, by their names as components."""
+    _, found = msgspec.json.schema_components(bodies.values(), ref_template=ref("{name}")["$ref"])
+    names = {each.__name__: name for name, each in bodies.items()}
+    for each in found.values():
+        del each["title"]
+        each.pop("description", None)
+    return {names.get(name, name): each for name, each in found.items()}
+
+
 class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
     """One operation.
 

@@ -30,7 +30,7 @@ from parley.model.catalog.searching import (
 )
 from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn
 from parley.model.errors import InvalidParamsError
-from parley.registry.app.routes import Operation, RestAnswer, RestRequest
+from parley.registry.app.routes import Operation, RestAnswer, RestRequest, ref
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Hops, hops_of
 from parley.registry.index.registry_index import RegistryIndex
@@ -158,8 +158,8 @@ class SearchOperations:
                 summary="Search for a need",
                 description="Entries that meet a need in words, the best first (ARD §7.2). The "
                 "score says how well an entry matches, and nothing about trust.",
-                request=_ref("SearchRequest"),
-                response=_ref("SearchResponse"),
+                request=ref("SearchRequest"),
+                response=ref("SearchResponse"),
                 schemas=SCHEMAS,
             ),
             Operation(
@@ -170,8 +170,8 @@ class SearchOperations:
                 summary="Count the values of fields",
                 description="The values of fields over all entries that a search with the same "
                 "query matches, with how many have them (ARD §7.3). It asks no other registry.",
-                request=_ref("ExploreRequest"),
-                response=_ref("ExploreResponse"),
+                request=ref("ExploreRequest"),
+                response=ref("ExploreResponse"),
                 schemas=SCHEMAS,
             ),
             Operation(
@@ -201,7 +201,7 @@ class SearchOperations:
                     },
                     "pageToken": {"type": "string", "maxLength": MAX_TOKEN},
                 },
-                response=_ref("ListResponse"),
+                response=ref("ListResponse"),
                 responses={304: "Nothing changed since the ETag of If-None-Match."},
                 schemas=SCHEMAS,
             ),
@@ -221,10 +221,6 @@ def _bounded(name: str, text: str, most: int) -> str:
     if len(text) > most:
         raise InvalidParamsError(f"{name} has at most {most} characters")
     return text
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 _FILTER = {

@@ -27,11 +27,7 @@ from parley.model.bounded import Bounded
 from parley.model.catalog.entries import REGISTRY_TYPES
 from parley.model.catalog.searching import (
     MAX_PAGE,
-    ExploreRequest,
-    Facet,
     FederationMode,
-    ListRequest,
-    ListResponse,
     RegistryReferral,
     SearchRequest,
     SearchResponse,
@@ -369,16 +365,6 @@ class Federated:
         if not is_merged and (request.page_token or not self._asked(hops)):
             return await self._searcher.search(request, viewer)
         return await self._search_all(request, viewer, hops)
-
-    async def explore(
-        self, request: ExploreRequest, viewer: Viewer = PUBLIC_VIEWER
-    ) -> Mapping[str, Facet]:
-        """Return the values of fields with their counts, of this registry alone (ARD §7.3)."""
-        return await self._searcher.explore(request, viewer)
-
-    async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> ListResponse:
-        """Return a page of entries in an order, of this registry alone."""
-        return await self._searcher.browse(request, viewer)
 
     async def _referrals(self, viewer: Viewer) -> tuple[RegistryReferral, ...]:
         """Return the registries to ask: those that are asked here, and those in the index."""

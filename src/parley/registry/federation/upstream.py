@@ -127,7 +127,7 @@ _log = logging.getLogger("parley.registry")
 
 MAX_UPSTREAMS = 16
 MAX_ANSWER = 2 * 1024 * 1024
-MAX_AT_ONCE = 32
+UPSTREAM_CONCURRENCY = 32
 """How many searches one registry answers for this one at a time; more go without it."""
 
 FAILURES = 3
@@ -276,7 +276,7 @@ class UpstreamRegistry:
         is_free = circuit is CircuitState.CLOSED or (
             circuit is CircuitState.HALF_OPEN and not self._is_trying
         )
-        if not is_free or self._running >= MAX_AT_ONCE:
+        if not is_free or self._running >= UPSTREAM_CONCURRENCY:
             self._skipped += 1
             return False
         self._is_trying = circuit is CircuitState.HALF_OPEN

@@ -11,11 +11,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
 from parley.model.backoff import Backoff, uniform
 from parley.model.bounded import Bounded
+from parley.model.catalog.urn import MAX_URN
 from parley.model.concurrency import Periodic
 from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
@@ -36,8 +38,11 @@ from parley.store.protocols.errors import StoreUnavailable
 
 # Heartbeats: agents say that they are alive, and those that stop are suspect, then gone.
 
-MAX_AT_ONCE = 500
+MAX_BEATS = 500
 MAX_OVERDUE = 10_000
+
+
+Identifier = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_URN})]
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -46,9 +51,9 @@ class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ``unknown`` ones are not, because this caller has not published them.
     """
 
-    alive: tuple[str, ...]
-    unknown: tuple[str, ...]
-    interval: float
+    alive: tuple[Identifier, ...]
+    unknown: tuple[Identifier, ...]
+    interval: Annotated[float, msgspec.Meta(description="In seconds.")]
     suspect_after: float
     gone_after: float
 
@@ -97,9 +102,9 @@ class Heartbeats:
         """Note that agents of a caller are alive. Raises ``A2AError``, ``StoreUnavailable``."""
         owner = owner_of(caller)
         names = list(dict.fromkeys(map(one_form, identifiers)))
-        if not 0 < len(names) <= MAX_AT_ONCE:
+        if not 0 < len(names) <= MAX_BEATS:
             raise InvalidParamsError(
-                f"a heartbeat names 1 to {MAX_AT_ONCE} agents by their identifiers"
+                f"a heartbeat names 1 to {MAX_BEATS} agents by their identifiers"
             )
         self._rates.take(owner, "beat", len(names))
         now = self._index.now()

@@ -51,7 +51,7 @@ from parley.wire.catalog.entries import InvalidCatalog, InvalidEntry, RejectedEn
 BATCH = 50
 """How many entries are put into the index at once, and at most are lost when a crawl is killed."""
 
-AT_ONCE = 8
+EXAMINATION_CONCURRENCY = 8
 """How many entries of a source are examined at once."""
 
 ENTRY_SECONDS = 60.0
@@ -131,7 +131,7 @@ class ExaminedBatches:
         return state in now
 
     async def _examined(self, batch: Sequence[ListedEntry]) -> list[EntryDraft]:
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
 
         async def one(listed: ListedEntry) -> EntryDraft | None:
             async with turns:

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from hmac import compare_digest
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -48,11 +48,14 @@ RELEASED = "released"
 MAX_DOCUMENT = 64 * 1024
 LEASE = 120.0
 POLL_SECONDS = 60.0
-AT_ONCE = 8
+RENEWAL_CONCURRENCY = 8
 FORGOTTEN_MS = 30 * 24 * 3600 * 1000
 """How long after its end a claim is still looked for, and comes back when it is shown again."""
 
 _DOCUMENT = msgspec.json.Decoder(dict[str, Any])
+
+
+Time = Annotated[int, msgspec.Meta(description="In ms since 1970.")]
 
 
 class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,7 +63,7 @@ class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
 
     domain: str
     text: str
-    expires_at: int
+    expires_at: Time
     record: str
     url: str
     document: dict[str, list[str]]
@@ -71,7 +74,7 @@ class ProvedDomain(msgspec.Struct, frozen=True, rename="camel"):
 
     domain: str
     method: str
-    expires_at: int
+    expires_at: Time
 
 
 class DomainProofs:
@@ -236,7 +239,7 @@ class DomainProofs:
 
     async def renew(self) -> bool:
         """Look for the proofs that are due; return whether there were any."""
-        due = await self._index.claim_proofs(AT_ONCE, LEASE)
+        due = await self._index.claim_proofs(RENEWAL_CONCURRENCY, LEASE)
         if due:
             await asyncio.gather(*(self._renew(each) for each in due))
         return bool(due)

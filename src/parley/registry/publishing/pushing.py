@@ -53,7 +53,7 @@ probed with. See ``registry/health/probing.py``.
 
 MAX_PROBE_TEXT = 200
 BATCH = 50
-AT_ONCE = 8
+EXAMINATION_CONCURRENCY = 8
 SHOWN = 100
 """How many identifiers a line of the audit names."""
 
@@ -88,9 +88,9 @@ class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class PublishReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What became of all of them. ``refused`` ones were not taken: nothing of them is kept."""
 
-    entries: tuple[PublishedEntry, ...] = ()
-    refused: tuple[PublishedEntry, ...] = ()
-    withdrawn: int = 0
+    entries: tuple[PublishedEntry, ...]
+    refused: tuple[PublishedEntry, ...]
+    withdrawn: int
 
 
 class EntryPublishing:
@@ -354,7 +354,7 @@ class EntryPublishing:
         known: Mapping[str, IndexedEntry],
     ) -> list[EntryDraft]:
         """Return drafts of entries. Those whose cards take too long are pending."""
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.limits.publish_seconds
 
