@@ -1,4 +1,4 @@
-"""``Registry``: what a registry keeps, reads, ranks and answers, put together as an app."""
+"""``Registry``: its index, crawler, search and interfaces, put together as an app."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class RegistryCare:
         return HeartbeatRoutes(self.heartbeats).operations
 
     async def start(self) -> None:
-        """Begin to look after agents. Idempotent."""
+        """Begin the background work. Idempotent."""
         await self.heartbeats.start()
         await self.prober.start()
         self._prunes.start()
@@ -144,7 +144,7 @@ class RegistryCare:
         return removed
 
 
-# What an operator names as a source, and which addresses of this machine that opens.
+# Sources that an operator names, and the addresses of this machine that they open.
 
 
 def source_of(text: str, fetcher: WebFetcher) -> Source:
@@ -266,7 +266,7 @@ class Registry:
         self.name = name
         self.index = open_index(index, migrate=migrate) if isinstance(index, str) else index
         known = url or address
-        # Without an address, results have the one that their caller asked at.
+        # Without an address, results have the address that their caller asked at.
         self.source = f"urn:uuid:{uuid4()}" if known is None else f"{known.rstrip('/')}/"
         self.names = DnsNames(nameservers)
         self.fetcher = WebFetcher(policy, limits=ingest, plain_http=private)

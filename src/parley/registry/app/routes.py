@@ -48,7 +48,7 @@ from parley.server.http.vary import caller_headers
 from parley.server.limits.rates import AgentLimits
 from parley.wire.json.syntax import without_bom
 
-# Who a caller is for a registry: what it sees, and whether it operates the registry.
+# Callers of a registry: their view, and whether they operate it.
 
 OPERATE = "registry:operate"
 """The scope of operators."""
@@ -60,7 +60,7 @@ def is_operator(caller: Caller) -> bool:
 
 
 def viewer_of(caller: Caller) -> Viewer:
-    """Return what a caller sees. One that proved nothing sees what is for everybody."""
+    """Return the view of a caller. A caller without a proof sees entries for everybody."""
     if not caller.authenticated or not caller.owner:
         return Viewer()
     return Viewer(tokens=tokens_of(caller), sees_all=is_operator(caller))
@@ -92,7 +92,7 @@ class Needs(Enum):
     """Who may use an operation."""
 
     SEARCHER = "searcher"
-    """Whoever may search: everyone, unless the registry requires credentials for that."""
+    """Searchers: everyone, unless the registry requires credentials for that."""
     CALLER = "caller"
     """A caller who proved who it is. Nothing is published anonymously."""
     OPERATOR = "operator"
@@ -144,7 +144,7 @@ class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
 class RestAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer. ``body`` is written as JSON, unless it is bytes of ``media_type``.
 
-    With ``max_age`` (seconds) it has an ETag, and callers may keep it; without, nobody keeps it.
+    With ``max_age`` (seconds) it has an ETag, and callers may keep it; without, they keep nothing.
     """
 
     body: Any = None

@@ -385,8 +385,8 @@ SCHEMAS: Mapping[str, Any] = {
         },
     },
 }
-"""Those of ARD's OpenAPI document, with bounds. Entries of others are answered as they are, so
-their schema is no stricter than what is indexed.
+"""ARD's schemas, with bounds. Entries of others are answered as they are, so
+their schema is no stricter than the index.
 """
 
 
@@ -399,7 +399,7 @@ VERSIONS = 20
 
 
 class EntryOperations:
-    """What is known of one entry."""
+    """The knowledge of one entry."""
 
     def __init__(self, index: RegistryIndex) -> None:
         self._index = index
@@ -417,7 +417,7 @@ class EntryOperations:
         if shown is None:
             raise not_found(identifier)
         body = described(shown, insider=shown in own)
-        # Versions are those of the entry that is listed, or of the strongest.
+        # Versions are of the listed entry, or of the strongest.
         if shown == listed:
             versions = await self._index.versions(identifier, VERSIONS)
             body["versions"] = [_version(each) for each in versions]
@@ -465,7 +465,7 @@ def identifier_of(request: RestRequest) -> str:
 
 
 def not_found(identifier: str) -> NotFoundError:
-    """Return the error for what is not there, or is not for the caller: both look the same."""
+    """Return the error for an entry that is missing or not for the caller: both look the same."""
     return NotFoundError(f"there is no entry {identifier[:MAX_URN]} for you here")
 
 

@@ -39,7 +39,7 @@ MAX_CHECKED = 1_000
 
 
 class SignatureCheck:
-    """Verifies what is signed in a catalog, as registries do. ``near`` is its address.
+    """Verifies the signatures in a catalog, as registries do. ``near`` is its address.
 
     Raises ``RuntimeError`` if what that needs is not installed.
     """
@@ -53,7 +53,7 @@ class SignatureCheck:
         self._near = near
 
     async def manifests(self, entries: Sequence[CatalogEntry]) -> list[CatalogProblem]:
-        """Return what is wrong with the trust manifests of entries."""
+        """Return the problems of the trust manifests of entries."""
         found = []
         signed = [
             (number, each)
@@ -73,7 +73,7 @@ class SignatureCheck:
         return found
 
     async def card(self, where: str, entry: CatalogEntry, raw: bytes) -> list[CatalogProblem]:
-        """Return what is wrong with the signatures of the card of an entry."""
+        """Return the problems of the signatures of the card of an entry."""
         try:
             publisher = AirUrn.parse(entry.identifier).publisher
         except InvalidUrn:
@@ -164,7 +164,7 @@ def report(output: Output, where: str, found: list[CatalogProblem]) -> None:
 async def _of_signatures(
     http: HttpTransport, document: CatalogDocument, *, cards: bool
 ) -> list[CatalogProblem]:
-    """Return what is wrong with the signatures of a catalog, and with its cards."""
+    """Return the problems of the signatures of a catalog, and of its cards."""
     found: list[CatalogProblem] = []
     signatures = None
     try:
@@ -181,7 +181,7 @@ async def _of_signatures(
 async def _of_cards(
     http: HttpTransport, document: CatalogDocument, signatures: SignatureCheck | None
 ) -> AsyncIterator[CatalogProblem]:
-    """Yield what is wrong with the cards that a catalog names, not those of nested ones."""
+    """Yield the problems of the cards that a catalog names, without nested catalogs."""
     entries = read_catalog(document.body).catalog.entries
     cards = [each for each in enumerate(entries) if each[1].type in A2A_CARD_TYPES]
     for number, entry in cards[:MAX_CARDS]:
@@ -211,7 +211,7 @@ async def _of_cards(
 
 
 def _of_address(document: CatalogDocument) -> list[CatalogProblem]:
-    """Return what is wrong with where a catalog is, and how it is served."""
+    """Return the problems of a catalog's place, and of the way that it is served."""
     if not document.is_fetched:
         return []
     parts = urlsplit(document.where)

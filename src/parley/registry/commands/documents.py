@@ -39,7 +39,7 @@ def show(call: AgentCall, output: Output, reference: str) -> int:
 
 
 class _Shown:
-    """Writes catalogs as text, and follows nested ones of the same origin."""
+    """Writes catalogs as text, and follows nested catalogs of the same origin."""
 
     def __init__(self, output: Output, http: HttpTransport) -> None:
         self._output = output

@@ -29,7 +29,7 @@ _ZERO_WIDTH = ("Mn", "Me", "Cf")
 
 
 def agent_table(agents: Sequence[FoundAgent]) -> list[str]:
-    """Return the lines of a table: score, name and identifier, and below them what it does.
+    """Return the lines of a table: score, name and identifier, and below them its description.
 
     An identifier is never cut, because it is copied; texts of others are cut, on one line, and have
     no character that a terminal obeys.
@@ -54,7 +54,7 @@ def agent_table(agents: Sequence[FoundAgent]) -> list[str]:
 
 
 def write_entry_text(text: TextWriter, found: FoundAgent) -> None:
-    """Write an entry with what the registry knows of it."""
+    """Write an entry with the registry's findings."""
     entry = found.entry
     text.field("Identifier", entry.identifier)
     text.field("Name", entry.display_name)
@@ -86,7 +86,7 @@ def write_entry_text(text: TextWriter, found: FoundAgent) -> None:
 def _write_details(
     text: TextWriter, details: Mapping[str, Any], *, known: Mapping[str, Any]
 ) -> None:
-    """Write what a registry says beside an entry, as far as it is not said already."""
+    """Write further statements of a registry on an entry."""
     for name, value in details.items():
         if isinstance(value, str | int | float) and name not in known and value != "":
             text.field(_label(name), value)
@@ -128,7 +128,7 @@ def _columns(text: str) -> int:
 
 
 def _state(known: Mapping[str, Any]) -> str:
-    """Return what a registry says of an agent, in a few words."""
+    """Return the statement of a registry on an agent, in a few words."""
     trust, health = known.get("trust"), known.get("health")
     liveness = known.get("liveness")
     words = [each for each in (trust, health, liveness) if isinstance(each, str)]
@@ -239,7 +239,7 @@ def show_entries(output: Output, entries: Sequence[Any]) -> None:
 
 
 def show_own(output: Output, answer: Mapping[str, Any]) -> None:
-    """Write what a caller has published and proved."""
+    """Write the entries and the proved domains of a caller."""
     if output.is_json:
         output.document(dict(answer))
         return
@@ -255,7 +255,7 @@ def show_own(output: Output, answer: Mapping[str, Any]) -> None:
 
 
 def show_challenge(output: Output, challenge: Mapping[str, Any]) -> None:
-    """Write what has to be set to prove a domain."""
+    """Write the record and the document that prove a domain."""
     if output.is_json:
         output.document(dict(challenge))
         return

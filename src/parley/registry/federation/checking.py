@@ -73,7 +73,7 @@ class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a page counts, the best first, and what was refused of it, by reason."""
+    """The results of a page that count, the best first, and refusals by reason."""
 
     results: tuple[CheckedResult, ...] = ()
     refused: Mapping[str, int] = {}
@@ -81,10 +81,10 @@ class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalKnowledge(Protocol):
-    """What this registry knows of entries and publishers, whoever may see it."""
+    """The knowledge of this registry of entries and publishers, for any viewer."""
 
     async def identifiers(self, among: Collection[str]) -> Collection[str]:
-        """Return those that it lists itself, holds or rejected."""
+        """Return the identifiers that it lists itself, holds or rejected."""
         ...
 
     async def publishers(self, among: Collection[str]) -> Collection[str]:
@@ -99,7 +99,7 @@ class IndexKnowledge:
         self._index = index
 
     async def identifiers(self, among: Collection[str]) -> Collection[str]:
-        """Return those that the index lists, holds or rejected, whatever their case.
+        """Return the identifiers that the index lists, holds or rejected, whatever their case.
 
         A claim that was rejected because its source may not speak for the publisher does not count:
         anybody could make one, and so hide what others list.

@@ -1,8 +1,8 @@
 """``Federated``: searches of this registry's own index and of others, as one (ARD §8).
 
 A registry of Parley's tells by the header (``Hops``) that a search passed here. Other registries do
-not send it on, so a search that is the same as a running one may have come from it: it asks nobody,
-and takes the results of the first one after a moment.
+not send it on, so a search that is the same as a running one may have come from it: it asks
+no other, and takes the results of the first one after a moment.
 
 Pages are one list by score, each identifier once. The token of a page says how far each registry's
 own pages were read, so nothing is kept here. It is bound to what was asked and grants nothing: with
@@ -57,12 +57,12 @@ from parley.registry.search.filters import constraints_of
 from parley.registry.search.searcher import Searcher, asked_digest, need_words
 from parley.security.egress import Egress
 
-# What is being asked just now: so that a search that comes back is not passed on again.
+# Searches under way: a search that comes back is not passed on again.
 
 MEMORY_SECONDS = 60.0
 MAX_REMEMBERED = 10_000
 PATIENCE = 0.4
-"""The part of its time that a search waits for the results of the first one that is the same."""
+"""The part of its time that a search waits for the results of the first equal search."""
 
 
 class SharedSearch:

@@ -165,7 +165,7 @@ class CircuitState(StrEnum):
 
 
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator sees of an upstream registry.
+    """The state of an upstream registry, for the operator.
 
     ``refused`` counts results that did not count, by reason; ``rescored`` answers whose scores were
     not believed.
@@ -216,7 +216,7 @@ class UpstreamRegistry:
             EVERY if each == EVERY else domain(each) for each in settings.speaks_for
         )
         self.is_near = is_loopback(self.origin.host)
-        # Logins of whoever runs this process are for people, not for searches of others.
+        # Logins of this process's user are for people, not for searches of others.
         given = credentials_of(False if settings.auth is None else settings.auth)
         auth = Authorizer(credentials, given, http=http, address=self.url)
         auth.for_origin(self.origin)
@@ -242,7 +242,7 @@ class UpstreamRegistry:
 
     @property
     def referral(self) -> RegistryReferral:
-        """What clients are told of it."""
+        """Its referral for clients."""
         return RegistryReferral(
             identifier=self.settings.identifier or _identifier(self.base),
             display_name=self.name,
@@ -252,7 +252,7 @@ class UpstreamRegistry:
 
     @property
     def state(self) -> UpstreamState:
-        """What the operator sees of it."""
+        """Its state, for the operator."""
         return UpstreamState(
             url=self.url,
             name=self.name,

@@ -1,8 +1,8 @@
 """Probes of agents as they become due, and heartbeats that agents send.
 
-A slow probe keeps nobody waiting. Only its publisher keeps an agent alive by heartbeats; an agent
-that stops them is suspect, then gone. After this registry was away itself, nobody is suspect before
-there was time to send a heartbeat again.
+A slow probe delays no other. Only its publisher keeps an agent alive by heartbeats; an agent
+that stops them is suspect, then gone. After this registry was away itself, no agent is suspect
+before there was time to send a heartbeat again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from parley.registry.publishing.proofs import owner_of
 from parley.registry.records import AgentHealth, EntryStanding, IndexedEntry, Liveness, Observed
 from parley.store.protocols.errors import StoreUnavailable
 
-# Heartbeats: agents say that they are alive, and those that stop are suspect, then gone.
+# Heartbeats: agents say that they are alive; an agent that stops is suspect, then gone.
 
 MAX_BEATS = 500
 MAX_OVERDUE = 10_000
@@ -161,7 +161,7 @@ class Heartbeats:
         try:
             await self.sweep()
         except StoreUnavailable:
-            # Heartbeats could not be stored either: nobody is to blame for those.
+            # Heartbeats could not be stored either: agents are not to blame for them.
             self._swept_at = None
             raise
 

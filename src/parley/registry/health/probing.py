@@ -65,8 +65,8 @@ def probe_text(entry: IndexedEntry, candidate: Candidate) -> str:
     """Return the text of the message that an owner asked for; empty for none.
 
     The metadata of an entry is its publisher's word if the entry is of its domain, or of who proved
-    that; an operator vouches for what others wrote. It counts for agents on the publisher's own
-    hosts alone: nobody has messages sent to the agents of others.
+    that; an operator vouches for the entries of others. It counts for agents on the publisher's own
+    hosts alone: no entry has messages sent to the agents of others.
     """
     if entry.authority not in (Authority.PROVED, Authority.DOMAIN):
         return ""
@@ -84,7 +84,7 @@ def _is_at_home(publisher: str, url: str) -> bool:
 
 
 def failure_of(answer: Task | Message) -> str:
-    """Return what is wrong with the answer to a message; empty for nothing."""
+    """Return the fault of the answer to a message; empty for none."""
     if isinstance(answer, Task) and answer.state in _BAD:
         return f"its task for the message of its owner is {answer.state.name.lower()}"
     return ""
@@ -147,7 +147,7 @@ _FAILS = (
 
 
 class InterfaceFinding(msgspec.Struct, frozen=True):
-    """What came of the call of one interface."""
+    """The outcome of the call of one interface."""
 
     outcome: ProbeOutcome
     reason: str = ""
@@ -251,7 +251,7 @@ class AgentProbe:
         )
 
     async def _card(self, entry: IndexedEntry) -> tuple[ResolvedCard | None, str]:
-        """Return the card as it is now, else as it was; and what is wrong with it now."""
+        """Return the card as it is now, else as it was; and its fault now."""
         data: Any = entry.entry.get("data")
         try:
             if isinstance(data, Mapping):
@@ -302,7 +302,7 @@ class AgentProbe:
         return InterfaceFinding(ProbeOutcome.FINE, words, latency)
 
     async def _message(self, resolved: ResolvedCard, candidate: Candidate, text: str) -> str:
-        """Send a message that the owner asked for; return what is wrong with the answer."""
+        """Send a message that the owner asked for; return the fault of the answer."""
         try:
             async with (
                 asyncio.timeout(self._settings.request_seconds),

@@ -23,13 +23,13 @@ _BETTER = 0.8
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of probes and heartbeats. Times are in seconds, rates between 0 and 1.
 
-    Raises ``ValueError`` for one that makes no sense.
+    Raises ``ValueError`` for a setting that makes no sense.
     """
 
     interval: float = 300.0
     """Between two probes of an agent that is well."""
     retry: float = 30.0
-    """Until the next probe after one that failed; it doubles with every further one."""
+    """Until the next probe after a failed probe; it doubles with every further failure."""
     longest: float = 3600.0
     """Between two probes of an agent that stays away."""
     jitter: tuple[float, float] = (0.85, 1.15)
@@ -38,11 +38,11 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     probe_seconds: float = 30.0
     """How long all of a probe may take."""
     lease: float = 90.0
-    """How long a probe is claimed: another process continues that of one that was killed."""
+    """How long a probe is claimed: another process continues the probe of a killed process."""
     at_once: int = 16
     """The probes of a process at a time."""
     per_host: int = 2
-    """Those of one host. Others wait for it without keeping anyone waiting."""
+    """The probes of one host. Others wait for it without delaying other hosts."""
     per_host_seconds: float = 0.2
     """Between the beginnings of two probes of one host."""
     interfaces: int = 6
@@ -103,7 +103,7 @@ class ProbeOutcome(IntEnum):
 
 
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One probe: what came of it and why, and how many ms an answer took.
+    """One probe: its outcome with the reason, and how many ms an answer took.
 
     ``retry_after`` is in seconds, if the agent asked for patience. ``messaged``: it was sent a
     message that its owner had asked for.
@@ -117,7 +117,7 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(before: Observed, found: ProbeFinding, now: int, settings: HealthSettings) -> Observed:
-    """Return what is known of an agent after a probe, at a time (ms)."""
+    """Return the observations of an agent after a probe, at a time (ms)."""
     oldest = now - round(settings.window_seconds * 1000)
     kept = [each for each in before.samples if oldest <= each.at <= now]
     kept.append(ProbeSample(now, int(found.outcome), round(found.latency, 1)))

@@ -38,7 +38,7 @@ from parley.registry.records import (
     Trust,
 )
 
-# The words that texts are found by, and those of a need.
+# The words that texts are found by, and the words of a need.
 
 LONGEST = 40
 
@@ -283,7 +283,7 @@ MAX_VALUES = 2_000
 
 HEALTH_FIELD = "observed.health"
 LIVENESS_FIELD = "observed.liveness"
-"""The fields of what was observed of an agent; nothing that is put changes their values."""
+"""The fields of observations of an agent; no draft changes their values."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][+-]?\d{1,3})?")
 _NUL = "\x00"
@@ -375,7 +375,7 @@ OBSERVED_TERMS = frozenset(
         *[term_id(LIVENESS_FIELD, each.value) for each in Liveness],
     ]
 )
-"""The ids of all values of the fields of what was observed."""
+"""The ids of all values of the fields of observations."""
 
 
 MAX_SOURCE_BYTES = 2_000
@@ -387,7 +387,7 @@ ORDERED_BY = 200
 WEIGHTS = ("A", "B", "C", "D")
 
 _FOUND_OUT = ("registry.", "observed.")
-"""Beginnings of the paths of what the registry finds out: a publisher cannot say it of itself."""
+"""Beginnings of the paths of the registry's findings: a publisher cannot write them."""
 
 _ENCODER = msgspec.json.Encoder()
 _CANONICAL = msgspec.json.Encoder(order="deterministic")

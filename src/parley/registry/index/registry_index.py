@@ -1,7 +1,7 @@
 """The index of a registry: all that it keeps of entries, sources, health, domains and acts.
 
-Every method raises ``StoreUnavailable`` when the database cannot be used. What is acknowledged is
-durable. Several processes may share an index on PostgreSQL.
+Every method raises ``StoreUnavailable`` when the database cannot be used. A write that
+returned is durable. Several processes may share an index on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class RegistryIndex(ABC):
-    """An index on a SQL database: what it writes at the same time is one transaction.
+    """An index on a SQL database, which writes in transactions.
 
     ``name`` is its address without credentials. Limits are cut to 0 to 10,000. Raises
     ``ValueError`` for what no index can hold or answer.
@@ -104,7 +104,7 @@ class RegistryIndex(ABC):
         await self._database.open()
 
     async def close(self) -> None:
-        """Finish what was begun, and close it. Idempotent."""
+        """Finish the running work, and close it. Idempotent."""
         await self._database.close()
 
     async def _read(self, work: Callable[[Session], T]) -> T:
@@ -154,7 +154,7 @@ class RegistryIndex(ABC):
         return await self._write(lambda session: writing.withdraw(session, url, kept, words, now))
 
     async def withdraw_entries(self, keys: Sequence[int], reason: str) -> int:
-        """Withdraw some entries; return how many. What an operator decided of them stays."""
+        """Withdraw some entries; return how many. Decisions of operators stay."""
         now = self.now()
         return await self._write(
             lambda session: writing.withdraw_entries(session, keys, reason, now)
@@ -178,7 +178,7 @@ class RegistryIndex(ABC):
     async def forget(self, before: int, limit: int = 1_000) -> int:
         """Remove entries that were withdrawn before a time (ms); return how many.
 
-        Who follows ``changes`` must have come past their withdrawal by then.
+        A reader of ``changes`` must have come past their withdrawal before.
         """
         return await self._write(lambda session: writing.forget(session, before, _limited(limit)))
 
@@ -266,7 +266,7 @@ class RegistryIndex(ABC):
         """Return entries by when they last changed (a number of the index), for other indexes that
         follow it, such as the one by meaning; also those that are not listed any more.
 
-        Go on with the ``change`` of the last one. Numbers are committed in their order, so that
+        Continue with the ``change`` of the last one. Numbers are committed in their order, so that
         none is missed; an entry that changes again is returned again, under a later number.
         """
         return await self._entries("changed_keys", after=after, limit=_limited(limit))

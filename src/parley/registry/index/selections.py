@@ -60,7 +60,7 @@ class EntrySelection(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     """A need in natural language; empty selects whatever it says."""
     keys: tuple[int, ...] | None = None
-    """Only entries of these keys, those that another index found; ``None`` for any."""
+    """Only entries of these keys, which another index found; ``None`` for any."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +85,11 @@ MAX_NAMED = 4
 """So many values are looked for one by one, which is faster than a list of them."""
 
 FEW = 20_000
-"""With fewer entries, a search begins with those that fulfil a constraint."""
+"""With fewer entries, a search begins with the entries that fulfil a constraint."""
 
 
 class Conditions(msgspec.Struct):
-    """What a statement demands of entries.
+    """The demands of a statement on entries.
 
     If one demand leaves few entries, ``few`` is its place, and the value of that name its terms.
     """
@@ -185,7 +185,7 @@ def _add(
 def _add_times(
     session: Session, found: Conditions, constraint: Constraint, number: int, *, apart: bool
 ) -> None:
-    """Add a comparison with times of the index; what is no time is fulfilled by no entry."""
+    """Add a comparison with times of the index; no entry fulfils a value that is no time."""
     piece = session.pieces[TIMES[constraint.field] + ("_apart" if apart else "")]
     piece = piece.replace("{operator}", COMPARISONS[constraint.operator])
     comparisons = []

@@ -88,7 +88,7 @@ class Session(Protocol):
 
 
 class WordsOfEntry(Protocol):
-    """What is stored of an entry for searches by words."""
+    """The stored words of an entry."""
 
     @property
     def key(self) -> int:

@@ -76,7 +76,7 @@ class SqliteRegistryIndex(RegistryIndex):
         await self._change("release_sources")
 
     async def close(self) -> None:
-        """Finish what was begun, and close it. Idempotent."""
+        """Finish the running work, and close it. Idempotent."""
         await super().close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Changes of entries. Each function is called inside a transaction that it has to itself.
 
-An identifier is listed once. Whoever changes the standing of an entry looks at all entries of its
+An identifier is listed once. A change of the standing of an entry looks at all entries of its
 identifier, and lists the strongest, then oldest, of those that may be.
 """
 
@@ -17,7 +17,7 @@ from parley.registry.index.session import Session
 from parley.registry.records import AUTHORITIES, Authority, EntryStanding, Trust
 
 MAX_OPERATIONS = 200
-"""A difference with more operations is written as one that replaces everything."""
+"""A difference with more operations is one operation that replaces everything."""
 
 MAX_DEPTH = 64
 """Below this depth, a value that differs is replaced as a whole."""
@@ -36,7 +36,7 @@ def difference(before: Any, after: Any) -> tuple[Operation, ...]:
 
 
 def card_difference(before: bytes, after: bytes) -> tuple[Operation, ...]:
-    """Return the difference of two cards; what is no JSON, or too deep, counts as null."""
+    """Return the difference of two cards; a card that is no JSON, or too deep, counts as null."""
     try:
         return difference(_read(before), _read(after))
     except RecursionError:
@@ -144,7 +144,7 @@ WITHDRAWN, PENDING = EntryStanding.WITHDRAWN.value, EntryStanding.PENDING.value
 
 
 class EntryState(msgspec.Struct):
-    """What decides on the standing of an entry. The fields are those of ``state_columns``."""
+    """The columns ``state_columns``, which decide on the standing of an entry."""
 
     key: int
     place: bytes
@@ -235,7 +235,7 @@ def put(
 
 
 def withdraw(session: Session, source: str, keep: Sequence[str], reason: str, now: int) -> int:
-    """Withdraw the entries of a source but those of some identifiers; return how many."""
+    """Withdraw the entries of a source without some identifiers; return how many."""
     session.rows("lock_changes")
     gone = _states(
         session.rows("states_of_source", {"source": source, "keep": session.texts(list(keep))})
@@ -245,7 +245,7 @@ def withdraw(session: Session, source: str, keep: Sequence[str], reason: str, no
 
 
 def withdraw_entries(session: Session, keys: Sequence[int], reason: str, now: int) -> int:
-    """Withdraw some entries; return how many. What an operator decided of them stays."""
+    """Withdraw some entries; return how many. Decisions of operators stay."""
     session.rows("lock_changes")
     gone: dict[int, EntryState] = {}
     for key in keys:

@@ -1,6 +1,6 @@
 """Addresses that documents of others name: which may be fetched, and for whom they speak.
 
-A host speaks for its own domain and for those above it, up to the one that somebody can register:
+A host speaks for its own domain and for domains above it, down to the registrable one:
 ``ai.acme.com`` speaks for ``acme.com``, ``alice.github.io`` for itself and not for ``github.io``.
 """
 
@@ -22,7 +22,7 @@ from parley.security.loopback import is_loopback, literal_address
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
-# Which publishers a source may speak for: those whose domains vouch for it.
+# The publishers that a source may speak for: their domains vouch for it.
 
 THIS_MACHINE = "localhost"
 """The domain of all addresses of this machine; it speaks for ``*.localhost``."""
@@ -63,7 +63,7 @@ def any_speaks_for(domains: Iterable[str], publisher: str) -> bool:
 
 
 def is_same_site(one: str, other: str) -> bool:
-    """Return whether two domains have the same owner: they are below one that was registered."""
+    """Return whether two domains have the same owner: they are below one registered domain."""
     if one == other:
         return True
     if not one or not other or THIS_MACHINE in (one, other):
@@ -100,7 +100,7 @@ def announcers_of(source: Source) -> dict[str, list[str]]:
 
 
 def domains_of_nested(parent: Iterable[str], url: str) -> tuple[str, ...]:
-    """Return the domains that vouch for a catalog nested in one that ``parent`` vouches for."""
+    """Return the domains that vouch for a catalog nested in a catalog of ``parent``."""
     domain = domain_of(url)
     return tuple(each for each in parent if is_same_site(each, domain))
 
@@ -140,7 +140,7 @@ class UnfitAddress(ValueError):
 
 
 class PlainHosts:
-    """The hosts that may be asked over http: this machine, and what the operator names."""
+    """The hosts that may be asked over http: this machine, and hosts that the operator names."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         self._allowed: tuple[Place, ...] = places(allowed)

@@ -1,4 +1,4 @@
-"""Crawls: claims the sources that are due, visits them, and continues what others left.
+"""Crawls: claims the sources that are due, visits them, continues visits of killed processes.
 
 A visit reads a source, examines its entries a few at a time, puts them into the index in batches,
 and says when the source is visited again.
@@ -105,7 +105,7 @@ class ExaminedBatches:
         return self.left
 
     async def _put(self, drafts: Sequence[EntryDraft]) -> None:
-        """Put entries. One that the index cannot hold keeps no other one out.
+        """Put entries. An entry that the index cannot hold keeps no other out.
 
         What its owner or an operator did to a pushed one while its card was read stays.
         """
@@ -197,7 +197,7 @@ class ExaminedBatches:
         return msgspec.structs.replace(draft, standing=standing)
 
     async def _known(self, identifier: str) -> tuple[IndexedEntry | None, list[IndexedEntry]]:
-        """Return the entry of an identifier that this source had, and those of other sources."""
+        """Return the entry that this source had of an identifier, and the entries of others."""
         known = await self._index.entries_of(identifier)
         own = next((each for each in known if each.source == self._source.url), None)
         return own, [each for each in known if each is not own]
@@ -213,7 +213,7 @@ class ExaminedBatches:
         self._first_wrong = self._first_wrong or reason
 
     def notes(self, total: int) -> list[str]:
-        """Return what the operator should know of the entries."""
+        """Return a note on the entries for the operator."""
         found = []
         if self._wrong:
             of_all = f" of {total}" if total else ""
@@ -262,7 +262,7 @@ class SourceVisitor:
         self._limits = limits
 
     async def visit(self, source: Source) -> Source:
-        """Visit a source; return it with what was found, not stored yet.
+        """Visit a source; return it with the findings, not stored yet.
 
         Raises ``StoreUnavailable``.
         """

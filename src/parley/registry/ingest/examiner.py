@@ -1,6 +1,6 @@
 """Examines an entry: whose it is, what its card says, who signed it, and so whether it is listed.
 
-The order of judgements is that of what they cost: form, authority, identity, then what is fetched.
+Judgements are ordered by their costs: form, authority, identity, then fetched documents.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from parley.wire.catalog.entries import write_entry
 MAX_REASON = 1_000
 MAX_TYPE = 200
 MAX_KEPT = 320 * 1024
-"""The bytes of an entry that is kept whole before it is examined, those of its card included."""
+"""The bytes, with its card, of an entry that is kept whole before it is examined."""
 
 _FOUND = (EntryStanding.LISTED, EntryStanding.SHADOWED)
 """The standings of entries that nothing is wrong with."""
 
 
 class Rejection(Exception):
-    """An entry is wrong, or claims what is not its own. The message says why.
+    """An entry is wrong, or claims the things of others. The message says why.
 
     ``is_too_large``: nothing but what identifies it is kept.
     """

@@ -35,7 +35,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0
 
 
 class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a registry reads at most. Raises ``ValueError`` for a limit that is none.
+    """The limits of reading. Raises ``ValueError`` for a limit that is none.
 
     Sizes are in bytes (of a body as it is after decompression), times in seconds.
     """
@@ -56,9 +56,9 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     fetch_seconds: float = 20.0
     connect_seconds: float = 5.0
     visit_seconds: float = 240.0
-    """The time of a visit. What is not read by then is read by the next one, which follows soon."""
+    """The time of a visit. The next visit, which follows soon, reads the rest."""
     lease_seconds: float = 300.0
-    """How long a visit is claimed: another process continues that of one that was killed."""
+    """How long a visit is claimed: another process continues the visit of a killed process."""
     per_host: int = 2
     """The requests to one host at a time."""
     at_once: int = 32
@@ -92,7 +92,7 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     def retry_after(self, failures: int, wanted: float | None = None) -> float:
         """Return the seconds until the next try, after so many failures in a row.
 
-        ``wanted`` is what the server asked for (``Retry-After``).
+        ``wanted`` is the server's ``Retry-After``.
         """
         first = min(MINUTE, self.refresh_floor)
         backoff = Backoff(first, self.refresh_ceiling, factor=3.0, jitter=(0.8, 1.2))

@@ -38,10 +38,10 @@ from parley.wire.catalog.entries import (
 )
 from parley.wire.json.syntax import without_bom
 
-# The values that an entry is filtered by: those of the entry, and those of its card.
+# The values of an entry and its card that entries are filtered by.
 
 MAX_PATHS = 128
-"""How many paths an entry has values for; those of its own members that are not known come last."""
+"""How many paths an entry has values for; its own unknown members come last."""
 
 MAX_VALUES = 128
 MAX_VALUE = 256
@@ -60,7 +60,7 @@ _OWN = (
 )  # fmt: skip
 _NEVER = ("data", "url", "description", "representativeQueries", "signature")
 _DERIVED = ("card", "host", SOURCE)
-"""Members that others may write, and whose paths are those of values that are found out here."""
+"""Members that others may write, and whose paths the registry's own values have."""
 
 
 def fields_of(
@@ -73,7 +73,7 @@ def fields_of(
 ) -> dict[str, tuple[str, ...]]:
     """Return values by field path (ARD §7.1), bounded in number and length.
 
-    Texts, numbers and truth values are values; a path leads through lists to those of all members.
+    Texts, numbers and truth values are values; a path leads through lists to all members.
     """
     found = _Values()
     found.add("publisher", [publisher])
@@ -118,7 +118,7 @@ class _Values:
             self.values[path] = tuple(known)
 
     def walk(self, path: str, value: Any, depth: int = 0) -> None:
-        """Add what is in a JSON value, by paths below one."""
+        """Add the values in a JSON value, by paths below one."""
         if isinstance(value, bool):
             self.add(path, ["true" if value else "false"])
         elif isinstance(value, str):
@@ -172,7 +172,7 @@ def _add_card(found: _Values, card: AgentCard) -> None:
 
 
 def _kinds(scheme: SecurityScheme) -> list[str]:
-    """Return the kind of a scheme as 0.3 and OpenAPI call it, and that of HTTP authentication."""
+    """Return the kind of a scheme, also of HTTP authentication, as 0.3 and OpenAPI call it."""
     for field, kind in _KINDS.items():
         held = getattr(scheme, field, None)
         if held is not None:
@@ -193,7 +193,7 @@ _KINDS = {
 
 _CARD_TYPES = "application/a2a-agent-card+json, application/json, */*;q=0.1"
 _ELSEWHERE = frozenset({200, 404, 405, 406, 410})
-"""The statuses of an address that is no card: it may be that of an agent, with its card below."""
+"""The statuses of an address that is no card: it may be an agent's, with its card below."""
 
 _MAX_KEPT = 10_000
 

@@ -139,7 +139,7 @@ class PublishedKeySets:
         except PageUnavailable as error:
             raise KeySetUnavailable(f"the keys cannot be had: {error}") from None
         if answer.url != url:
-            # Whoever finds an open redirect at a publisher would have keys there.
+            # An attacker with an open redirect at a publisher would have keys there.
             words = f"the keys cannot be had: {url} redirects, and redirects are not followed"
             raise KeySetUnavailable(words)
         if answer.status != 200:
@@ -211,7 +211,7 @@ class ManifestVerifier:
         self._attestations = attestations
 
     async def check(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
-        """Return what the manifest of an entry proves for a publisher.
+        """Return the proof of an entry's manifest for a publisher.
 
         ``near`` is the address of its catalog. Without a manifest nothing is proved.
         """
@@ -236,7 +236,7 @@ class ManifestVerifier:
         return signing
 
     async def _signature(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
-        """Return what the signature proves. Raises ``_Broken``."""
+        """Return the proof of the signature. Raises ``_Broken``."""
         from parley.security.issuers.jwks import ASYMMETRIC
 
         manifest = entry.trust_manifest
@@ -272,7 +272,7 @@ class ManifestVerifier:
     def _places(
         self, header: Mapping[str, Any], identity: str, publisher: str, near: str
     ) -> tuple[KeyPlaces, str]:
-        """Return where the keys may be, and what is wrong with the place that the header names."""
+        """Return where the keys may be, and the fault of the place that the header names."""
         places, problem = KeyPlaces(publisher, self._fetcher), ""
         if isinstance(header.get("jku"), str):
             problem = places.add(header["jku"])
@@ -286,7 +286,7 @@ class ManifestVerifier:
         return places, problem
 
     async def _wrong_attestation(self, attestations: tuple[Attestation, ...]) -> str:
-        """Return what is wrong with an attestation; empty if none is wrong or can be had."""
+        """Return the fault of an attestation; empty if none is wrong or can be had."""
         with_digest = [each for each in attestations if each.digest]
         for each in with_digest[:MAX_ATTESTATIONS]:
             made, expected = _digest(each.digest)
@@ -322,7 +322,7 @@ def misaligned(identity: str, identifier: str, publisher: str) -> str:
 
 
 def wrong_digest(entry: CatalogEntry, artifact: bytes) -> str:
-    """Return why an artifact is not the one that the provenance of its entry names.
+    """Return why an artifact is another than the provenance of its entry names.
 
     Empty if it is, or if nothing is said of its digest.
     """
@@ -432,7 +432,7 @@ _MAX_WORDS = 1000
 
 
 class Signing(msgspec.Struct, frozen=True, kw_only=True):
-    """What the signatures of a document prove.
+    """The proof of a document's signatures.
 
     ``signers`` are the thumbprints (RFC 7638) of keys of the publisher that verify it, ``members``
     what they sign of a card. ``is_open``: it could not be said now, because keys could not be had.

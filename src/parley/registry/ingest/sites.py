@@ -114,7 +114,7 @@ def _attributes(text: str) -> dict[str, str]:
     return found
 
 
-# robots.txt (RFC 9309): what a site asks crawlers not to read, and its ``Agentmap`` lines.
+# robots.txt (RFC 9309): paths that a site closes to crawlers, and its ``Agentmap`` lines.
 
 MAX_RULES = 5_000
 MAX_AGENTMAPS = 32
@@ -147,7 +147,7 @@ NO_PAGES = Robots(others=((False, "/"),))
 
 
 def read_robots(body: bytes) -> Robots:
-    """Return what a robots.txt says. What is not understood is left out."""
+    """Return what a robots.txt says. Unknown lines are left out."""
     groups: dict[str, list[_Rule]] = {}  # of the names that count here, and of no others
     agentmaps: list[str] = []
     names: list[str] = []
@@ -285,7 +285,7 @@ class RobotsCache:
         return found
 
     def forget(self, url: str) -> None:
-        """Drop what is kept of a site."""
+        """Drop the robots.txt of a site."""
         self._kept.pop(origin_text(url), None)
 
 
@@ -388,7 +388,7 @@ class CatalogFinder:
         pointers = await self._names.catalogs(host)
         found: list[FoundCatalog] = []
         for each in pointers:
-            # DNS is seldom signed: it leads elsewhere, and lets nobody else speak for the domain.
+            # DNS is seldom signed: it leads elsewhere, and lets no other speak for the domain.
             vouched = (domain,) if is_same_site(domain_of(each.url), domain) else ()
             found += self._catalogs((each.url,), page, each.record, vouched)
         return found or f"DNS has no catalog of {host}"
@@ -406,7 +406,7 @@ class CatalogFinder:
         return found
 
 
-# The sources that a visit finds: nested catalogs and those of a site, within limits, no loops.
+# The sources that a visit finds: nested catalogs and catalogs of a site, within limits, no loops.
 
 
 PATH = "path"

@@ -1,4 +1,4 @@
-"""Callers of a registry: what they see, how much they may publish, and the audit of their acts.
+"""Callers of a registry: their audiences, their quotas, and the audit of their acts.
 
 Everybody sees an entry without an audience. Else it has tokens, and a viewer with one of them sees
 it, finds it, and counts it; for all others it is as if it were not there.
@@ -155,7 +155,7 @@ class RegistryAudit:
         await self._index.append_acts([entry])
 
 
-# How much a caller may publish, prove and beat, so that none takes what is for all.
+# How much a caller may publish, prove and beat, so that none takes the share of others.
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MAX_COUNTED = 20_000
@@ -165,7 +165,7 @@ Act = Literal["publish", "withdraw", "challenge", "prove", "beat"]
 
 
 class PublishingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller may do at most; rates are counted in one process. Sizes are in bytes, times in
+    """The limits of a caller; rates are counted in one process. Sizes are in bytes, times in
     seconds.
     """
 

@@ -36,7 +36,7 @@ class OperatorDecisions:
     async def entries(
         self, standings: Sequence[EntryStanding], limit: int, offset: int = 0
     ) -> list[IndexedEntry]:
-        """Return entries with some standings, those that changed last first."""
+        """Return entries with some standings, the last change first."""
         selection = EntrySelection(viewer=Viewer(sees_all=True), standings=tuple(standings))
         order = (Order(field="updatedAt", descending=True),)
         return await self._index.browse(selection, order, limit, offset)
@@ -141,7 +141,7 @@ class OperatorDecisions:
         return source
 
     async def remove_source(self, caller: Caller, url: str, *, address: str = "") -> None:
-        """Remove a source and those that it alone led to, and withdraw their entries.
+        """Remove a source and the sources that it alone led to, and withdraw their entries.
 
         Raises ``A2AError``, ``StoreUnavailable``.
         """

@@ -59,7 +59,7 @@ Time = Annotated[int, msgspec.Meta(description="In ms since 1970.")]
 
 
 class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
-    """What a caller has to show: ``text`` as a TXT record, or in a document at an address."""
+    """The proof that a caller shows: ``text`` as a TXT record, or in a document at an address."""
 
     domain: str
     text: str
@@ -124,7 +124,7 @@ class DomainProofs:
     async def challenge(
         self, caller: Caller, domain: str, *, origin: str = "", address: str = ""
     ) -> DomainChallenge:
-        """Return a new token for a domain. One that was given before does not count any more.
+        """Return a new token for a domain. Earlier tokens do not count any more.
 
         Raises ``A2AError``, ``StoreUnavailable``.
         """
@@ -210,7 +210,7 @@ class DomainProofs:
         await self._audit.record(caller, "domain.released", name, address=address)
         now = self._index.now()
         claim = DomainClaim(name, owner, RELEASED, "", now)
-        # It ends first, so that whoever continues after a crash finds what has to follow.
+        # It ends first, so that a process after a crash finds the next step.
         due_at = now + round(LEASE * 1000)
         await self._index.put_claim(name, owner, RELEASED, now, due_at=due_at)
         await self._end(claim)

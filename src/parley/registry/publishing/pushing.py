@@ -66,7 +66,7 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     ``audience`` is who sees them (``None``: as before, everybody at first). ``probe`` is the text
     of a message that the agents may be probed with. With ``replace`` all other entries of the
-    caller are withdrawn: what is pushed is all that it has.
+    caller are withdrawn: it has the pushed entries alone.
     """
 
     audience: tuple[str | Mapping[str, Any], ...] | None = None
@@ -94,7 +94,7 @@ class PublishReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class EntryPublishing:
-    """Takes what callers push, and what the operator imports, through the examiner to the index."""
+    """Takes entries that callers push or operators import through the examiner to the index."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class EntryPublishing:
         *,
         address: str = "",
     ) -> PublishReport:
-        """Publish the entries of a catalog, those of the catalogs in it too.
+        """Publish the entries of a catalog, with the entries of nested catalogs.
 
         Doing it again with the same changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
         """
@@ -326,7 +326,7 @@ class EntryPublishing:
     def _read(
         self, document: bytes | Mapping[str, Any], options: PublishOptions
     ) -> tuple[list[ListedEntry], list[PublishedEntry]]:
-        """Return the entries of a document, and those that cannot be read."""
+        """Return the entries of a document, and its unreadable entries."""
         body = document if isinstance(document, bytes) else msgspec.json.encode(document)
         if len(body) > self.limits.document_bytes:
             raise InvalidParamsError(
@@ -353,7 +353,7 @@ class EntryPublishing:
         audience: tuple[str, ...] | None,
         known: Mapping[str, IndexedEntry],
     ) -> list[EntryDraft]:
-        """Return drafts of entries. Those whose cards take too long are pending."""
+        """Return drafts of entries. Entries whose cards take too long are pending."""
         turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.limits.publish_seconds
@@ -374,7 +374,7 @@ class EntryPublishing:
                     return later
                 try:
                     async with asyncio.timeout(left):
-                        # What an operator imports is the operator's decision.
+                        # Imports are decisions of the operator.
                         is_decided = authority is Authority.OPERATOR
                         entries = () if is_decided else await self._others(each, source)
                         return await self._examiner.examine(

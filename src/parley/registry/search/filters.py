@@ -58,7 +58,7 @@ ALIASES = {
 
 REGISTRY_TIMES = ("registry.createdAt", "registry.updatedAt")
 _OF_REGISTRY = ("registry.trust", "registry.marks", *REGISTRY_TIMES)
-"""What a registry found out of an entry, as far as it can be filtered by."""
+"""Findings of a registry that entries can be filtered by."""
 
 SEARCHED = ("description", "representativeQueries", "data", "url")
 """Members that are no values."""
@@ -197,7 +197,7 @@ Clause = tuple[Constraint, ...]
 
 
 class FilterTokenKind(StrEnum):
-    """What a piece of an expression is."""
+    """The kind of a piece of an expression."""
 
     QUOTED = "quoted"
     SIGN = "sign"
@@ -415,7 +415,7 @@ def _check_times(name: FilterToken, operator: str, texts: list[str]) -> None:
 
 
 def _either(one: list[Clause], other: list[Clause], at: FilterToken) -> list[Clause]:
-    """Return clauses that hold when those of one or of the other do."""
+    """Return clauses that hold when either list of clauses holds."""
     if len(one) * len(other) > MAX_FILTERS:
         raise _wrong(at, "it is too complex; fewer conditions may be joined by OR")
     found = []

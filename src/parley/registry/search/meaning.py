@@ -44,7 +44,7 @@ MAX_CHARACTERS = 4_000
 
 
 class WordVectors:
-    """Makes a vector of length 1 of each text; one of zeros of a text without words."""
+    """Makes a vector of length 1 of each text; of zeros for a text without words."""
 
     name = MODEL
     dimensions = DIMENSIONS
@@ -92,7 +92,7 @@ class WordVectors:
 
 
 def normalized(rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
-    """Return rows with the length 1; those of zeros as they are."""
+    """Return rows with the length 1; rows of zeros as they are."""
     import numpy
 
     lengths = numpy.linalg.norm(rows, axis=1, keepdims=True)
@@ -152,14 +152,14 @@ class Meaning:
 
     @classmethod
     def load(cls, index: RegistryIndex, *, interval: float = INTERVAL) -> Meaning:
-        """Return one with the model of the extra. Raises ``ValueError`` without it."""
+        """Return a ``Meaning`` with the model of the extra. Raises ``ValueError`` without it."""
         return cls(index, WordVectors.load(), interval=interval)
 
     def __len__(self) -> int:
         return len(self._vectors)
 
     async def start(self) -> None:
-        """Follow the index from now on. Searches find what was read until then."""
+        """Follow the index from now on. Searches find the entries read until then."""
         self._follows.start()
 
     async def stop(self) -> None:

@@ -50,7 +50,7 @@ from parley.registry.search.filters import (
     order_of,
 )
 
-# Entries as they are answered: as they were read, with what the registry knows of them.
+# Entries as they are answered: as they were read, with the registry's findings.
 
 REGISTRY = "registry"
 """The member of an answered entry that has what the registry found out. An entry cannot have it of
@@ -97,13 +97,13 @@ def _time(ms: int) -> str:
 
 BEST = 100
 WEIGHTS = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.75}
-"""What a word of a need counts, by the strongest text that it is found in."""
+"""The weight of a word of a need, by the strongest text with it."""
 
 BEGINNING = 0.8
-"""What a word counts whose beginning only is asked for."""
+"""The weight of a word whose beginning alone is asked for."""
 
 MISSPELLED = 0.7
-"""What a word counts that may be misspelled."""
+"""The weight of a word that may be misspelled."""
 
 SPREAD = 0.5
 """How much of a score is by the relevance relative to the best match."""

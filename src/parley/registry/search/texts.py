@@ -47,7 +47,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 class TextFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a text. ``excerpt`` is for the operator: short, in ASCII, escaped."""
+    """A finding in a text. ``excerpt`` is for the operator: short, in ASCII, escaped."""
 
     mark: str
     weight: str
@@ -61,7 +61,7 @@ def marks_of(texts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def findings_of(texts: Mapping[str, str]) -> tuple[TextFinding, ...]:
-    """Return what was found in an entry's texts, each mark once for each text."""
+    """Return the findings in an entry's texts, each mark once for each text."""
     found: list[TextFinding] = []
     left = MAX_SCANNED
     for weight, text in texts.items():
