@@ -157,9 +157,6 @@ def _label(name: str) -> str:
     return words.strip().capitalize()
 
 
-GOOD = ("listed", "shadowed")
-
-
 async def catalog_at(call: AgentCall, reference: str) -> dict[str, Any]:
     """Return the catalog that a file or an address has. Raises ``CommandFailure``."""
     document = await read_document(call, reference)

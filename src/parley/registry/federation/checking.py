@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -80,20 +80,11 @@ class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
     is_rescored: bool = False
 
 
-class LocalKnowledge(Protocol):
-    """The knowledge of this registry of entries and publishers, for any viewer."""
+class LocalKnowledge:
+    """The knowledge of this registry of entries and publishers, for any viewer.
 
-    async def identifiers(self, among: Collection[str]) -> Collection[str]:
-        """Return the identifiers that it lists itself, holds or rejected."""
-        ...
-
-    async def publishers(self, among: Collection[str]) -> Collection[str]:
-        """Return the publishers that it lists entries of: a source proved that it is theirs."""
-        ...
-
-
-class IndexKnowledge:
-    """``LocalKnowledge`` from an index: two questions for each search."""
+    It asks the index two questions for each search.
+    """
 
     def __init__(self, index: RegistryIndex) -> None:
         self._index = index

@@ -36,7 +36,6 @@ from parley.model.catalog.searching import (
 from parley.model.errors import InvalidParamsError
 from parley.registry.federation.checking import (
     CheckedResult,
-    IndexKnowledge,
     LocalKnowledge,
     ResultChecks,
     not_ours,
@@ -291,7 +290,6 @@ class Federated:
         seconds: float = SECONDS,
         hops: int = 2,
         egress: Egress | None = None,
-        knowledge: LocalKnowledge | None = None,
         http: HttpTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -311,7 +309,7 @@ class Federated:
         self._seconds = seconds
         self._hops = hops
         self._egress = egress or Egress()
-        self._knowledge = knowledge or IndexKnowledge(index)
+        self._knowledge = LocalKnowledge(index)
         self._owns_http = http is None
         self._http = http or HttpTransport(
             connect_timeout=CONNECT_SECONDS, max_connections=256, bound_to_turns=False

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from parley.registry.index.prepared import OBSERVED_TERMS, Prepared, Term
-from parley.registry.index.session import Session
+from parley.registry.index.session import Session, WordsOfEntry
 from parley.registry.records import AUTHORITIES, Authority, EntryStanding, Trust
 
 MAX_OPERATIONS = 200
@@ -167,7 +167,7 @@ class EntryState(msgspec.Struct):
 
 
 class _Put(msgspec.Struct):
-    """An entry that is new or changed. It is stored as ``session.WordsOfEntry`` too."""
+    """An entry that is new or changed."""
 
     prepared: Prepared
     state: EntryState
@@ -181,14 +181,6 @@ class _Put(msgspec.Struct):
     @property
     def standing(self) -> str:
         return self.state.standing
-
-    @property
-    def is_public(self) -> bool:
-        return self.state.is_public
-
-    @property
-    def words(self) -> Mapping[str, Sequence[str]]:
-        return self.prepared.words
 
 
 def put(
@@ -589,7 +581,14 @@ def _put_words(session: Session, puts: Sequence[_Put]) -> None:
     _count_words(
         session, [(each.prepared.different_words, old.get(each.key, set())) for each in puts]
     )
-    session.replace_words(puts)
+    session.replace_words(
+        [
+            WordsOfEntry(
+                each.key, each.standing, each.state.is_public, each.prepared.words, each.is_new
+            )
+            for each in puts
+        ]
+    )
 
 
 def _count_words(session: Session, changes: Sequence[tuple[set[str], set[str]]]) -> None:

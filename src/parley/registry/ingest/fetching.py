@@ -355,10 +355,6 @@ class WebFetcher:
             del self._hosts[idle]
 
 
-Fetcher = WebFetcher
-Fetched = WebAnswer
-
-
 class _LocalNames:
     """Resolves names below ``localhost`` to this machine (RFC 6761), which few systems do."""
 

@@ -22,7 +22,6 @@ DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
 """The standings that an operator gives an entry."""
 
 MAX_REASON = 500
-READ_KINDS = (SourceKind.SITE, SourceKind.CATALOG)
 
 
 class OperatorDecisions:
