@@ -20,7 +20,7 @@ import msgspec
 
 from parley.model.catalog.searching import QueryModel, SearchRequest
 from parley.model.catalog.urn import AirUrn
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.records import Authority, EntryDraft, EntryStanding
 from parley.registry.search.searcher import Searcher

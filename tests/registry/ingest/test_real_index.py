@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.registry.index.protocol import Constraint, EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryStanding, IndexedEntry, Source, SourceKind, SourceState
 from tests.client.card.signer import new_keys

@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Show what a catalog lists, and the catalogs in it that are at the same server."""
         from parley.cli.calls.agent_call import AgentCall
-        from parley.registry.commands.shown import show
+        from parley.registry.commands.documents import show
 
         return show(AgentCall(settings, output), output, reference)
 

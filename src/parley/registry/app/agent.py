@@ -1,20 +1,32 @@
-"""The registry as an A2A agent: a need in words is answered with catalog entries (ARD §7.5)."""
+"""The registry as an A2A agent: agents find others by a need in words, and register themselves.
+
+A need is answered with catalog entries (ARD §7.5). Who registers over a socket has the rights of
+publishing over REST.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import msgspec
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.envelope.errors import AgentUnavailable
+from parley.envelope.routing.registration import outcome_of
+from parley.envelope.server.directory import MessageContext
 from parley.model.catalog.searching import MAX_PAGE, FederationMode, QueryModel, SearchRequest
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.parts import Part
-from parley.registry.app.operations import RestError
+from parley.registry.app.routes import viewer_of
 from parley.registry.app.searching import SearchOperations
-from parley.registry.app.viewers import viewer_of
+from parley.registry.health.prober import Heartbeats
+from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
+from parley.store.protocols.errors import StoreUnavailable
+
+# The registry as an A2A agent: a need in words is answered with catalog entries (ARD §7.5).
 
 PATH = "/a2a"
 KEY = "find-agents"
@@ -63,7 +75,7 @@ def finding_agent(
         base = turn.base_url.removesuffix(PATH)
         try:
             found = await searching.found(asked, viewer_of(turn.caller), base)
-        except RestError as error:
+        except InvalidParamsError as error:
             turn.reject(error.message)
         results = found.pop("results")
         said = {0: "No agent matches.", 1: "One agent matches."}
@@ -112,3 +124,65 @@ def _asked(turn: Turn) -> SearchRequest:
 def _values(given: Any) -> tuple[str, ...]:
     listed = given if isinstance(given, list) else [given]
     return tuple(str(each) for each in listed)
+
+
+# Registration over sockets of the registry itself: with the rights of publishing over REST.
+
+
+class IndexRegistrar:
+    """Publishes what agents register in the index of this registry (``AgentRegistrar``)."""
+
+    def __init__(self, publishing: EntryPublishing, heartbeats: Heartbeats) -> None:
+        self._publishing = publishing
+        self._heartbeats = heartbeats
+
+    def identifier_of(self, agent_id: str, given: str) -> str:
+        """Return the identifier that the agent gives. Raises ``InvalidParamsError``."""
+        if not given:
+            raise InvalidParamsError(
+                "an agent is listed under an identifier of a domain that it has proved: give "
+                '"identifier": "urn:air:<your domain>:agent:<name>" beside "card"'
+            )
+        return given
+
+    async def publish(
+        self, entry: Mapping[str, Any], audience: Any, context: MessageContext
+    ) -> Mapping[str, Any]:
+        """Publish an entry of the caller's."""
+        if audience is not None and not isinstance(audience, list):
+            raise InvalidParamsError("audience is a list, such as ['public']")
+        options = PublishOptions(audience=None if audience is None else tuple(audience))
+        catalog = {"specVersion": "1.0", "entries": [entry]}
+        with _refusals():
+            report = await self._publishing.publish(
+                context.caller, catalog, options, address=context.address
+            )
+        return outcome_of(msgspec.to_builtins(report))
+
+    async def withdraw(self, identifier: str, context: MessageContext) -> None:
+        """Withdraw an entry of the caller's."""
+        with _refusals():
+            await self._publishing.withdraw(context.caller, identifier, address=context.address)
+
+    async def beat(self, identifiers: Sequence[str], context: MessageContext) -> Mapping[str, Any]:
+        """Note that agents of the caller are alive."""
+        with _refusals():
+            answer = await self._heartbeats.beat(context.caller, identifiers)
+        if not answer.alive:
+            raise PermissionDeniedError("this caller has published none of these: register first")
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in msgspec.to_builtins(answer).items()
+        }
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Say when to try again, where a refusal does not."""
+    try:
+        yield
+    except TooManyRequestsError as error:
+        error.retry_after = error.retry_after or 5
+        raise
+    except StoreUnavailable as error:
+        raise AgentUnavailable("the registry cannot keep anything now", retry_after=5) from error
