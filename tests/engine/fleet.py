@@ -9,7 +9,8 @@ from typing import Any
 
 from parley import CallContext, Task, TaskState, Turn
 from parley.agent.agent import Agent
-from parley.host.host import Host, Role, placed
+from parley.host.host import Host, placed
+from parley.host.options import Role, ServerOptions
 from parley.model.operations import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskStatusUpdateEvent
@@ -132,11 +133,9 @@ class Fleet:
         host = Host(
             placed(agent),
             store,
-            drain=drain,
+            ServerOptions(drain=drain, role=role, egress=Egress.allowing(True)),
             bus=bus,
-            role=role,
             poll_interval=poll,
-            egress=Egress.allowing(True),
         )
         await host.start()
         replica = Replica(host)

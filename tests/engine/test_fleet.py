@@ -9,6 +9,7 @@ import pytest
 
 from parley import Agent, CallContext, Message, Task, TaskState, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import CancelTaskRequest
@@ -386,9 +387,9 @@ async def test_a_caller_with_a_long_line_delays_another_by_one_turn(fleet: Fleet
 async def test_a_role_needs_a_store_that_others_use() -> None:
     agent = quiz()
     with pytest.raises(ValueError, match="postgresql://"):
-        Host(placed(agent), MemoryTaskStore(), role="api")
+        Host(placed(agent), MemoryTaskStore(), ServerOptions(role="api"))
     with pytest.raises(ValueError, match="'both', 'api' or 'worker'"):
-        Host(placed(agent), MemoryTaskStore(), role="boss")  # type: ignore[arg-type]
+        Host(placed(agent), MemoryTaskStore(), ServerOptions(role="boss"))  # type: ignore[arg-type]
 
 
 async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line(

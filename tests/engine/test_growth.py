@@ -19,6 +19,7 @@ import pytest
 from parley import Agent, CallContext, Turn
 from parley.engine import maintenance
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.operations import SubscribeToTaskRequest
 from parley.model.tasks import Task, TaskState
 from parley.store.events import Scope
@@ -147,7 +148,7 @@ def new_meter(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Me
 
 @asynccontextmanager
 async def served(agent: Agent, meter: Meter) -> AsyncIterator[Talk]:
-    host = Host(placed(agent), meter.store, drain=0.0)
+    host = Host(placed(agent), meter.store, ServerOptions(drain=0.0))
     await host.start()
     try:
         yield Talk(host.services[""], host)

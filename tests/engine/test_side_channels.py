@@ -11,6 +11,7 @@ import pytest
 
 from parley import Agent, CallContext, Caller, TaskPushNotificationConfig, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import A2AError
 from parley.model.operations import (
     CancelTaskRequest,
@@ -81,7 +82,7 @@ def vault(owner: Any) -> Agent:
 
 @pytest.fixture
 async def caller(counted: Callable[[], Any]) -> AsyncIterator[Talk]:
-    host = Host(placed(vault(claim("org"))), counted(), drain=0.0)
+    host = Host(placed(vault(claim("org"))), counted(), ServerOptions(drain=0.0))
     await host.start()
     try:
         yield Talk(host.services[""], host)

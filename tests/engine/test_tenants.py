@@ -12,6 +12,7 @@ import parley
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import TaskNotFoundError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import (
@@ -65,7 +66,7 @@ def shops(new_store):
 
     @asynccontextmanager
     async def opened(tenants: dict[str, Agent]) -> Any:
-        host = Host(placed(None, tenants), new_store(), tenants=tenants, drain=0.0)
+        host = Host(placed(None, tenants), new_store(), ServerOptions(tenants=tenants, drain=0.0))
         await host.start()
         try:
             yield host

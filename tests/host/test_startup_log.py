@@ -17,6 +17,7 @@ import pytest
 
 from parley import Agent, Turn
 from parley.host.host import Host, placed, removed_after, several_workers
+from parley.host.options import ServerOptions
 from parley.store.memory import MemoryTaskStore
 from tests.house.sizes import ROOT
 
@@ -138,7 +139,7 @@ async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_s
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "parley.host")
-    host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), drain=0.0)
+    host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), ServerOptions(drain=0.0))
     await host.start()
     await host.stop()
     told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]

@@ -103,12 +103,14 @@ def open_store(
     return SqliteTaskStore(path)
 
 
-def open_bus(url: str | None, store: str | TaskStore) -> Bus | None:
-    """Return the bus that a URL names, for a store that a URL names.
+def open_bus(url: str | Bus | None, store: str | TaskStore) -> Bus | None:
+    """Return the bus that a URL names, for a store that a URL names. A bus is returned as it is.
 
     ``None`` is the database of a PostgreSQL store. ``"none"`` is no bus: replicas then poll the
     store. Raises ``ValueError``.
     """
+    if url is not None and not isinstance(url, str):
+        return url
     if isinstance(store, str):
         is_shared = scheme_of(store) in POSTGRES
         what = shown(store)

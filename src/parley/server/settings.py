@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,6 +17,29 @@ _MONTH = 30 * _DAY
 _LARGEST_FILE = 64 * 1024**3  # it comes in a bounded number of pieces
 _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """How the command line and the environment give an option, and the text that documents it.
+
+    ``flag`` is the flag, by default that of the field's name; ``None`` for an option that only
+    Python code gives. A flag with ``sets`` takes no value, and sets that one. ``kind`` is the type
+    of a value whose default is ``None``. ``variable`` is the environment variable, by default
+    ``PARLEY_`` and the field's name, or that of a flag without a value; empty for none. There a
+    list is split at its ``separator``. ``default`` says in words what holds without the option.
+    """
+
+    help: str
+    metavar: str = ""
+    panel: str = "Options"
+    flag: str | None = ""
+    variable: str | None = None
+    default: str = ""
+    sets: Any = None
+    kind: type = str
+    choices: tuple[str, ...] = ()
+    separator: str = ""
+    secret: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,19 +135,59 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     head_timeout: float = 10.0
     body_timeout: float = 30.0
     cors_origins: tuple[str, ...] = ()
-    missing_version: Literal["0.3", "1.0"] = "0.3"
+    missing_version: Annotated[
+        Literal["0.3", "1.0"],
+        Option(
+            "The version of a request that names none: 0.3, as the specification says, or 1.0, "
+            "which also reads the forms of 0.3 that introductory texts print.",
+            choices=("0.3", "1.0"),
+        ),
+    ] = "0.3"
     card: Literal["merged", "1.0"] = "merged"
     card_max_age: int = 60
     docs: bool = True
     grpc_address: str = ""
-    grpc_on_card: bool = True
+    grpc_on_card: Annotated[
+        bool,
+        Option(
+            "Leave gRPC off the cards, for clients that refuse one with another address than that "
+            "of HTTP (google-adk).",
+            flag="--no-grpc-on-card",
+            sets=False,
+        ),
+    ] = True
     trust_proxy: bool = False
     auth_failures_per_minute: int = PER_MINUTE
     webhook_calls_per_minute: int = 6000
     max_webhook_calls: int = 128
-    allowed_hosts: tuple[str, ...] = ()
-    restrict: Mapping[str, str | Sequence[str]] = {}
-    hsts_max_age: int = 365 * 24 * 60 * 60
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "A host that requests may name besides this machine's own, such as example.com, "
+            "*.example.com, example.com:8443, or * for all; repeat it.",
+            flag="--allowed-host",
+            metavar="HOST",
+        ),
+    ] = ()
+    restrict: Annotated[
+        Mapping[str, str | Sequence[str]],
+        Option(
+            "Who may see an endpoint (card, docs, health, agents, callbacks or jwks): "
+            "authenticated callers, or networks, as in docs=authenticated or "
+            "health=10.0.0.0/8,127.0.0.1; repeat it.",
+            metavar="ENDPOINT=WHO",
+            panel="Who may call",
+        ),
+    ] = {}
+    hsts_max_age: Annotated[
+        int,
+        Option(
+            "Do not tell browsers to use HTTPS alone for this host.",
+            flag="--no-hsts",
+            panel="Who may call",
+            sets=0,
+        ),
+    ] = 365 * 24 * 60 * 60
 
     def __post_init__(self) -> None:
         for name, minimum in _MINIMUM.items():

@@ -23,8 +23,8 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.host.complete import complete
 from parley.host.connecting import ADDRESS, refuse_for_local
-from parley.host.host import Identify
 from parley.host.in_process import InProcessExchange, InProcessTransport, Site
+from parley.host.options import Identify
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller

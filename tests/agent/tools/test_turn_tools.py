@@ -15,6 +15,7 @@ from parley import Agent, BlockingTurn, McpServer, McpServerUnavailable, TaskSta
 from parley.extensions.questions import question
 from parley.extensions.usage import run_progress
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
@@ -46,9 +47,9 @@ def shop(process: Shop) -> Shop:
 
 @asynccontextmanager
 async def served(
-    agent: Agent, store: TaskStore | None = None, **options: Any
+    agent: Agent, store: TaskStore | None = None, egress: Egress | None = None
 ) -> AsyncIterator[Talk]:
-    host = Host(placed(agent), store or MemoryTaskStore(), drain=0, **options)
+    host = Host(placed(agent), store or MemoryTaskStore(), ServerOptions(drain=0, egress=egress))
     await host.start()
     try:
         yield Talk(host.services[""], host)

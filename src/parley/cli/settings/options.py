@@ -63,6 +63,8 @@ SAVE = typer.Option(
 """The option to save files; one may be large, so no setting turns it on."""
 
 _PARTS_KEY = "parley.parts"
+WORDS = "parley.words"
+"""The key of a context's ``meta`` that has the words behind the command, as they were given."""
 
 EXIT_HELP = """\b
 Exit status:
@@ -86,10 +88,11 @@ stays in the shell's history. A2ACLI_BEARER and A2ACLI_API_KEY do not."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command with grouped options in its help, which keeps the order of message parts."""
+    """A command with grouped options in its help, which keeps its words and the order of parts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as usual, and keep the part flags in their order."""
+        ctx.meta[WORDS] = list(args)
         if any(parameter.name == "media_type" for parameter in self.params):
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
             ctx.meta[_PARTS_KEY] = _ordered_parts(given, order)

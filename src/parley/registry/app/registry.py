@@ -18,7 +18,8 @@ from parley.agent.agent import Agent
 from parley.database.errors import StoreUnavailable
 from parley.envelope.binding import EnvelopeBinding
 from parley.host.app import asgi
-from parley.host.egress import is_of_this_machine, read_egress
+from parley.host.egress import read_egress
+from parley.host.options import is_of_this_machine
 from parley.host.publishing import read_publication
 from parley.host.store_urls import open_store
 from parley.model.catalog.entries import CATALOG_PATH
