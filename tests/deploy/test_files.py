@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from parley.cli.commands.serve import STORE_VARIABLE
-from parley.host.options import DRAIN_SECONDS
-from parley.host.store_urls import POSTGRES, REDIS, scheme_of
+from parley.host.options import DRAIN_SECONDS, scheme_of
+from parley.host.store_urls import POSTGRES, REDIS
 from parley.server.settings import Settings
 from tests.deploy.files import (
     DEPLOY,

@@ -17,10 +17,10 @@ from parley.host.banner import banner, write_banner
 from parley.host.bindings import BoundBinding, ServerParts, bindings_of, check_paths
 from parley.host.files import open_files
 from parley.host.host import Agents, Host, placed
-from parley.host.options import AppKeywords, Identify, ServeKeywords, ServerOptions
+from parley.host.options import AppKeywords, Identify, ServeKeywords, ServerOptions, shown
 from parley.host.publishing import log_publication, read_publication
 from parley.host.registration import RegistryRegistration, read_registration
-from parley.host.store_urls import open_bus, open_store, shown
+from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.security.egress.policy import LOOPBACK
 from parley.security.signing.keys import SigningKeys

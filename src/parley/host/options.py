@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 from msgspec.structs import force_setattr
 
-from parley.security.loopback import is_loopback
 from parley.server.settings import Option, Settings
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = DRAIN_SECONDS
     settings: Annotated[
         Settings, Option("Limits, times and rules of the server (parley.Settings).", flag=None)
-    ] = Settings()
+    ] = None  # type: ignore[assignment]
     middleware: Annotated[
         tuple[AnyMiddleware, ...],
         Option(
@@ -418,6 +417,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls_machine(self) -> bool:
         """Whether agents may call others of this machine, if the server listens there alone."""
+        from parley.security.loopback import is_loopback
+
         here = not self.grpc_host or is_loopback(self.grpc_host)
         return (
             here
@@ -517,10 +518,35 @@ def is_of_this_machine(settings: Settings, url: str | None) -> bool:
     Its agents may call others of this machine: whoever calls them reaches those as well. A server
     with a public address, or with a proxy in front, has callers from elsewhere.
     """
+    from parley.security.loopback import is_loopback
+
     hosts = [each.rpartition(":")[0] or each for each in settings.allowed_hosts]
     if url:
         hosts.append(urlsplit(url).hostname or "")
     return not settings.trust_proxy and all(map(is_loopback, hosts))
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL, in lower case."""
+    return url.partition(":")[0].lower()
+
+
+def shown(url: str) -> str:
+    """Return a URL without its passwords."""
+    try:
+        parts = urlsplit(url)
+        user, at, address = parts.netloc.rpartition("@")
+        name = user.partition(":")[0]
+        query = [
+            (key, "..." if "pass" in key.lower() else value)
+            for key, value in parse_qsl(parts.query, keep_blank_values=True)
+        ]
+        shown = parts._replace(netloc=name + at + address)
+        if parts.query:
+            shown = shown._replace(query=urlencode(query, quote_via=quote, safe="./:"))
+        return urlunsplit(shown) if parts.netloc else url
+    except ValueError:
+        return f"{scheme_of(url)}:..."
 
 
 def options_of(struct: type[msgspec.Struct]) -> dict[str, Option]:
@@ -536,7 +562,6 @@ def options_of(struct: type[msgspec.Struct]) -> dict[str, Option]:
 
 
 def _recorded(value: Any, option: Option) -> Any:
-    from parley.host.store_urls import shown
     from parley.security.egress import Egress
 
     if option.secret:

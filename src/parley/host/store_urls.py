@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from parley.host.options import scheme_of, shown
 from parley.model.distribution import install_command
 from parley.store.bus.subscriptions import Bus
 from parley.store.memory import MemoryTaskStore
@@ -35,29 +35,6 @@ REDIS = (
     "redis+sentinel",
     "rediss+sentinel",
 )
-
-
-def scheme_of(url: str) -> str:
-    """Return the scheme of a URL, in lower case."""
-    return url.partition(":")[0].lower()
-
-
-def shown(url: str) -> str:
-    """Return a URL without its passwords."""
-    try:
-        parts = urlsplit(url)
-        user, at, address = parts.netloc.rpartition("@")
-        name = user.partition(":")[0]
-        query = [
-            (key, "..." if "pass" in key.lower() else value)
-            for key, value in parse_qsl(parts.query, keep_blank_values=True)
-        ]
-        shown = parts._replace(netloc=name + at + address)
-        if parts.query:
-            shown = shown._replace(query=urlencode(query, quote_via=quote, safe="./:"))
-        return urlunsplit(shown) if parts.netloc else url
-    except ValueError:
-        return f"{scheme_of(url)}:..."
 
 
 def sqlite_path(url: str) -> Path | None:

@@ -8,10 +8,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from parley.security.failures import PER_MINUTE
-from parley.server.hosts import is_pattern
-from parley.server.restrictions import read_restrictions
-
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
 _LARGEST_FILE = 64 * 1024**3  # it comes in a bounded number of pieces
@@ -157,7 +153,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = True
     trust_proxy: bool = False
-    auth_failures_per_minute: int = PER_MINUTE
+    auth_failures_per_minute: int = 30
     webhook_calls_per_minute: int = 6000
     max_webhook_calls: int = 128
     allowed_hosts: Annotated[
@@ -190,6 +186,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 365 * 24 * 60 * 60
 
     def __post_init__(self) -> None:
+        # Help of the command line is made of the options, and loads nothing that serves.
+        from parley.server.hosts import is_pattern
+        from parley.server.restrictions import read_restrictions
+
         for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < minimum:

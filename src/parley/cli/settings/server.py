@@ -19,7 +19,7 @@ from parley.cli.output.streams import Output
 from parley.cli.settings.durations import parse_duration, parse_span
 from parley.cli.settings.options import WORDS, GroupedCommand
 from parley.cli.settings.table import DEFAULT
-from parley.host.options import ServerOptions, options_of
+from parley.host.options import ServerOptions, options_of, shown
 from parley.server.settings import Option, Settings
 
 if TYPE_CHECKING:
@@ -183,9 +183,12 @@ class ServerFlag(msgspec.Struct, frozen=True):
 
 def flags_of(struct: type[msgspec.Struct]) -> list[ServerFlag]:
     """Return the flags of the options of a struct."""
-    defaults = struct()
+    defaults = {
+        name: each.factory() if hasattr(each, "factory") else each
+        for name, each in zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
+    }
     return [
-        ServerFlag(name, option, getattr(defaults, name))
+        ServerFlag(name, option, defaults[name])
         for name, option in options_of(struct).items()
         if option.flag is not None
     ]
@@ -201,8 +204,6 @@ FLAGS = {
 
 def server_settings() -> list[tuple[str, str, str]]:
     """Return the flags of a server, each with its value in force and the source of the value."""
-    from parley.host.store_urls import shown
-
     found = []
     for _, flag in FLAGS.values():
         if raw := flag.variable and os.environ.get(flag.variable):
@@ -337,7 +338,6 @@ def reporting(store: str, anonymous: str = "") -> Iterator[None]:
     """
     from parley.agent.lifespan import LifespanFailed
     from parley.files.objects import FilesUnavailable
-    from parley.host.store_urls import shown
     from parley.server.exposure import AnonymousRefused
     from parley.server.sockets import ListenError
     from parley.server.tls.files import TlsFailure

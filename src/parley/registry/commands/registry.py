@@ -208,8 +208,7 @@ def register(app: typer.Typer) -> None:
             # Probes call agents all the time: what matters of that is logged by the registry.
             logging.getLogger("parley.client").setLevel(logging.WARNING)
         from parley.host.app import run_app
-        from parley.host.options import ServerOptions
-        from parley.host.store_urls import shown
+        from parley.host.options import ServerOptions, shown
         from parley.registry.app.registry import NAME, Registry
 
         callers = credentials(api_keys, oidc or (), audience or given.get("url", ""), mtls)
