@@ -11,6 +11,7 @@ import builtins
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -549,6 +550,7 @@ def shown(url: str) -> str:
         return f"{scheme_of(url)}:..."
 
 
+@cache
 def options_of(struct: type[msgspec.Struct]) -> dict[str, Option]:
     """Return the options that the fields of a struct declare, by their names."""
     names = _Names(vars(sys.modules[struct.__module__]))
