@@ -11,8 +11,8 @@ import typer
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr
+from parley.cli.settings.options import PANEL as REGISTRY_PANEL
 from parley.cli.settings.options import settings_command
-from parley.cli.settings.registry import PANEL as REGISTRY_PANEL
 from parley.cli.settings.table import CommandSettings
 from parley.model.distribution import install_command
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from parley.cli.output.card_text import describe_interface
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
 from parley.cli.output.redaction import without_user
+from parley.cli.output.rendering import describe_interface
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
 from parley.cli.settings.table import CommandSettings

@@ -16,7 +16,7 @@ import typer
 from parley.cli.boundary import exit_status_of
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.durations import parse_duration, parse_span
+from parley.cli.output.text import parse_duration, parse_span
 from parley.cli.settings.options import WORDS, GroupedCommand
 from parley.cli.settings.table import DEFAULT
 from parley.host.options import ServerOptions, options_of, shown

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from parley.cli.output.failures import UsageFailure
+from parley.cli.output.text import parse_duration
 from parley.cli.settings import dotenv
-from parley.cli.settings.durations import parse_duration
 from parley.cli.settings.table import (
     BY_FIELD,
     DEFAULT,

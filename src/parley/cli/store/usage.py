@@ -8,9 +8,8 @@ from typing import Any
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.output.text import one_line
-from parley.cli.settings.durations import parse_span
-from parley.cli.store.checks import require_current
+from parley.cli.output.text import one_line, parse_span
+from parley.cli.store.acts import require_current
 from parley.cli.store.status import format_size
 from parley.engine.turn.usage import day_name
 from parley.model.service import caller_of

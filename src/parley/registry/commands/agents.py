@@ -9,8 +9,7 @@ import typer
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command
-from parley.cli.settings.registry import (
+from parley.cli.settings.options import (
     ASKING,
     PANEL,
     REGISTRY_EXITS,
@@ -18,6 +17,7 @@ from parley.cli.settings.registry import (
     api_key_option,
     bearer_option,
     registry_option,
+    settings_command,
 )
 from parley.cli.settings.table import CommandSettings
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.durations import parse_span
+from parley.cli.output.text import parse_span
 from parley.cli.store.acts import Record
 from parley.security.signing.keys import (
     ALGORITHMS,
