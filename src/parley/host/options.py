@@ -385,6 +385,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("give auth=, whose schemes find the caller, or caller=, but not both")
         if self.role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {self.role!r}")
+        _ = self.tls, self.grpc  # which raise for what makes no sense together
         for name in _LISTS:
             force_setattr(self, name, _listed(getattr(self, name)))
         force_setattr(self, "tenants", dict(self.tenants or {}))
