@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from parley.client.registry.found import FoundAgent
     from parley.client.registry.remote_registry import RemoteRegistry
     from parley.client.remote_agent import RemoteAgent
+    from parley.engine.agent_options import CardDetails, Execution, Retention, Rights
     from parley.engine.routing import RoutedMessage
     from parley.engine.turn.attempt import Answer, NotAuthorized
     from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
@@ -87,10 +88,12 @@ _HOMES = {
     "TaskCredential": "parley.agent.authorization",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
+    "CardDetails": "parley.engine.agent_options",
     "ClientError": "parley.client.errors",
     "DeclaredPerformance": "parley.envelope.declared",
     "EnvelopeSettings": "parley.envelope.declared",
     "EventCompleted": "parley.store.protocols.tables",
+    "Execution": "parley.engine.agent_options",
     "FileStream": "parley.client.files.stream",
     "FoundAgent": "parley.client.registry.found",
     "MaintenanceWindow": "parley.envelope.declared",
@@ -102,6 +105,8 @@ _HOMES = {
     "RemoteAgent": "parley.client.remote_agent",
     "RemoteRegistry": "parley.client.registry.remote_registry",
     "RemoteTaskFailed": "parley.client.errors",
+    "Retention": "parley.engine.agent_options",
+    "Rights": "parley.engine.agent_options",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
@@ -146,10 +151,12 @@ __all__ = [
     "BlockingTurn",
     "CallContext",
     "Caller",
+    "CardDetails",
     "ClientError",
     "DeclaredPerformance",
     "EnvelopeSettings",
     "EventCompleted",
+    "Execution",
     "FileStream",
     "FoundAgent",
     "MaintenanceWindow",
@@ -161,6 +168,8 @@ __all__ = [
     "RemoteAgent",
     "RemoteRegistry",
     "RemoteTaskFailed",
+    "Retention",
+    "Rights",
     "Role",
     "RoutedMessage",
     "Settings",

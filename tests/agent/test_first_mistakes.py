@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Turn, testing
+from parley import Agent, Rights, Turn, testing
 from parley.security import ApiKey
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +95,7 @@ def test_what_callers_prove_is_a_scheme(given: Any) -> None:
     for declare in (
         lambda: Agent("Echo", security=given),
         lambda: Agent("Echo").skill(security=given)(lambda turn: "x"),
-        lambda: Agent("Echo", operation_security={"CancelTask": given}),
+        lambda: Agent("Echo", rights=Rights(operations={"CancelTask": given})),
         lambda: parley.asgi(echo(), auth=given),
     ):
         with pytest.raises(TypeError, match=r"is a scheme of parley.security, such as ApiKey\(\)"):

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from parley import CallContext, Task, TaskState, Turn
+from parley import CallContext, Execution, Task, TaskState, Turn
 from parley.agent.agent import Agent
 from parley.host.host import Host, placed
 from parley.host.options import Role, ServerOptions
@@ -194,7 +194,7 @@ class Gate:
     """An agent whose turns wait until they are let on, and say where they run."""
 
     def __init__(self, **options: Any) -> None:
-        self.agent = Agent("Gate", cancel_grace=0.1, **options)
+        self.agent = Agent("Gate", execution=Execution(cancel_grace=0.1, **options))
         self.runs: list[tuple[str, int, str]] = []
         self.open = asyncio.Event()
         self.only: str | None = None

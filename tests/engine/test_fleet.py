@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Message, Task, TaskState, Turn
+from parley import Agent, CallContext, Execution, Message, Task, TaskState, Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
@@ -407,7 +407,7 @@ async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line
 async def test_an_answer_that_no_turn_takes_in_time_is_not_answered_by_its_own_question(
     fleet: Fleet,
 ) -> None:
-    agent = Agent("Quiz", blocking_timeout=0.05)
+    agent = Agent("Quiz", execution=Execution(blocking_timeout=0.05))
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:
@@ -513,7 +513,7 @@ async def test_turns_let_go_again_and_again_do_not_count_as_failed(fleet: Fleet)
 async def test_a_replica_that_drains_lets_go_of_what_a_stubborn_function_holds(
     fleet: Fleet,
 ) -> None:
-    agent = Agent("Stubborn", cancel_grace=0.05, max_attempts=1)
+    agent = Agent("Stubborn", execution=Execution(cancel_grace=0.05, max_attempts=1))
     runs: list[Turn] = []
     finish = asyncio.Event()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Caller, TaskPushNotificationConfig, Turn
+from parley import Agent, CallContext, Caller, Rights, TaskPushNotificationConfig, Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.model.errors import A2AError
@@ -67,7 +67,7 @@ def counted(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]
 
 def vault(owner: Any) -> Agent:
     token = Bearer(lambda text: None)
-    agent = Agent("Vault", owner=owner)
+    agent = Agent("Vault", rights=Rights(owner=owner))
 
     @agent.skill(replies="task")
     async def keep(turn: Turn) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.host.app import asgi
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
@@ -57,7 +57,7 @@ def host_of(agent: Agent, path: Path, kind: Any = SqliteTaskStore, **options: An
 
 
 def quick() -> Agent:
-    agent = Agent("Quick", cancel_grace=0.2)
+    agent = Agent("Quick", execution=Execution(cancel_grace=0.2))
 
     @agent.skill(replies="task")
     async def answer(turn: Turn) -> str:
@@ -67,7 +67,7 @@ def quick() -> Agent:
 
 
 def waiting(gate: asyncio.Event, **options: Any) -> Agent:
-    agent = Agent("Waiting", cancel_grace=0.2, **options)
+    agent = Agent("Waiting", execution=Execution(cancel_grace=0.2, **options))
 
     @agent.skill(replies="task")
     async def wait(turn: Turn) -> str:
@@ -172,7 +172,7 @@ async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_fro
 async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent, gate = Agent("Deaf", cancel_grace=0.1), asyncio.Event()
+    agent, gate = Agent("Deaf", execution=Execution(cancel_grace=0.1)), asyncio.Event()
 
     @agent.skill(replies="task")
     async def deaf(turn: Turn) -> None:
@@ -190,7 +190,7 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
 
 
 async def test_an_agent_that_missed_one_cancellation_is_told_again(path: Path) -> None:
-    agent, began = Agent("Hard of hearing", cancel_grace=0.1), asyncio.Event()
+    agent, began = Agent("Hard of hearing", execution=Execution(cancel_grace=0.1)), asyncio.Event()
 
     @agent.skill(replies="task")
     async def hard(turn: Turn) -> None:

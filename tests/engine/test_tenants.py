@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 import parley
+from parley import Retention
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.host.host import Host, placed
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 def shop(name: str = "Shop") -> Agent:
-    agent = Agent(name, keep_history=True)
+    agent = Agent(name, retention=Retention(history=True))
 
     @agent.skill(replies="task")
     async def order(turn: Turn) -> str:

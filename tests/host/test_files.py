@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Message, Part, Task, Turn
+from parley import Agent, Message, Part, Retention, Task, Turn
 from parley.files.layout import FileRecord, FileScope
 from parley.files.objects import DiskObjects, FilesUnavailable, NoSuchFile, ObjectEntry
 from parley.files.turn_files import TurnFiles, address
@@ -110,7 +110,7 @@ class Clock:
 
 
 def agent_of() -> Agent:
-    agent = Agent("Clerk", retention=timedelta(days=7))
+    agent = Agent("Clerk", retention=Retention(tasks=timedelta(days=7)))
 
     @agent.skill(replies="task")
     async def keep(turn: Turn) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Turn
+from parley import Agent, Retention, Turn
 from parley.host.host import Host, placed, removed_after, several_workers
 from parley.host.options import ServerOptions
 from parley.store.memory import MemoryTaskStore
@@ -152,9 +152,9 @@ async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_s
 def test_agents_that_keep_their_tasks_for_other_times_are_named() -> None:
     day, hours = timedelta(days=1), timedelta(hours=36)
     agents = [
-        echo(retention=hours),
-        echo(name="Time", retention=day),
-        echo(name="A", retention=None),
+        echo(retention=Retention(tasks=hours)),
+        echo(name="Time", retention=Retention(tasks=day)),
+        echo(name="A", retention=Retention(tasks=None)),
     ]
     assert re.match(r"for 1 day \(Time\), 1 day, 12:00:00 \(Echo\); ", removed_after(agents))
-    assert removed_after([echo(retention=None)]) == ""
+    assert removed_after([echo(retention=Retention(tasks=None))]) == ""

@@ -76,7 +76,7 @@ async def authorize(
     if policy is None:
         raise RuntimeError(
             "turn.authorize asks the agent's policy, and this agent has none; give it one: "
-            "Agent(..., policy=...), a function of an Access that returns True or False"
+            "Agent(..., rights=Rights(policy=...)), a function of an Access"
         )
     _check("action", action)
     _check("resource", resource, may_be_empty=True)

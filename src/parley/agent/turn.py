@@ -584,7 +584,7 @@ class Turn(TurnFacts):
     async def history(self, limit: int = 50) -> Sequence[Message]:
         """Return the last messages of this context, of both sides, the oldest first.
 
-        Raises ``RuntimeError`` unless the agent has ``keep_history=True``.
+        Raises ``RuntimeError`` unless the agent has ``Retention(history=True)``.
         """
         return await self._context.history(limit)
 

@@ -102,7 +102,7 @@ class TurnFacts:
     def caller(self) -> Caller:
         """The caller of this turn's message, the same in every attempt, also after a restart.
 
-        ``claims`` has the claims that ``Agent(keep_claims=...)`` names. The messages that
+        ``claims`` has the claims that ``Retention(claims=...)`` names. The messages that
         ``messages`` yields do not change it.
         """
         return self._attempt.request.caller

@@ -67,7 +67,7 @@ def handoff(
     and all later messages of this context, until it hands the conversation back. ``note`` is for
     that agent, ``say`` for the caller (by default a sentence that names the agent, ``""`` for
     none), ``skill`` the skill that the first message goes to. With ``history=False`` the
-    conversation so far, which ``Agent(keep_history=True)`` keeps, does not go along.
+    conversation so far, which ``Retention(history=True)`` keeps, does not go along.
 
     ``handoff(back=True)`` returns the conversation to the agent that handed it over. With
     ``answer`` the caller gets that, and the other agent the next message; without, the other agent

@@ -187,16 +187,16 @@ class Maintenance:
             raise
 
     async def _cancel_unanswered(self, agent: AgentDescription) -> None:
-        if agent.input_timeout is not None:
-            before = self._before(agent.input_timeout)
+        if agent.execution.input_timeout is not None:
+            before = self._before(agent.execution.input_timeout)
             for task_id in await self._store.awaiting_input(agent.key, before, PRUNE_BATCH):
                 await self._executors[agent.key].cancel_unanswered(task_id)
 
     async def _prune(self, agent: AgentDescription) -> bool:
         """Prune one batch of old tasks; return whether there may be more."""
-        if agent.retention is None:
+        if agent.retention.tasks is None:
             return False
-        before = self._before(agent.retention)
+        before = self._before(agent.retention.tasks)
         return await self._store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH
 
     def _before(self, span: timedelta) -> int:

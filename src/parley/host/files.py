@@ -104,7 +104,7 @@ def hosted_files(objects: ObjectStore, store: TaskStore, settings: Settings) -> 
 
 def kept_for(agent: AgentDescription) -> float | None:
     """Return how many seconds an agent's tasks are kept after their end, ``None`` for ever."""
-    return None if agent.retention is None else agent.retention.total_seconds()
+    return None if agent.retention.tasks is None else agent.retention.tasks.total_seconds()
 
 
 class FileSweeps:

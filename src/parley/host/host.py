@@ -134,8 +134,8 @@ def removed_after(agents: Sequence[AgentDescription]) -> str:
     """Return a text on when the agents' tasks are pruned, empty if they never are."""
     names: dict[timedelta, list[str]] = {}
     for agent in agents:
-        if agent.retention is not None:
-            names.setdefault(agent.retention, []).append(agent.name)
+        if agent.retention.tasks is not None:
+            names.setdefault(agent.retention.tasks, []).append(agent.name)
     spans = sorted(names)
     if not spans:
         return ""
@@ -143,7 +143,7 @@ def removed_after(agents: Sequence[AgentDescription]) -> str:
         times = _span(spans[0])
     else:
         times = ", ".join(f"{_span(span)} ({', '.join(names[span])})" for span in spans)
-    return f"for {times}; Agent(retention=...) says how long they are kept, None for ever"
+    return f"for {times}; Retention(tasks=...) says how long they are kept, None for ever"
 
 
 def several_workers(environ: Mapping[str, str] = os.environ) -> str:
@@ -384,17 +384,13 @@ class Host:
             invoke = meter.measured(invoke)
         return AgentExecutor(
             self.store,
-            agent=agent.key,
-            skills=agent.skills,
-            default_skill=agent.default_skill,
-            options=agent.options,
-            threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
+            agent=agent,
+            threads=ThreadPool(agent.execution.threads, f"parley-{agent.key}"),
             push=self.push,
             invoke=invoke,
             meter=meter,
             cancel_calls=partial(cancel_calls, services.connections),
             notify=self.poller.publish_work,
-            extensions=agent.extensions,
             hints=self.hints,
             runs_turns=self._runs_turns,
         )
@@ -402,7 +398,7 @@ class Host:
     def _turn_services(self, agent: AgentDescription) -> TurnServices:
         addresses = self._addresses
         return TurnServices(
-            contexts=AgentContexts(keep_history=agent.options.keep_history),
+            contexts=AgentContexts(keep_history=agent.retention.history),
             callbacks=self.callbacks[agent.key],
             authorizations=self.authorizations[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
@@ -463,7 +459,7 @@ class Host:
                 self._on_stop(stack, "a lifespan", lifespan.leave)
             self._on_stop(stack, "push notifications", self._stop_push)
             events = {
-                agent.key: agent.options.push_events
+                agent.key: agent.execution.push_events
                 for agent in self._agents
                 if agent.push_notifications
             }
@@ -541,7 +537,7 @@ class Host:
             if agent.owner is PER_TENANT:
                 log.warning(
                     "the tasks of %r belong to tenants, and no policy says who may name which: "
-                    "whoever may call the agent may name any tenant; give Agent(policy=...), or "
+                    "whoever may call the agent may name any tenant; give Rights(policy=...), or "
                     "asgi(policy=...), a function that compares access.tenant with access.caller",
                     agent.name,
                 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parley import Agent, CallContext, Caller, Message, Part, Role, Turn
+from parley import Agent, CallContext, Caller, Message, Part, Retention, Role, Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.model.extensions import IDEMPOTENT_SEND
@@ -84,7 +84,7 @@ async def go_on(path: Path, bob: Caller) -> tuple[str, str, int]:
 
     Return who the agent then speaks with, and how many tasks there are.
     """
-    agent = Agent("Desk", keep_history=True)
+    agent = Agent("Desk", retention=Retention(history=True))
 
     @agent.skill
     async def ask(turn: Turn) -> str:

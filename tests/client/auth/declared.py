@@ -11,7 +11,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, Rights, Turn
 from parley.model.cards import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,
@@ -107,7 +107,9 @@ def bank(tokens: Scheme, *, needs: Sequence[str] = ()) -> Agent:
     """Return an agent that wants a token, with a skill and an operation that want more."""
     security = tokens.with_scopes(*needs)
     agent = Agent(
-        "Bank", security=security, operation_security={"CancelTask": tokens.with_scopes("cancel")}
+        "Bank",
+        security=security,
+        rights=Rights(operations={"CancelTask": tokens.with_scopes("cancel")}),
     )
 
     @agent.skill

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
+from parley import Agent, BlockingTurn, CallContext, Execution, Task, TaskState, Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.model.operations import SubscribeToTaskRequest
@@ -88,7 +88,7 @@ def _objects() -> int:
 
 
 async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_path: Path) -> None:
-    agent = Agent("Sleepy", max_queued=10_000)
+    agent = Agent("Sleepy", execution=Execution(max_queued=10_000))
 
     @agent.skill(replies="task")
     async def nap(turn: Turn) -> str:

@@ -39,6 +39,7 @@ from parley.client.message import Sendable
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
+from parley.engine.agent_options import GROUPS
 from parley.engine.caller import caller_in
 from parley.engine.turn.attempt import Attempt, RemoteCall
 from parley.extensions.questions import InTaskAuthorization, TypedQuestions
@@ -100,8 +101,13 @@ class UsableAgent:
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Refuse the options of a server."""
+            """Refuse the options of a server, and options outside of their group."""
             known = signature(cls.__init__).parameters
+            for keyword, kind in GROUPS.items():
+                for name in options.keys() & set(kind.__struct_fields__) - known.keys():
+                    raise TypeError(
+                        f"an agent takes no {name}: write {keyword}={kind.__name__}({name}=...)"
+                    )
             for name in _OF_SERVERS & options.keys() - known.keys():
                 raise TypeError(
                     f"an agent takes no {name}: its server does, parley.serve(agent, {name}=...)"

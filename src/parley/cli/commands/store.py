@@ -202,7 +202,7 @@ def register(app: typer.Typer) -> None:
         """Remove tasks that ended long ago, with their events, webhooks and receipts.
 
         What agents keep for contexts that have no tasks, and were not used since, goes with
-        them. Tasks that have not ended stay, however old. Agent(retention=...) has a server
+        them. Tasks that have not ended stay, however old. Retention(tasks=...) has a server
         do this by itself. A SQLite store must not be in use.
         """
         from parley.cli.store.maintenance import parse_age, prune

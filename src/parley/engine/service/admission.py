@@ -83,7 +83,7 @@ class Admission:
         self._gates = () if agent.rules.gates is None else agent.rules.gates(store.now)
         self._keeps_addresses = keeps_addresses
         self._has_logged_unclear = False
-        self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
+        self._chains = ChainCheck(store, agent.key, agent.execution.max_hops)
         self._files = files
 
     async def begin_or_join(
@@ -212,7 +212,7 @@ class Admission:
                 skill=skill,
                 caller=ANONYMOUS
                 if context.caller is ANONYMOUS
-                else kept(context.caller, self._agent.options.keep_claims),
+                else kept(context.caller, self._agent.retention.claims),
                 tenant=context.tenant,
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
@@ -393,7 +393,7 @@ class Admission:
             message=msgspec.structs.replace(message, context_id=record.stored.context_id),
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
-            caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
+            caller=record_of(kept(context.caller, self._agent.retention.claims)),
             base_url=self._base_url(context),
             metadata=_metadata_of(request),
             chain=_chain_of(request, context),

@@ -110,7 +110,7 @@ class AgentService:
             executor,
             store,
             enabled=agent.push_notifications,
-            default_events=agent.options.push_events,
+            default_events=agent.execution.push_events,
         )
 
     @cached_property
@@ -279,7 +279,7 @@ class AgentService:
             return
         record = await self._present(repeated.task_id, length)
         after = 0
-        ends = not self.agent.options.stream_until_terminal
+        ends = not self.agent.execution.stream_until_terminal
         if not repeated.began:
             yield (self._first_item(record),)
             after = record.seq
@@ -336,7 +336,7 @@ class AgentService:
         live: Subscription | None = None,
     ) -> Batches:
         """Yield the events after a number, with a handle up to the end of its turn."""
-        until = None if self.agent.options.stream_until_terminal else handle
+        until = None if self.agent.execution.stream_until_terminal else handle
         async with aclosing(self._questions(task_id, after, live)) as batches:
             async for batch, question in batches:
                 yield batch

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 from msgspec.structs import replace
 
+from parley.engine.agent_options import Execution
 from parley.engine.caller import caller_in, record_of
-from parley.engine.description import Options
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import PrivateRecords, Request
 from parley.engine.turn.task_writer import timestamp
@@ -215,7 +215,7 @@ class Deadline(NamedTuple):
 class Deadlines:
     """The deadlines of an agent's tasks, computed from the log by the store's clock."""
 
-    def __init__(self, store: TaskStore, options: Options) -> None:
+    def __init__(self, store: TaskStore, options: Execution) -> None:
         self._store = store
         self._turn = options.turn_timeout
         self._task = options.task_timeout

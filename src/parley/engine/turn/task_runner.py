@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from parley.engine.agent_options import Execution, Retention
 from parley.engine.authorizations import forget
-from parley.engine.description import Options
 from parley.engine.replies import RemoteReplies, ReplyHandle, SharedTimer, Waiters, shutting_down
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import (
@@ -530,7 +530,7 @@ class TaskRunner:
             await forget_values(self.store, self.scope, self.context_id, results)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
-        if attempt is None or not self.executor.options.keep_history:
+        if attempt is None or not self.executor.retention.history:
             return ()
         task = None if self.writer is None else self.writer.fold.task
         return exchange_of(attempt, task, closing)
@@ -831,7 +831,8 @@ class RunnerOwner(Protocol[R]):
 
     store: TaskStore
     hints: LocalHints
-    options: Options
+    options: Execution
+    retention: Retention
     skills: Mapping[str, Skill]
     default_skill: Skill
     runs_turns: bool

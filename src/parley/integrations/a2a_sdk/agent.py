@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.engine import agent_options
 from parley.engine.content import KINDS
 from parley.integrations.a2a_sdk.execution import Execution
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
@@ -69,13 +70,19 @@ def agent(
         check_extended(described, extended)
         listed = {skill.id: skill for skill in public}
         hidden = tuple(skill for skill in extended.skills if skill.id not in listed)
-        settings["extended_card"] = _differences(extended, listed)
+        differences = _differences(extended, listed)
+        settings["card"] = replace(settings["card"], extended_card=differences)
         schemes = {**extended.security_schemes, **described.security_schemes}
         described = replace(described, skills=(*public, *hidden), security_schemes=schemes)
     security, of_skills = security_of(
         described, options.pop("security", None), verified_elsewhere=verified_elsewhere
     )
     settings["extensions"] += tuple(options.pop("extensions", ()))
+    turns = options.pop("execution", None) or agent_options.Execution()
+    if turns.direct_reply_timeout == agent_options.Execution().direct_reply_timeout:
+        # An executor decides by its first event whether there is a task.
+        turns = replace(turns, direct_reply_timeout=86_400.0)
+    settings["execution"] = turns
     served = Agent(described.name, security=security, **{**settings, **options})
     builder = request_context_builder or sdk.builder()
 
@@ -120,16 +127,16 @@ def _options_of(card: AgentCard) -> dict[str, Any]:
     return {
         "description": card.description,
         "version": card.version,
-        "provider": card.provider,
-        "documentation_url": card.documentation_url,
-        "icon_url": card.icon_url,
+        "card": agent_options.CardDetails(
+            provider=card.provider,
+            documentation_url=card.documentation_url,
+            icon_url=card.icon_url,
+            streaming=bool(can.streaming),
+            push_notifications=bool(can.push_notifications),
+        ),
         "input_modes": _modes(card.default_input_modes),
         "output_modes": _modes(card.default_output_modes),
-        "streaming": bool(can.streaming),
-        "push_notifications": bool(can.push_notifications),
         "extensions": can.extensions,
-        # An executor decides by its first event whether there is a task.
-        "direct_reply_timeout": 86_400.0,
     }
 
 

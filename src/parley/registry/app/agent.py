@@ -14,6 +14,7 @@ import msgspec
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.engine.agent_options import Execution
 from parley.envelope.errors import AgentUnavailable
 from parley.envelope.routing.registration import outcome_of
 from parley.envelope.server.directory import MessageContext
@@ -58,7 +59,7 @@ def finding_agent(
         key=KEY,
         input_modes=("text/plain", "application/json"),
         output_modes=("application/json", "text/plain"),
-        direct_reply_timeout=SECONDS,
+        execution=Execution(direct_reply_timeout=SECONDS),
         lifespan=running,
     )
 
