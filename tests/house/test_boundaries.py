@@ -85,7 +85,7 @@ BOUNDARIES = {
     ("server/websocket/connection.py", "_run"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
-    ("server/limits/counters.py", "_ask_all"): "whoever waits for the store gets its error",
+    ("security/limits/counters.py", "_ask_all"): "whoever waits for the store gets its error",
     ("envelope/card_page.py", "__call__"): BINDING,
     ("envelope/server/plugins.py", "answer"): HANDLERS,
     ("envelope/endpoint.py", "_serve_socket"): BINDING,

@@ -33,8 +33,8 @@ from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
 from parley.security.egress.policy import LOOPBACK
 from parley.security.failures import Failures
+from parley.security.limits.declaration import parse_limits
 from parley.security.loopback import is_loopback
-from parley.security.rates.limit import parse_limits
 from parley.security.schemes.scheme import Scheme, Security, security_of
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app

@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from parley.files.turn_files import SIGNATURE
 from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
-from parley.server.endpoint import CALLBACKS, REDIRECT
+from parley.security.signed_tokens import CALLBACKS, REDIRECT
 
 _FORM = '%s - "%s %s HTTP/%s" %d'
 

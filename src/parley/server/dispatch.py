@@ -52,11 +52,11 @@ from parley.model.service import (
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
 from parley.security.authorization import Authorization, access_of
+from parley.security.limits.agent_limits import AgentLimits, LimitGrant
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
-from parley.server.limits.rates import AgentLimits, LimitGrant
 
 # -- active extensions ------------------------------------------------------------------------
 #

@@ -14,17 +14,8 @@ from parley.model.extensions import Extension
 from parley.model.service import A2AService
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
+from parley.security.limits.agent_limits import AgentLimits
 from parley.server.file_service import FileService
-from parley.server.limits.rates import AgentLimits
-
-CALLBACKS = "/callbacks"
-"""Where callbacks arrive, below the address of an agent."""
-
-AUTHORIZE = f"{CALLBACKS}/authorize"
-"""Where credentials for tasks are posted, below the address of an agent."""
-
-REDIRECT = f"{CALLBACKS}/oauth"
-"""Where authorization servers send browsers back to."""
 
 Interfaces = tuple[AgentInterface, ...]
 
@@ -45,14 +36,6 @@ class CallbackReceiver(Protocol):
         Raises ``EventCompleted`` for another value, and ``StoreError``.
         """
         ...
-
-
-class CredentialRefused(ValueError):
-    """What was posted is no credential. The message says what one is, and quotes nothing."""
-
-
-class NoLongerNeeded(Exception):
-    """The task has ended, and takes no credential."""
 
 
 class CredentialReceiver(Protocol):

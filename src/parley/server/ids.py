@@ -47,13 +47,6 @@ def check_ids(request: Any) -> None:
         raise InvalidParamsError(f"{fields}: an id has {RIGHT_ID}", violations=violations)
 
 
-def check_tenant(tenant: str) -> None:
-    """Raise ``InvalidParamsError`` for a tenant that no store could keep."""
-    if not may_be_id(tenant):
-        violations = (FieldViolation("tenant", RIGHT_ID),)
-        raise InvalidParamsError(f"tenant: an id has {RIGHT_ID}", violations=violations)
-
-
 def check_caller(caller: Caller) -> None:
     """Raise ``UnauthenticatedError`` for a caller whose id or issuer is ambiguous or invalid."""
     if not may_be_name(caller.id):

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 from starlette.types import ASGIApp, Scope
 
 from parley.model.catalog.entries import CATALOG_PATH
+from parley.security.signed_tokens import AUTHORIZE, CALLBACKS, REDIRECT
 from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.added_bindings import BindingPlace, TenantBindings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
@@ -31,7 +32,7 @@ from parley.server.cards.protected_resource import (
 from parley.server.cards.publication import Publication
 from parley.server.cards.published import PublishedEndpoint, catalog_pages
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, AgentBinding, Endpoint
+from parley.server.endpoint import AgentBinding, Endpoint
 from parley.server.hosts import AllowedHosts
 from parley.server.http.callbacks import CallbackRoute, SignedAddresses
 from parley.server.http.credentials import CredentialRoute, RedirectRoute

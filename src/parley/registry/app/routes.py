@@ -21,6 +21,7 @@ from parley.security.authentication import Authenticator
 from parley.security.authorization import refusal
 from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
+from parley.security.limits.agent_limits import AgentLimits
 from parley.security.schemes.scheme import Security
 from parley.server.address import BadAddress, route_path, server_address
 from parley.server.app import App
@@ -30,7 +31,6 @@ from parley.server.http.media_types import base as base_type
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import NO_STORE, reply, reply_without_body
 from parley.server.http.vary import caller_headers
-from parley.server.limits.rates import AgentLimits
 
 _log = logging.getLogger("parley.registry")
 

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.model.errors import an
 from parley.registry.publishing.refusals import TooMuch
-from parley.security.rates.window import Grid, Window
+from parley.security.limits.counters import Grid, Window
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MAX_COUNTED = 20_000

@@ -26,7 +26,7 @@ from parley.model.operations import Operation, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
 from parley.security.credentials.client_address import client_address
-from parley.security.rates.exceeded import fields_of
+from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
@@ -36,7 +36,6 @@ from parley.server.grpc.scope import HttpServer, scope_of
 from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
 from parley.server.http.open_credentials import OpenCredentials, open_credentials
 from parley.server.http.streams import is_input_required, shutting_down
-from parley.server.limits.rates import standings_of
 from parley.server.restrictions import Gate
 from parley.server.trace_headers import read_trace
 from parley.wire import versions

@@ -17,9 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, UnauthenticatedError
 from parley.model.service import Caller
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.security.signed_tokens import (
+    CredentialRefused,
+    NoLongerNeeded,
+    TokenExpired,
+    TokenInvalid,
+)
 from parley.server.address import route_path
-from parley.server.endpoint import CredentialReceiver, CredentialRefused, NoLongerNeeded
+from parley.server.endpoint import CredentialReceiver
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import ClientGone
 from parley.server.http.callbacks import CallbackRefused, SignedAddresses

@@ -28,7 +28,7 @@ from parley.model.errors import (
 from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.security.credentials.client_address import client_address
-from parley.security.rates.exceeded import Fields, LimitExceeded, fields_of
+from parley.security.limits.agent_limits import Fields, LimitExceeded, LimitGrant, fields_of
 from parley.security.schemes.challenge import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
@@ -41,7 +41,6 @@ from parley.server.http.responses import NO_STORE, Headers, reply, reply_without
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.rates import LimitGrant
 from parley.server.settings import Settings
 from parley.server.trace_headers import read_trace
 from parley.server.websocket.limits import SocketLimits

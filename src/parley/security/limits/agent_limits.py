@@ -1,36 +1,100 @@
 """The limits of an agent, asked once for each call of any binding, and once for each message.
 
-The dispatcher asks for what it knows before a request is read (``begin``): operation, caller,
-address. It asks for the tenant once that is known (``LimitGrant.of_tenant``), and admission when it
-knows the skill (``AgentLimits.admit``).
+The dispatcher asks before it reads a request (``begin``): it knows operation, caller and address.
+It asks for the tenant once that is known (``LimitGrant.of_tenant``), and admission when it
+knows the skill (``AgentLimits.admit``). A caller learns of limits by the error, and by the fields
+of draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy`` has the policies, ``RateLimit`` the
+remainders and the seconds until more is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from parley.model.errors import FieldViolation
+from parley.model.errors import FieldViolation, InvalidParamsError, TooManyRequestsError
+from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
 from parley.security.credentials.client_address import network_of
-from parley.security.rates.exceeded import (
-    Fields,
-    LimitExceeded,
-    MessageTooLarge,
-    Standing,
-    exceeded,
-    fields_of,
+from parley.security.limits.counters import Counters, LocalCounters, Taken, short_key
+from parley.security.limits.declaration import (
+    DAY_MS,
+    Applies,
+    Budget,
+    Limit,
+    Rate,
+    SizeLimit,
+    StreamLimit,
 )
-from parley.security.rates.limit import DAY_MS, Applies, Budget, Limit, Rate, SizeLimit, StreamLimit
-from parley.server.ids import check_tenant
-from parley.server.limits.counters import Counters, LocalCounters, Taken, short_key
-from parley.server.limits.usage import UsageMeter, Whose
+from parley.security.limits.usage import UsageMeter, Whose
+
+QUOTA_FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
+
+Fields = list[tuple[str, str]]
+"""Names, in lower case, and values of headers or metadata."""
+
+
+class Standing(NamedTuple):
+    """What a caller has of one limit: ``reset`` is in seconds, ``period`` too (0 for streams)."""
+
+    name: str
+    amount: int
+    period: int
+    remaining: int
+    reset: float
+
+
+class LimitExceeded(TooManyRequestsError):
+    """A limit is reached. ``standings`` are those of the request's limits, as far as is known."""
+
+    standings: Sequence[Standing] = ()
+
+
+class MessageTooLarge(InvalidParamsError):
+    """A message is larger than the agent takes."""
+
+    http_status = 413
+
+
+def exceeded(text: str, standing: Standing, *, what: str = "") -> LimitExceeded:
+    """Return the error of a limit that was declared as ``text``."""
+    seconds = max(1, math.ceil(standing.reset))
+    soon = f"wait {seconds} second{'' if seconds == 1 else 's'}"
+    message = f"the limit of {text} is reached{what}; {soon} and send this again"
+    error = LimitExceeded(
+        message,
+        metadata={"limit": text, "policy": standing.name, "remaining": str(standing.remaining)},
+        details=(
+            {
+                "@type": QUOTA_FAILURE,
+                "violations": [{"subject": standing.name, "description": f"limit: {text}"}],
+            },
+        ),
+        retry_after=seconds,
+    )
+    error.standings = (standing,)
+    return error
+
+
+def fields_of(standings: Iterable[Standing]) -> Fields:
+    """Return ``RateLimit-Policy`` and ``RateLimit``, or nothing without a limit."""
+    policies, states = [], []
+    for each in standings:
+        window = f";w={each.period}" if each.period else ""
+        policies.append(f'"{each.name}";q={each.amount}{window}')
+        reset = f";t={max(0, math.ceil(each.reset))}" if each.period else ""
+        states.append(f'"{each.name}";r={max(0, each.remaining)}{reset}')
+    if not policies:
+        return []
+    return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(states))]
+
 
 _AS_SENT = {"SendStreamingMessage": "SendMessage"}
 """Limits of the operation on the right hold for that on the left too."""
@@ -125,7 +189,9 @@ class LimitGrant:
     def of_tenant(self, tenant: str) -> None:
         """Count the request for its tenant. Raises ``InvalidParamsError``, ``LimitExceeded``."""
         if tenant:
-            check_tenant(tenant)
+            if not may_be_id(tenant):
+                violations = (FieldViolation("tenant", RIGHT_ID),)
+                raise InvalidParamsError(f"tenant: an id has {RIGHT_ID}", violations=violations)
             self._asking = msgspec.structs.replace(self._asking, tenant=tenant)
         self._limits.requested(self._asking)
         for scoped in self._of_tenants:
