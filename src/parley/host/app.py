@@ -38,10 +38,9 @@ from parley.security.loopback import is_loopback
 from parley.security.schemes.scheme import Scheme, Security, security_of
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.cards.discovery import ServerCardSigner, signed_endpoints
 from parley.server.cards.publication import Publication
-from parley.server.cards.signed_cards import ServerCardSigner, signed_endpoints
-from parley.server.endpoint import Interfaces
-from parley.server.file_service import FileService
+from parley.server.endpoint import FileService, Interfaces
 from parley.server.middleware import AnyMiddleware
 from parley.store.bus.subscriptions import Bus
 from parley.store.protocols.errors import StoreError
@@ -456,9 +455,8 @@ def serve(
     Raises ``ValueError`` for what cannot be served, and ``SystemExit`` with the reason if the
     address or the store is unavailable.
     """
-    from parley.server.grpc.options import grpc_options
     from parley.server.run import ListenError, run
-    from parley.server.tls.options import tls_options
+    from parley.server.settings import grpc_options, tls_options
 
     tls = tls_options(tls_cert, tls_key, tls_client_ca)
     grpc = grpc_options(

@@ -21,7 +21,6 @@ from parley.server.address import route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.dispatch import Parameters
 from parley.server.endpoint import Endpoint, Interfaces
-from parley.server.http.body import BodyTooLarge, read_body
 from parley.server.http.exchange import (
     DirectHandler,
     DirectRequests,
@@ -29,8 +28,9 @@ from parley.server.http.exchange import (
     direct_requests,
 )
 from parley.server.http.paths import segments_of
+from parley.server.http.responses import BodyTooLarge, read_body
 from parley.server.restrictions import Gate
-from parley.server.websocket.denial import refused_by
+from parley.server.websocket.admission import refused_by
 from parley.wire.versions import LATEST
 
 

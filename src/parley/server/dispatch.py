@@ -54,14 +54,11 @@ from parley.model.tasks import Task
 from parley.security.authorization import Authorization, access_of
 from parley.security.limits.agent_limits import AgentLimits, LimitGrant
 from parley.server.endpoint import Endpoint, Interfaces
-from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.limits import ConcurrencyLimiter
+from parley.server.request_fields import check_caller, check_ids
 
 # -- active extensions ------------------------------------------------------------------------
-#
-# Negotiates the active extensions of a request (specification §3.2.6, §4.6).
-
 
 _NONE: frozenset[str] = frozenset()
 

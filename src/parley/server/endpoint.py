@@ -1,21 +1,26 @@
-"""An agent as the server sees it: a service and its card."""
+"""An agent as the server sees it: a service, its card and its files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
+from parley.extensions.declared import FILE_TRANSFER, FileTransfer
+from parley.files.file_store import FileStore
+from parley.files.layout import FileScope
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.errors import A2AError
 from parley.model.extensions import Extension
-from parley.model.service import A2AService
+from parley.model.service import A2AService, Caller
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
 from parley.security.limits.agent_limits import AgentLimits
-from parley.server.file_service import FileService
+from parley.security.owner import PER_CALLER, OwnerPolicy
 
 Interfaces = tuple[AgentInterface, ...]
 
@@ -143,3 +148,46 @@ class Endpoint(msgspec.Struct, frozen=True):
     limits: AgentLimits | None = None
     bindings: tuple[AgentBinding, ...] = ()
     agent_type: str = ""
+
+
+# -- files ------------------------------------------------------------------------------------
+
+FILES = "files"
+"""The segment of files below an agent's address."""
+
+
+class FileService(msgspec.Struct, frozen=True):
+    """Where the files of an agent are kept. ``inline_bytes`` is a hint to callers: files up to that
+    size should come in messages. ``guests`` are agents without an address, whose files are given
+    out at this one's too.
+    """
+
+    store: FileStore
+    agent: str
+    inline_bytes: int
+    owner: OwnerPolicy = PER_CALLER
+    guests: tuple[str, ...] = ()
+
+    def scope(self, tenant: str, caller: Caller) -> FileScope:
+        """Return the scope of a caller's files. Raises ``A2AError`` for who may own none."""
+        return FileScope(self.agent, tenant, self.owner.key_of(caller))
+
+    def declared(self, card: AgentCard, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
+        """Return a card that declares the extension, with the address for uploads."""
+        extension = FileTransfer(
+            upload_url=_upload_url(interfaces),
+            max_bytes=self.store.limits.file_bytes,
+            inline_bytes=self.inline_bytes,
+        )
+        others = (each for each in card.capabilities.extensions if each.uri != FILE_TRANSFER)
+        capabilities = replace(card.capabilities, extensions=(*others, extension.declared()))
+        return replace(card, capabilities=capabilities)
+
+
+def _upload_url(interfaces: tuple[AgentInterface, ...]) -> str:
+    """Return the address for uploads beside these interfaces, empty where there is none."""
+    for interface in interfaces:
+        if interface.protocol_binding == "HTTP+JSON":
+            segments = (interface.url.rstrip("/"), quote(interface.tenant, safe=""), FILES)
+            return "/".join(segment for segment in segments if segment)
+    return ""

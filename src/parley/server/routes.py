@@ -13,6 +13,7 @@ from parley.model.catalog.entries import CATALOG_PATH
 from parley.security.signed_tokens import AUTHORIZE, CALLBACKS, REDIRECT
 from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.added_bindings import BindingPlace, TenantBindings
+from parley.server.address import AllowedHosts
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.catalog import Unpublished
 from parley.server.cards.catalog_links import (
@@ -21,36 +22,42 @@ from parley.server.cards.catalog_links import (
     RobotsPage,
     catalog_reference,
 )
-from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
-from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, LinkedDocs, OpenApiPage, docs
-from parley.server.cards.index import ASSISTANTS, Index
-from parley.server.cards.protected_resource import (
+from parley.server.cards.discovery import (
+    CARD_PATHS,
     PROTECTED_RESOURCE,
+    CardChoice,
+    CardPage,
     ProtectedResource,
     resource_metadata,
 )
-from parley.server.cards.publication import Publication
-from parley.server.cards.published import PublishedEndpoint, catalog_pages
+from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, LinkedDocs, OpenApiPage, docs
+from parley.server.cards.index import ASSISTANTS, Index
+from parley.server.cards.publication import Publication, PublishedEndpoint, catalog_pages
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import AgentBinding, Endpoint
-from parley.server.hosts import AllowedHosts
-from parley.server.http.callbacks import CallbackRoute, SignedAddresses
-from parley.server.http.credentials import CredentialRoute, RedirectRoute
+from parley.server.http.callbacks import (
+    CallbackRoute,
+    CredentialRoute,
+    RedirectRoute,
+    SignedAddresses,
+)
 from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import OWN_SEGMENTS, TENANT_NAME, after_quoted_slash
-from parley.server.http.restricted import Restricted
+from parley.server.http.refusals import Restricted, Unavailable
 from parley.server.http.streams import Streams
-from parley.server.http.unavailable import Unavailable
-from parley.server.http.vary import caller_headers
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
-from parley.server.restrictions import Gate, Restriction, authenticated_only, read_restrictions
+from parley.server.limits import ByteReservation, ConcurrencyLimiter, SocketLimits
+from parley.server.restrictions import (
+    Gate,
+    Restriction,
+    authenticated_only,
+    caller_headers,
+    read_restrictions,
+)
 from parley.server.settings import Settings
-from parley.server.websocket.limits import SocketLimits
 from parley.wire import versions
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")

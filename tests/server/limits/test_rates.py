@@ -24,9 +24,8 @@ from parley.security.limits.counters import LocalCounters, StoreCounters
 from parley.security.limits.declaration import DAY_MS, Rate, parse_limits
 from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageQuery, UsageRow
 from parley.server.app import App
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import GrpcOptions, Settings
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore

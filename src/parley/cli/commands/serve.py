@@ -415,11 +415,9 @@ def _serve(
     from parley.host.egress import read_egress
     from parley.host.store_urls import shown
     from parley.server.app import Settings
-    from parley.server.exposure import AnonymousRefused
-    from parley.server.grpc.options import grpc_options
-    from parley.server.run import ListenError, run
-    from parley.server.tls.files import TlsFailure
-    from parley.server.tls.options import tls_options
+    from parley.server.run import AnonymousRefused, ListenError, run
+    from parley.server.settings import grpc_options, tls_options
+    from parley.server.tls import TlsFailure
     from parley.store.protocols.errors import StoreError
 
     settings: dict[str, Any] = {} if hsts else {"hsts_max_age": 0}

@@ -50,7 +50,7 @@ from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.server.dispatch import ServiceCall
-from parley.server.failures import log_unforeseen
+from parley.server.log import log_unforeseen
 
 # -- replies ----------------------------------------------------------------------------------
 #

@@ -40,7 +40,7 @@ from parley.security.failures import Failures
 from parley.security.limits.counters import StoredNames
 from parley.security.limits.usage import UsageStore
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
-from parley.server.ids import check_caller
+from parley.server.request_fields import check_caller
 from parley.store.protocols.errors import StoreError
 
 # -- identity ---------------------------------------------------------------------------------

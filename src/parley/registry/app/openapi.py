@@ -9,7 +9,7 @@ from parley.model.cards import AgentCapabilities, AgentCard
 from parley.model.distribution import VERSION
 from parley.registry.app.operations import ERROR_CODES, Needs, Operation
 from parley.security.schemes.scheme import Security
-from parley.server.cards.openapi_security import security_of
+from parley.server.cards.openapi import security_of
 
 _ERROR = {
     "type": "object",

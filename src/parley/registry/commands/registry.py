@@ -317,11 +317,9 @@ def _serve(
     from parley.host.store_urls import shown
     from parley.registry.app.registry import Registry
     from parley.server.app import Settings
-    from parley.server.exposure import AnonymousRefused
-    from parley.server.grpc.options import grpc_options
-    from parley.server.run import ListenError, run
-    from parley.server.tls.files import TlsFailure
-    from parley.server.tls.options import tls_options
+    from parley.server.run import AnonymousRefused, ListenError, run
+    from parley.server.settings import grpc_options, tls_options
+    from parley.server.tls import TlsFailure
 
     scheme = "http" if https[0] is None else "https"
     try:

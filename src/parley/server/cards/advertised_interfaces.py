@@ -8,9 +8,14 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
-from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, BadAddress, server_address
+from parley.server.address import (
+    FORWARDED_ADDRESS,
+    FORWARDED_SCHEME,
+    AllowedHosts,
+    BadAddress,
+    server_address,
+)
 from parley.server.endpoint import Interfaces
-from parley.server.hosts import AllowedHosts
 from parley.wire import versions
 
 GRPC = "GRPC"

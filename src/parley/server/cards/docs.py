@@ -17,7 +17,6 @@ from parley.model.catalog.entries import CATALOG
 from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
-from parley.server.failures import log_unforeseen
 from parley.server.http.responses import (
     Headers,
     refuse_method,
@@ -25,6 +24,7 @@ from parley.server.http.responses import (
     reply_with_message,
     reply_without_body,
 )
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import versions
 

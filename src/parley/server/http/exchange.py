@@ -32,18 +32,24 @@ from parley.security.limits.agent_limits import Fields, LimitExceeded, LimitGran
 from parley.security.schemes.challenge import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
-from parley.server.failures import log_unforeseen
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.hsts import AddedFields
-from parley.server.http.media_types import base
 from parley.server.http.open_credentials import open_credentials
-from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
+from parley.server.http.responses import (
+    NO_STORE,
+    AddedFields,
+    BodyTooLarge,
+    ClientGone,
+    Headers,
+    base,
+    read_body,
+    reply,
+    reply_without_body,
+)
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits import ByteReservation, SocketLimits
+from parley.server.log import log_unforeseen
+from parley.server.request_fields import read_trace
 from parley.server.settings import Settings
-from parley.server.trace_headers import read_trace
-from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec
 from parley.wire.json.syntax import without_bom

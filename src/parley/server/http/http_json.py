@@ -23,9 +23,7 @@ from parley.server.http.exchange import (
     ServedEndpoint,
     version_missing,
 )
-from parley.server.http.hsts import AddedFields
 from parley.server.http.jsonrpc import JsonRpcExchange
-from parley.server.http.media_types import answered_with
 from parley.server.http.paths import (
     TENANT,
     Found,
@@ -35,7 +33,7 @@ from parley.server.http.paths import (
     WrongVerb,
     segments_of,
 )
-from parley.server.http.responses import reply_without_body
+from parley.server.http.responses import AddedFields, answered_with, reply_without_body
 from parley.wire import jsonrpc, versions
 from parley.wire.dialect import HttpJsonCodec, Route
 from parley.wire.json import legacy_requests, protojson

@@ -12,7 +12,7 @@ from parley.model.errors import A2AError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.evidence import JUDGED_AGAIN
 from parley.security.schemes.scheme import Granted
-from parley.server.websocket.timeouts import SharedTimeouts
+from parley.server.limits import SharedTimeouts
 
 _log = logging.getLogger("parley.server")
 

@@ -18,10 +18,10 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.struct import decode, encode
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
-from parley.server.failures import log_unforeseen
 from parley.server.http.open_credentials import CredentialWatch, OpenCredentials
 from parley.server.http.responses import Headers
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.limits import ConcurrencyLimiter
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import sse
 

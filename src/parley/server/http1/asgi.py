@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
-from parley.server.access_log import log_request
-from parley.server.http1.head import RequestHead
-from parley.server.http1.response import Field, field_name, response_head
+from parley.server.http1.head import Field, RequestHead, field_name, response_head
+from parley.server.log import log_request
 
 _LARGE = 64 * 1024
 _WITHOUT_BODY = (204, 304)

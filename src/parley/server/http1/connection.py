@@ -27,17 +27,14 @@ from parley.server.http1.head import (
     RequestHead,
     RequestRefused,
     check_beginning,
+    date_line,
     read_head,
 )
-from parley.server.http1.response import date_line
 from parley.server.http1.serving import HttpServing
-from parley.server.tls.extension import tls_extension
+from parley.server.tls import tls_extension
 from parley.server.websocket.serving import Handed
 
-# -- chunked ----------------------------------------------------------------------------------
-#
-# Reads bodies in chunks (RFC 9112 §7.1), strictly: two readers never differ about their end.
-
+# -- chunks -----------------------------------------------------------------------------------
 
 _MAX_SIZE_DIGITS = 16
 # What is beside the data: extensions of chunks and trailers, whose content is ignored.
@@ -112,8 +109,6 @@ class ChunkedBody:
 
 
 # -- deadline ---------------------------------------------------------------------------------
-#
-# A deadline that is moved with every request, on a timer that is not.
 
 
 class MovingDeadline:
@@ -169,9 +164,6 @@ def _nothing() -> None:
 
 
 # -- known head -------------------------------------------------------------------------------
-#
-# The head that a connection saw last: clients repeat theirs, but for the length of the body.
-
 
 _MAX_KNOWN = 2048
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,%d})\r\n" % MAX_LENGTH_DIGITS, re.IGNORECASE)

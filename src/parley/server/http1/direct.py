@@ -18,13 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller, StreamItem
-from parley.server.access_log import log_request
 from parley.server.dispatch import BegunReply, ServiceCall
-from parley.server.failures import log_unforeseen
 from parley.server.http.exchange import DirectRequests, Identify
-from parley.server.http.hsts import with_hsts
+from parley.server.http.responses import with_hsts
 from parley.server.http1.asgi import AnsweredOn, failure_of
-from parley.server.http1.response import Field, response_head, whole_response
+from parley.server.http1.head import Field, response_head, whole_response
+from parley.server.log import log_request, log_unforeseen
 
 _log = logging.getLogger("parley.server")
 

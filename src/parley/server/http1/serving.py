@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Protocol, TypeVar
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
+from parley.security.credentials.client_address import KNOWN_PROXIES
+from parley.security.loopback import literal_address
 from parley.server.http1.direct import AnswersDirectly
-from parley.server.http1.proxies import KnownProxies
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.slow_readers import UnsentBytes
-from parley.server.websocket.upgrade import Upgrades
+from parley.server.limits import ByteReservation, UnsentBytes
+from parley.server.websocket.serving import Handed, SocketServing, asks_for_socket
 
 LEAST_SHARE = 100
 """How many connections one address may have, whatever its share is."""
@@ -122,6 +124,27 @@ class HttpConnections(Members[Connected]):
         return False
 
 
+class Upgrades:
+    """Makes WebSockets of the requests that ask for one, where ``takes`` says so of their scope."""
+
+    def __init__(self, serving: SocketServing, takes: Callable[[Scope], bool]) -> None:
+        self._serving = serving
+        self._takes = takes
+
+    def takes(self, scope: Scope) -> bool:
+        """Return whether a request, given as its HTTP scope, is for a WebSocket."""
+        headers = scope["headers"]
+        is_asked = asks_for_socket(scope["method"], scope["http_version"], headers)
+        return is_asked and self._takes(scope)
+
+    def hand_over(self, transport: asyncio.Transport, handed: Handed) -> None:
+        """Make a connection a WebSocket: shake hands, and call the app."""
+        # Imported here: servers without sockets do not pay for websockets.
+        from parley.server.websocket.connection import SocketConnection
+
+        SocketConnection(self._serving, transport).begin(handed)
+
+
 class HttpServing:
     """The app of a server, the limits of each connection, and the budgets that all share.
 
@@ -180,3 +203,97 @@ class HttpServing:
         while self.connections or self.tasks:
             self._ended.clear()
             await self._ended.wait()
+
+
+# -- proxies ----------------------------------------------------------------------------------
+
+_DEFAULT = "127.0.0.1"
+_SCHEMES = ("http", "https", "ws", "wss")
+_MAX_CACHED = 1024
+
+Client = tuple[str, int]
+
+
+class KnownProxies:
+    """The proxies whose headers count: addresses and networks with commas between, or ``*``."""
+
+    def __init__(self, listed: str | None = None) -> None:
+        if listed is None:
+            listed = os.environ.get(KNOWN_PROXIES, _DEFAULT)
+        names = [each.strip() for each in listed.split(",")]
+        self._knows_all = listed.strip() == "*"
+        self._names = frozenset(names)
+        self._networks = tuple(each for each in map(_network, names) if each is not None)
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, host: str) -> bool:
+        """Return whether a host is a known proxy."""
+        if self._knows_all:
+            return True
+        found = self._known.get(host)
+        if found is None:
+            found = self._is_known(host)
+            if len(self._known) < _MAX_CACHED and len(host) < 64:
+                self._known[host] = found
+        return found
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return bool(host) and host in self._names
+        return any(address in network for network in self._networks)
+
+    def sender(
+        self, headers: Iterable[tuple[bytes, bytes]], client: Client | None, scheme: str
+    ) -> tuple[Client | None, str]:
+        """Return the client and the scheme of a request that came from ``client``.
+
+        The client is the last entry of ``X-Forwarded-For`` that is no known proxy, else the first
+        one; ``client`` itself if that is no address.
+        """
+        if (client[0] if client else "") not in self:
+            return client, scheme
+        listed: list[bytes] = []
+        for name, value in headers:
+            if name == b"x-forwarded-for":
+                listed.append(value)
+            elif name == b"x-forwarded-proto":
+                claimed = value.decode("latin-1").strip()
+                scheme = claimed if claimed in _SCHEMES else scheme
+        if listed:
+            hosts = [
+                _host_and_port(each) for each in b",".join(listed).decode("latin-1").split(",")
+            ]
+            first = hosts[0]
+            if not self._knows_all:
+                first = next((each for each in reversed(hosts) if each[0] not in self), first)
+            if literal_address(first[0]) is not None:
+                client = first
+        return client, scheme
+
+
+def _network(name: str) -> IPv4Network | IPv6Network | None:
+    """Return a network, or that of one address."""
+    try:
+        return ip_network(name)
+    except ValueError:
+        return None
+
+
+def _host_and_port(given: str) -> Client:
+    """Return the parts of an address, which may have a port and brackets."""
+    given = given.strip()
+    if given.startswith("["):
+        host, bracket, rest = given[1:].partition("]")
+        if not bracket or (rest and rest[0] != ":"):
+            return given, 0
+        return host, _port(rest[1:])
+    if given.count(":") == 1:
+        host, _, port = given.partition(":")
+        return (host, int(port)) if port.isdecimal() and port.isascii() else (given, 0)
+    return given, 0
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isdecimal() and text.isascii() else 0

@@ -22,16 +22,17 @@ from websockets.server import ServerProtocol
 
 from parley.model.errors import OverloadedError
 from parley.security.credentials.client_address import network_of
-from parley.server.access_log import log_request
-from parley.server.websocket.denial import DENIAL, short
-from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
-from parley.server.websocket.handshake import BadHandshake, read_handshake, socket_scope
-from parley.server.websocket.serving import Handed, SocketServing
+from parley.server.log import log_request
+from parley.server.websocket.admission import DENIAL, SERVICE_RESTART, SHUTTING_DOWN, short
+from parley.server.websocket.serving import (
+    BadHandshake,
+    Handed,
+    SocketServing,
+    read_handshake,
+    socket_scope,
+)
 
-# -- heads ------------------------------------------------------------------------------------
-#
-# Heads of the HTTP answers to handshakes.
-
+# -- answers to handshakes --------------------------------------------------------------------
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -56,10 +57,7 @@ def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(lines) + b"\r\n"
 
 
-# -- unread -----------------------------------------------------------------------------------
-#
-# The messages of a WebSocket that its app has not read yet.
-
+# -- unread messages --------------------------------------------------------------------------
 
 # Beyond so many messages, or bytes of them, nothing more is taken.
 _MAX_MESSAGES = 32

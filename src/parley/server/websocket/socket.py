@@ -8,12 +8,13 @@ from contextlib import contextmanager, suppress
 
 from starlette.types import Receive, Scope, Send
 
-from parley.server.websocket.denial import refuse_with, short
-from parley.server.websocket.draining import (
+from parley.server.websocket.admission import (
     OPEN_SOCKET,
     SERVICE_RESTART,
     SHUTTING_DOWN,
     ServedSocket,
+    refuse_with,
+    short,
 )
 
 _UNSUPPORTED_DATA = 1003
