@@ -116,7 +116,7 @@ def create_app(
     every other request with that message. The public half of ``signing_keys`` is published; what
     signs cards is in the endpoints. With a ``publication`` the app serves a catalog of its agents.
 
-    Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for what is no middleware.
+    Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for invalid middleware.
     """
     if not endpoints and not unavailable_message:
         raise ValueError("a server needs at least one agent")
@@ -140,7 +140,7 @@ def create_app(
 class App:
     """An ASGI app: run it, or mount it in another under a prefix.
 
-    ``rules`` are those of its agents; ``is_open``: everyone may call one of them.
+    ``rules`` are its agents' authorizations; ``is_open``: everyone may call some agent.
 
     Mounted, it needs ``lifespan=app.lifespan`` on the outer app (or to be entered in the outer
     app's own lifespan), which then starts and stops it. Otherwise the first request starts it and

@@ -31,7 +31,7 @@ class CallbackReceiver(Protocol):
     async def event_of(self, token: str, tenant: str) -> str:
         """Return the key of the event that a token may complete.
 
-        ``tenant`` is that of the address. Raises ``TokenInvalid``, ``TokenExpired``.
+        ``tenant`` is named by the address. Raises ``TokenInvalid``, ``TokenExpired``.
         """
         ...
 
@@ -47,7 +47,7 @@ class CredentialReceiver(Protocol):
     """Takes the credentials that the tasks of one agent ask for (specification §7.6)."""
 
     async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> Any:
-        """Return what a callback address, or the state of a redirect, is good for.
+        """Return the claim in a callback address, or in the state of a redirect.
 
         Its ``caller`` is the ``Caller.owner`` of who may use it, empty for anybody who has it.
         Raises ``TokenInvalid``, ``TokenExpired``.
@@ -63,7 +63,7 @@ class CredentialReceiver(Protocol):
 
 
 class SignsCards(Protocol):
-    """Signs what a server writes about its agents."""
+    """Signs the cards that a server writes."""
 
     @property
     def revision(self) -> int:
@@ -119,18 +119,17 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     ``card`` returns the agent's card for the interfaces that a server advertises. Capabilities and
     extensions must not depend on them, but for an address in the parameters of one. ``extensions``
-    are those of the agent with dependencies or methods for the server to handle. ``tenants`` are
-    agents behind the same address, by the tenant that requests name; any other tenant is passed to
-    ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
-    agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
-    ``CALLBACKS``, and ``credentials`` what its tasks ask for, below ``AUTHORIZE``. ``files`` are
-    those of the agent, if the server keeps any. ``identify`` finds the caller by the schemes of the
-    agent and its tenants, in place of the server's; ``authorization`` decides what a caller may do,
-    and ``limits`` how much.
-    ``interfaces`` says who sees which of the interfaces; ``card`` has the public ones.
-    ``signer`` signs the cards, if the server has keys and a public address.
-    ``bindings`` are those beside JSON-RPC, HTTP+JSON and gRPC. ``agent_type`` is the type of the
-    agent in catalogs, if it declares one.
+    are the agent's extensions with dependencies or methods. ``tenants`` are agents behind the same
+    address, by the tenant that requests name; any other tenant is passed to ``service``. Without
+    ``service`` and ``card`` there are only tenants. ``key`` is an id of the agent for paths.
+    ``callbacks`` receives posts to the agent's callback addresses, below ``CALLBACKS``, and
+    ``credentials`` the credentials for its tasks, below ``AUTHORIZE``. ``files`` are the agent's,
+    if the server keeps any. ``identify`` finds the caller by the schemes of the agent and its
+    tenants, in place of the server's; ``authorization`` decides about operations, and ``limits``
+    about amounts. ``interfaces`` says who sees which of the interfaces; ``card`` has the public
+    ones. ``signer`` signs the cards, if the server has keys and a public address. ``bindings`` are
+    those beside JSON-RPC, HTTP+JSON and gRPC. ``agent_type`` is the type of the agent in catalogs,
+    if it declares one.
     """
 
     service: A2AService | None = None

@@ -216,11 +216,11 @@ class UnsentBytes:
 
 
 class ConcurrencyLimiter:
-    """A number of slots, of which each known caller gets a share.
+    """A number of slots, and a share of them for each known caller.
 
-    ``what`` names those that have a slot in errors. ``share`` is the part of ``limit`` that one
-    caller may have; tenant and owner tell callers apart. Anonymous callers have no share of their
-    own, because nothing tells how many they are.
+    ``what`` names the slots in errors. ``share`` is the part of ``limit`` that one caller may have;
+    tenant and owner tell callers apart. Anonymous callers have no share of their own, because
+    nothing tells how many they are.
     """
 
     def __init__(self, what: str, limit: int, share: float) -> None:
@@ -400,7 +400,7 @@ class SharedTimeouts(Generic[T]):
                 break
             due.append(waiting)
         for waiting in due:
-            if self._due.get(waiting, now + 1) <= now:  # one that expires may clear others
+            if self._due.get(waiting, now + 1) <= now:  # an expired wait may clear others
                 del self._due[waiting]
                 self._expired(waiting)
         if not self._due:

@@ -47,7 +47,7 @@ def _may_have_credentials(value: object) -> bool:
 
 
 def hide_tokens() -> None:
-    """Have the access log show no credentials, also that of an app under uvicorn."""
+    """Hide credentials in the access log, under uvicorn too."""
     _access.addFilter(_HIDE_TOKENS)  # once, however often it is added
 
 
@@ -79,7 +79,7 @@ def log_request(scope: Scope, status: int) -> None:
 
 
 def log_unforeseen(doing: str) -> InternalError:
-    """Log the exception being handled, with its traceback, and return what the caller may see."""
+    """Log the exception being handled, with its traceback, and return the error for the caller."""
     reference = log_incident(_log, doing)
     return InternalError(
         f"the server failed; its log says why under the reference {reference}",

@@ -40,7 +40,7 @@ def middleware_of(given: Iterable[AnyMiddleware]) -> tuple[AnyMiddleware, ...]:
 def wrapped(app: ASGIApp, middleware: Iterable[AnyMiddleware]) -> ASGIApp:
     """Return ``app`` with middleware around it, the first outermost.
 
-    Raises ``TypeError`` for one that makes no app.
+    Raises ``TypeError`` for a middleware that makes no app.
     """
     for each in reversed(tuple(middleware)):
         try:
@@ -63,7 +63,7 @@ def wrapped(app: ASGIApp, middleware: Iterable[AnyMiddleware]) -> ASGIApp:
 
 
 def _is_for_requests(made: object) -> TypeGuard[BaseHTTPMiddleware]:
-    base = sys.modules.get("starlette.middleware.base")  # not imported where nobody has one
+    base = sys.modules.get("starlette.middleware.base")  # not imported without such a middleware
     return base is not None and isinstance(made, base.BaseHTTPMiddleware)
 
 
@@ -104,7 +104,7 @@ class HandshakeMiddleware:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def refused(message: Message) -> None:
-            # Whoever changes the answer of call_next into another one refuses after all.
+            # A changed answer of call_next refuses the socket after all.
             if message["type"] == "http.response.start":
                 if message["status"] == 101:
                     return
@@ -117,7 +117,7 @@ class HandshakeMiddleware:
         await self._middleware(asked, request, refused)
         if not admitted:
             return
-        # What the middleware has put into the scope: users, sessions, state.
+        # Additions of the middleware to the scope: users, sessions, state.
         found = {name: value for name, value in admitted[0].items() if name not in _OF_KINDS}
         is_received = False
 

@@ -135,7 +135,7 @@ def _is_traceparent(text: str) -> bool:
 
 
 def _tracestate(headers: Sequence[str]) -> str:
-    """Return the members of a list that is valid, those on the left first; else nothing."""
+    """Return the members of a valid list, cut at the end to fit; else nothing."""
     if sum(map(len, headers)) > 64 * MAX_TRACESTATE:
         return ""
     members = [member.strip(" \t") for header in headers for member in header.split(",")]

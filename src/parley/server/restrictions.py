@@ -66,9 +66,9 @@ def read_restrictions(given: Mapping[str, Any]) -> dict[str, Restriction]:
 class Gate:
     """Checks requests to one endpoint.
 
-    ``identify`` finds their callers. With ``trust_proxy`` the address is the one that the nearest
-    proxy names in ``X-Forwarded-For``. Raises ``ValueError`` if callers would have to prove who
-    they are, and nothing could verify it.
+    ``identify`` finds their callers. With ``trust_proxy`` the address is named by the nearest proxy
+    in ``X-Forwarded-For``. Raises ``ValueError`` if callers would have to prove who they are, and
+    nothing could verify it.
     """
 
     def __init__(

@@ -201,7 +201,7 @@ class Routes:
         return Gate(restriction, identify, trust_proxy=self._settings.trust_proxy)
 
     def restricted(self, name: str, handler: ASGIApp, endpoint: Endpoint | None = None) -> ASGIApp:
-        """Return a handler for those who may see the endpoint ``name`` (see ``gate``)."""
+        """Return a handler behind the restriction of the endpoint ``name`` (see ``gate``)."""
         gate = self.gate(name, endpoint)
         if gate is None:
             return handler
@@ -211,7 +211,7 @@ class Routes:
     def _for_callers(
         self, endpoint: Endpoint, jsonrpc: ASGIApp, below: ASGIApp
     ) -> tuple[ASGIApp, ASGIApp]:
-        """Return the bindings of an agent for those who may see ``agents``.
+        """Return the bindings of an agent behind the restriction of ``agents``.
 
         Credentials are checked by the bindings themselves, which write the error in their form.
         """
@@ -332,8 +332,8 @@ class Routes:
     ) -> None:
         """Add the further bindings of an agent, at its address.
 
-        ``endpoint`` is the one that the agent is a tenant of, or itself; the agent is ``below`` the
-        address that ``advertised`` tells.
+        The agent is ``endpoint``, or a tenant of it; the agent is ``below`` the address that
+        ``advertised`` tells.
         """
         for binding in agent.bindings:
             path = address + binding.path
@@ -416,7 +416,7 @@ class Routes:
     def _linked(self, path: str, handler: ASGIApp, *, is_public: bool = False) -> ASGIApp:
         """Return what answers at a path: with a link to the catalog, if there is one.
 
-        What is for all (``is_public``) does not tell of a catalog that is not.
+        A public page (``is_public``) does not link to a restricted catalog.
         """
         if self._publication is None or (is_public and not self._catalog_is_public):
             return handler
@@ -425,9 +425,9 @@ class Routes:
     def _add_catalogs(
         self, publication: Publication, server: AdvertisedInterfaces, signer: ManifestSigner | None
     ) -> None:
-        """Add the catalog, those of tenants, and what leads to them.
+        """Add the catalog, the catalogs of tenants, and links to them.
 
-        Who may see cards may see catalogs: the one of all is for callers of any agent, as the cards
+        Who may see cards may see catalogs: the server's is for callers of any agent, as the cards
         at the root are.
         """
         pages = catalog_pages(

@@ -48,10 +48,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
     as long. For gRPC they are for the handshake of a connection and for a whole message. After
     ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
-    ``max_connections``, ``head_timeout`` and ``body_timeout``, and what is said of messages and
-    pings of WebSockets here.
+    ``max_connections``, ``head_timeout`` and ``body_timeout``, and the limits on messages and
+    pings of WebSockets.
     ``max_sockets`` bounds open WebSockets (0: none are taken), ``max_sockets_per_address`` those
-    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those of one known
+    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those from one known
     caller.
     ``max_socket_message_bytes`` bounds a message that comes over one; 0 is ``max_body_bytes``.
     Every ``socket_ping_interval`` a client is asked whether it is there, and disconnected if it
@@ -307,9 +307,9 @@ NEEDED = f"gRPC is not installed: {install_command('grpc')}"
 
 
 class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The port for gRPC beside that for HTTP, and its TLS.
+    """The port for gRPC, and its TLS.
 
-    ``port`` 0 takes a free one. ``host`` is that of HTTP unless it is given. ``cert`` and ``key``
+    ``port`` 0 takes a free one. ``host`` is by default the host of HTTP. ``cert`` and ``key``
     are PEM files of the server's certificate (with its chain) and its private key; without them
     there is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate
     of theirs are accepted.

@@ -31,7 +31,7 @@ def asked_of_callers(authorizations: Sequence[Authorization | None]) -> CallerCe
     """Return whether callers must have a certificate of the server's ``client_ca``.
 
     They must if every agent requires one, or if no agent says what certificates are for. Where
-    certificates are one of several ways to authenticate, callers may do without.
+    there are other ways to authenticate, callers may do without.
     """
     rules = [each for each in authorizations if each is not None]
     if not any(_schemes(each) for each in rules):
@@ -41,7 +41,7 @@ def asked_of_callers(authorizations: Sequence[Authorization | None]) -> CallerCe
 
 
 def lacks_certificates(authorizations: Sequence[Authorization | None]) -> list[MutualTls]:
-    """Return the schemes that nobody satisfies on a server that asks for no certificates."""
+    """Return the schemes that no caller satisfies on a server that asks for no certificates."""
     found = (scheme for each in authorizations if each is not None for scheme in _schemes(each))
     return [each for each in dict.fromkeys(found) if not each.reads_header]
 
@@ -75,8 +75,8 @@ _VERSIONS = {"TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
 def tls_extension(connection: ssl.SSLObject) -> dict[str, Any]:
     """Return the extension ``tls`` of the ASGI scopes of a connection.
 
-    A certificate in it is one that the handshake verified. Before Python 3.13 the chain is the
-    caller's own certificate alone.
+    The handshake has verified its certificates. Before Python 3.13 the chain is the caller's own
+    certificate alone.
     """
     chain = _chain(connection)
     cipher = connection.cipher()
@@ -122,7 +122,7 @@ class TlsFailure(ListenError):
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """What the files of a server's TLS contain: PEM, the key decrypted.
+    """The contents of a server's TLS files: PEM, the key decrypted.
 
     ``context`` serves HTTP with it.
     """
@@ -303,14 +303,14 @@ def _decrypted(key: bytes, password: str, options: TlsOptions) -> bytes:
 
 MAX_HANDSHAKES = 5000
 HANDSHAKE_SECONDS = 60.0
-"""How long an event loop waits for a handshake unless it is told otherwise."""
+"""How long an event loop waits for a handshake by default."""
 
 
 class Handshakes:
     """Counts the handshakes under way, and refuses one more than ``limit``.
 
-    One that has taken ``seconds`` is over: the event loop ends it then. One whose object is gone is
-    over too: its connection was closed, which ends no handshake.
+    A handshake is over after ``seconds``: the event loop ends it then. It is over too when its
+    object is gone: its connection was closed, which ends no handshake.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:

@@ -45,7 +45,7 @@ _ETAG = re.compile(r'"[^"]*"')
 class CardFile(msgspec.Struct, frozen=True):
     """A written card and its validators. ``modified`` and ``made`` are seconds since 1970.
 
-    ``revision`` is that of the keys which signed it.
+    ``revision`` is the revision of the signing keys.
     """
 
     body: bytes
@@ -56,7 +56,7 @@ class CardFile(msgspec.Struct, frozen=True):
 
 
 class CardPage:
-    """Serves one agent's card, or that of a tenant.
+    """Serves the card of an agent, or of a tenant.
 
     A caller that names a version gets the card of that version, others one for all versions
     (``Settings.card``). The card is made for each address of the agent, and signed if the server
@@ -204,7 +204,7 @@ def _write(card: AgentCard, version: str) -> bytes:
 
 
 def card_file(body: bytes, now: float, before: CardFile | None, revision: int = 0) -> CardFile:
-    """Return a body with its validators, which are those of before if it is the same."""
+    """Return a body with its validators; an unchanged body keeps them."""
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     modified = before.modified if before is not None and before.etag == etag else int(now)
     return CardFile(body, etag, modified, now, revision)
@@ -322,7 +322,7 @@ class ProtectedResource:
 
 
 def resource_metadata(agents: Iterable[Endpoint]) -> dict[str, list[str]] | None:
-    """Return what the schemes of agents say, ``None`` if they accept no issuer's tokens."""
+    """Return the metadata of the schemes of agents, ``None`` if they accept no issuer's tokens."""
     authorizations = [each.authorization for each in agents if each.authorization is not None]
     servers = list(dict.fromkeys(_servers(authorizations)))
     if not servers:
@@ -382,7 +382,7 @@ class ServerCardSigner(CardSigner):
 def signed_endpoints(
     endpoints: Mapping[str, Endpoint], signer: ServerCardSigner
 ) -> dict[str, Endpoint]:
-    """Return endpoints, and those of their tenants, whose cards are signed.
+    """Return endpoints whose cards are signed, also of their tenants.
 
     Raises ``ValueError`` for a card that cannot be signed, with the reason.
     """

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of an agent: its HTTP+JSON binding, for tools to read.
 
 It is made from the table of operations, the schemas of the data model and the agent's card, and
-leaves out what the card does not declare.
+leaves out undeclared capabilities.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VERSIONLESS = (
 )
 _FIELD = re.compile(r"\{(\w+)\}")
 
-# Types with exactly one of several members.
+# Types with exactly one member of several.
 _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
     Part: ("text", "raw", "url", "data"),
     **{

@@ -38,7 +38,7 @@ class Publication(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, publisher: str, namespace: str = NAMESPACE, unlisted: Iterable[str] = ()) -> Self:
-        """Return a publication. Raises ``ValueError`` for what is no domain and no namespace."""
+        """Return a publication. Raises ``ValueError`` for an invalid domain or namespace."""
         if not isinstance(publisher, str):
             raise ValueError(f"publisher= is a domain such as example.com, not {publisher!r}")
         try:
@@ -116,7 +116,7 @@ def catalog_pages(
 ) -> dict[str, tuple[CatalogPage, Endpoint | None]]:
     """Return the pages by path, each with the endpoint whose callers may see it.
 
-    That of all agents has none. ``advertised`` tells the address of the server.
+    The catalog of all agents has none. ``advertised`` tells the address of the server.
 
     Raises ``ValueError`` if two agents would have one identifier, if ``unlisted`` names what is not
     served, and if it leaves nothing.

@@ -174,7 +174,7 @@ class _IncomingMessage:
         return error
 
     def close(self) -> None:
-        """Stop the timer and release what was counted."""
+        """Stop the timer and release the counts."""
         self._timer.cancel()
         if self._counted:
             self._held.release(self._address, self._counted)
@@ -216,7 +216,7 @@ def address_of(peer: str) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=4096)
 def host_of(peer: str) -> str:
-    """Return the host of a peer, empty if it has none: that of one connection for many calls."""
+    """Return the host of a peer, empty if it has none."""
     address = address_of(peer)
     return "" if address is None else address[0]
 
@@ -273,7 +273,7 @@ NO_METHOD = "Method not found!"
 
 
 class GrpcGate:
-    """Aborts calls that a gate does not admit; without one it admits all."""
+    """Aborts calls that its gate does not admit; without a gate it admits all."""
 
     def __init__(self, gate: Gate | None, server: HttpServer, service: str) -> None:
         self._gate = gate
@@ -283,7 +283,7 @@ class GrpcGate:
     async def admit(self, context: Any) -> None:
         """Abort a call that may not see the service.
 
-        An address that may not gets what an unknown service gets.
+        An excluded address gets the answer for an unknown service.
         """
         if self._gate is None:
             return

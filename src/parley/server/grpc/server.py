@@ -60,7 +60,7 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 
 _POLL_SECONDS = 1.0
-"""The interval at which Watch compares the status with the last one that it sent."""
+"""The interval at which Watch looks for a changed status."""
 
 
 class Health:
@@ -89,7 +89,7 @@ class Health:
         )
 
     def drain(self) -> None:
-        """Tell those who watch that the end is near."""
+        """Report to watchers that the server ends."""
         self._changed.set()
 
     async def _check(self, messages: object, context: Any) -> bytes:
@@ -285,7 +285,7 @@ _log = logging.getLogger("parley.server")
 # The shortest interval of keep-alive pings that a client may have.
 _MIN_PING_SECONDS = 5
 
-# Calls besides those with limits of their own: streams, and blocking sends.
+# Calls besides streams and blocking sends, which have limits of their own.
 _OTHER_CALLS = 5000
 
 
@@ -301,10 +301,10 @@ async def serving_grpc(
 ) -> AsyncIterator[str]:
     """Serve an app's agents over gRPC within the context, and yield its ``host:port``.
 
-    ``host`` is that of HTTP, and of gRPC unless the options have one; ``address`` is the URL of
+    ``host`` is the host of HTTP, and of gRPC unless the options have one; ``address`` is the URL of
     the app over HTTP on this machine, and ``tls`` its TLS, which gRPC has too unless the options
-    have another certificate. At the end, running calls have ``grace`` seconds. The caller
-    starts and stops the app.
+    have another certificate. At the end, running calls have ``grace`` seconds. The caller starts
+    and stops the app.
 
     Raises ``ListenError``.
     """

@@ -5,7 +5,7 @@ was not made here, or for another agent, gets the answer for an unknown address.
 
 The address for a credential names a task, an operation and a caller, and is good for one
 credential. Where callers are identified, the sender must be that caller. A browser's redirect has
-no credentials of the caller: its ``state`` alone says what it is for.
+no credentials of the caller: its ``state`` alone names the request.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SignedAddresses:
         await self._dispatcher.start()
 
     async def content(self, scope: Scope, receive: Receive, *, limit: int, what: str) -> object:
-        """Return what the body of a request is (see ``read_content``); ``what`` names it.
+        """Return the content of a request (see ``read_content``); ``what`` names it.
 
         Raises ``ClientGone``, too.
         """
@@ -166,7 +166,7 @@ class CallbackRoute:
 
 
 def value_of(content: object) -> bytes:
-    """Return what a body is, as the store keeps it. Raises ``CallbackRefused``."""
+    """Return the value of a body in the form that the store keeps. Raises ``CallbackRefused``."""
     try:
         return event_value(content)
     except ValueError as error:
@@ -174,7 +174,7 @@ def value_of(content: object) -> bytes:
 
 
 def read_content(media_type: bytes, body: bytes, *, max_depth: int) -> object:
-    """Return what a body is: a JSON value, the fields of a form, or ``None``.
+    """Return the content of a body: a JSON value, the fields of a form, or ``None``.
 
     Raises ``CallbackRefused``.
     """
@@ -313,7 +313,7 @@ class CredentialRoute:
 
 
 class RedirectRoute(CredentialRoute):
-    """Takes what an authorization server sends with a browser: a code and a state, or an error."""
+    """Takes the redirect of an authorization server: a code and a state, or an error."""
 
     method = "GET"
     wrong_method = "an authorization server sends a browser here, with GET"

@@ -129,9 +129,9 @@ class HeadFields:
     """The fields of a head, in the form in which bindings need them. Nothing changes them, so that
     requests with the same head may have the same.
 
-    ``is_json``: the body is declared as JSON. ``version`` is the one that the request names (§3.6),
-    as it names it; empty if it names none. ``extensions`` are the URIs that it requests.
-    ``address`` is that of the agent without a tenant, once it was asked for.
+    ``is_json``: the body is declared as JSON. ``version`` is named by the request (§3.6), in its
+    spelling; empty if it names none. ``extensions`` are the URIs that it requests. ``address`` is
+    the agent's, without a tenant, after the first use.
     """
 
     __slots__ = (
@@ -189,7 +189,7 @@ class Exchange(ABC):
         self.fields = fields or HeadFields(scope)
         self.response_headers = [*self.first_headers]
 
-    # -- what a binding implements --------------------------------------------------------------
+    # -- implemented by bindings ----------------------------------------------------------------
 
     codec: Codec
     """Writes the answer. Its version is final once the request is parsed."""

@@ -123,7 +123,7 @@ MAX_ANNOUNCEMENT = 16 * 1024
 """The most bytes of what begins an upload."""
 
 MIN_PIECE = 64 * 1024
-"""The least bytes that are kept of what a client sent before its connection broke."""
+"""The least bytes that are kept of an upload whose connection broke."""
 
 UPLOAD_SEGMENT = "upload"
 
@@ -414,7 +414,7 @@ class FileExchange:
     async def _receive(self, writer: UploadWriter, receive: Receive) -> None:
         """Append the body of the request; all of it is durable then.
 
-        When the server has no room for more bytes, what it holds of this upload is written early.
+        When the server has no room for more bytes, its bytes of this upload are written early.
         """
         budget = self._served.request_bytes
         reserved = 0
@@ -575,7 +575,7 @@ def _time(at: int) -> str:
 
 
 def _file_headers(record: FileRecord, etag: bytes) -> list[tuple[bytes, bytes]]:
-    """Return what is said of a file, whichever part of it is sent.
+    """Return the headers of a file, whichever part of it is sent.
 
     A browser shows only what cannot run scripts, and nothing of it as a page of this server.
     """

@@ -45,8 +45,8 @@ _MAX_PARAMETERS = 100
 class HttpJsonBinding(DirectHandler):
     """Answers the paths below an agent's address, of all versions and tenants.
 
-    ``prefix`` are the segments of that address. ``extensions`` are those of the agent; their
-    methods have paths too.
+    ``prefix`` are the segments of that address. ``extensions`` are the agent's; their methods have
+    paths too.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class HttpJsonRequests:
         return self._served.takes_at_once(length)
 
     def exchange(self) -> HttpJsonExchange:
-        """Return the exchange of one of them."""
+        """Return the exchange of a request."""
         target, fields = self._found
         found = Found(target, dict(fields))  # the exchange takes the tenant out
         return HttpJsonExchange(self._served, self.scope, found, self._fields)

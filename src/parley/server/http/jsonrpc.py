@@ -85,7 +85,7 @@ class JsonRpcRequests:
         return self._served.takes_at_once(length)
 
     def exchange(self) -> JsonRpcExchange:
-        """Return the exchange of one of them."""
+        """Return the exchange of a request."""
         return JsonRpcExchange(self._served, self.scope, self._tenant, self._fields)
 
 

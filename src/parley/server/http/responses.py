@@ -85,9 +85,9 @@ def answered_with(own: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the media type of an answer: the binding's ``own`` or ``application/json``.
 
     Both describe the same body. The caller's preference decides (RFC 9110 §12.5.1); between equals
-    the one that it names, and ``own`` if it names both. A caller that names neither gets the type
-    that it sent, so one that knows only ``application/json`` can read every error. A caller that
-    accepts neither, such as one that accepts only streams, gets ``application/json``.
+    the named one, and ``own`` if both are named. A caller that names neither gets the type that it
+    sent, so a caller of ``application/json`` can read every error. A caller that accepts neither,
+    but only streams, gets ``application/json``.
     """
     if own == JSON_TYPE:
         return own
@@ -226,7 +226,7 @@ def hsts_fields(scope: Scope, max_age: int) -> AddedFields:
 
 
 def with_hsts(send: Send, fields: AddedFields) -> Send:
-    """Return a ``send`` that adds the header. One that the app itself has set stays."""
+    """Return a ``send`` that adds the header. A header of the app itself stays."""
     if not fields:
         return send
 

@@ -1,7 +1,7 @@
 """Reads heads of requests, decides where bodies end (RFC 9112), and writes heads of answers.
 
-httptools reads the lines. What could be read in two ways is refused here, because a proxy in front
-of the server may have read it in the other one (request smuggling).
+httptools reads the lines. Ambiguous requests are refused here, because a proxy in front of the
+server may have read them in another way (request smuggling).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LENGTH_DIGITS = 18
 
 BAD_REQUEST = b"400 Bad Request"
 
-# What decides about framing, about the connection, or about what a request is for.
+# The fields that decide about framing, about the connection, or about the target.
 _DECIDING = frozenset(
     (b"connection", b"content-length", b"expect", b"host", b"transfer-encoding", b"upgrade")
 )
@@ -49,9 +49,9 @@ class RequestHead:
     """The head of one request. ``read_head`` makes one; httptools calls the methods.
 
     ``headers`` are in the order of the request, with names in lower case. ``target`` is as sent,
-    ``raw_path`` its path, ``path`` that without quoting. ``length`` is that of the body: ``None``
-    for one in chunks. ``keeps_alive``: the connection goes on after the answer. ``is_expecting``:
-    the client waits for "100 Continue". ``is_upgrade``: it asks for another protocol.
+    ``raw_path`` its path, ``path`` the path without quoting. ``length`` is the body's: ``None`` for
+    chunks. ``keeps_alive``: the connection stays open after the answer. ``is_expecting``: the
+    client waits for "100 Continue". ``is_upgrade``: it asks for another protocol.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class RequestHead:
             end = min((at for at in map(rest.find, (b"/", b"?")) if at >= 0), default=len(rest))
             authority = rest[:end]
             if authority and _AUTHORITY.fullmatch(authority):
-                # The Host header does not count beside it.
+                # It replaces the Host header.
                 self.headers[:] = [
                     (name, authority if name == b"host" else value) for name, value in self.headers
                 ]
@@ -166,7 +166,7 @@ class RequestHead:
 def read_head(data: bytes) -> RequestHead:
     """Return a head, given with the empty line at its end.
 
-    Raises ``RequestRefused`` for a malformed one, or one that could be read in two ways.
+    Raises ``RequestRefused`` for a malformed or ambiguous head.
     """
     if len(data) > MAX_HEAD:
         raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
@@ -235,7 +235,7 @@ _date = (0, b"")
 
 
 def field_name(name: bytes) -> bytes:
-    """Return a name in lower case. Raises ``ValueError`` for one that is none."""
+    """Return a name in lower case. Raises ``ValueError`` for an invalid name."""
     known = _names.get(name)
     if known is None:
         if not _TOKEN.fullmatch(name):

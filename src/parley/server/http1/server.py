@@ -66,7 +66,7 @@ class Http1Server:
         self.force_exit = False
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve until the end. Raises what the lifespan raises."""
+        """Serve until the end. Raises the errors of the lifespan."""
         loop = self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         with self._handling_signals():
@@ -155,7 +155,7 @@ class StartupFailed(Exception):
 
 @asynccontextmanager
 async def lifespan_of(app: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None]:
-    """Start an app, and stop it at the end. One that knows no lifespan is served all the same.
+    """Start an app, and stop it at the end. An app without lifespan is served all the same.
 
     Raises ``StartupFailed``.
     """

@@ -1,4 +1,4 @@
-"""What the HTTP connections of a server share: its app, their limits, and who is connected."""
+"""The shared parts of a server's HTTP connections: its app, their limits, the open connections."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Members(set[M]):
 
 
 class HttpConnections(Members[Connected]):
-    """The connections of a server: so many at ``most``, of which each address has a share.
+    """The connections of a server: at most ``most``, and a share of them for each address.
 
     An IPv6 address is its network (/64). An address with its whole share gets a new connection for
     its longest idle one. When all are taken, the address that has most loses its longest idle one.
-    ``is_exempt`` knows the addresses whose connections are those of many clients.
+    ``is_exempt`` knows the addresses that stand for many clients.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class Upgrades:
 class HttpServing:
     """The app of a server, the limits of each connection, and the budgets that all share.
 
-    ``max_connections`` are accepted, of which one address has ``address_share``.
-    ``head_timeout`` is in seconds from the first byte of a request to the end of its headers.
-    ``body_timeout`` is for the body, extended with what arrives, and for each pause in it.
-    ``idle_timeout`` is for the time between requests, and for a client that does not read.
-    ``request_bytes`` bounds unanswered input, ``unsent_bytes`` unread output. ``proxies`` are those
-    whose headers say who the sender is; ``None`` believes nobody. ``upgrades`` makes WebSockets of
-    the requests that ask for one; without it nothing does. ``state`` is what the app's lifespan
-    gives to its requests. ``direct`` knows the requests that need no ASGI.
+    ``max_connections`` are accepted; one address has ``address_share`` of them. ``head_timeout`` is
+    in seconds from the first byte of a request to the end of its headers. ``body_timeout`` is for
+    the body, extended with what arrives, and for each pause in it. ``idle_timeout`` is for the time
+    between requests, and for a client that does not read. ``request_bytes`` bounds unanswered
+    input, ``unsent_bytes`` unread output. ``proxies`` are those whose headers say who the sender
+    is; ``None`` believes no proxy. ``upgrades`` makes WebSockets of the requests that ask for one;
+    without it nothing does. ``state`` is what the app's lifespan gives to its requests. ``direct``
+    knows the requests that need no ASGI.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class KnownProxies:
 
 
 def _network(name: str) -> IPv4Network | IPv6Network | None:
-    """Return a network, or that of one address."""
+    """Return a network, or the network of one address."""
     try:
         return ip_network(name)
     except ValueError:

@@ -108,7 +108,7 @@ def refusing(scope: Scope, send: Send) -> Send:
 
 
 def as_http(scope: Scope) -> Scope:
-    """Return the scope of a WebSocket as that of the GET that asked for it."""
+    """Return the scope of the GET that asked for a WebSocket."""
     scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
     return {**scope, "type": "http", "method": "GET", "scheme": scheme}
 
@@ -130,9 +130,9 @@ SHUTTING_DOWN = "the server is shutting down"
 
 
 class ServedSocket:
-    """A WebSocket under way, which is told to end when the server drains.
+    """An open WebSocket, which ends when the server drains.
 
-    What answers it sets ``on_drain``. One that does not is closed at once.
+    Its handler sets ``on_drain``; without it the socket is closed at once.
     """
 
     __slots__ = ("_send", "is_draining", "on_drain")
@@ -144,7 +144,7 @@ class ServedSocket:
 
     async def close(self) -> None:
         """Close it, if it is open."""
-        with suppress(OSError, RuntimeError):  # closed by then, or never accepted
+        with suppress(OSError, RuntimeError):  # closed already, or never accepted
             await self._send(
                 {"type": "websocket.close", "code": SERVICE_RESTART, "reason": SHUTTING_DOWN}
             )
@@ -243,7 +243,7 @@ NOTHING_HERE = "no WebSocket can be opened at this address"
 
 
 class TakesSockets:
-    """Marks a handler as one that takes WebSockets besides HTTP requests."""
+    """Marks a handler: it takes WebSockets besides HTTP requests."""
 
     takes_sockets = True
 

@@ -39,7 +39,7 @@ class BadHandshake(Exception):
 
 
 class Handshake(msgspec.Struct, frozen=True):
-    """What a right request asks for: ``accept`` answers its key, in the order of its preference."""
+    """A valid handshake: ``accept`` answers its key; subprotocols are in preference order."""
 
     accept: bytes
     subprotocols: tuple[str, ...]
@@ -66,7 +66,7 @@ def asks_for_socket(method: str, http_version: str, headers: Headers) -> bool:
 
 
 def read_handshake(scope: Mapping[str, Any]) -> Handshake:
-    """Return what a request asks for. Raises ``BadHandshake``."""
+    """Return the handshake in a request. Raises ``BadHandshake``."""
     from websockets.datastructures import Headers as TheirHeaders
     from websockets.http11 import Request
     from websockets.server import ServerProtocol
@@ -96,7 +96,7 @@ def read_handshake(scope: Mapping[str, Any]) -> Handshake:
 
 
 def socket_scope(scope: Scope, handshake: Handshake) -> Scope:
-    """Return the scope of a WebSocket, from that of the request which asked for it."""
+    """Return the scope of a WebSocket, made of the scope of its request."""
     made = {name: value for name, value in scope.items() if name != "method"}
     made["type"] = "websocket"
     made["asgi"] = {**scope["asgi"], "spec_version": "2.4"}
@@ -110,10 +110,10 @@ def socket_scope(scope: Scope, handshake: Handshake) -> Scope:
 
 
 CLOSE_TIMEOUT = 10.0
-"""How long a client has to confirm that a socket is closed, and to read what was sent before."""
+"""How long a client has to confirm that a socket is closed, and to read the last messages."""
 
 _LINGER = 2.0
-# How long a client may go on sending after its socket failed, so that it can read why.
+# How long a client may still send after its socket failed, so that it can read the reason.
 
 
 class TimedSocket(Protocol):
@@ -141,10 +141,10 @@ class TimedSocket(Protocol):
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """What a connection gives away with its transport.
+    """The request of a connection that gives its transport away.
 
-    ``app`` answers, ``rest`` came behind the head. ``connections`` and ``tasks`` are those that the
-    server waits for at its end.
+    ``app`` answers, ``rest`` came behind the head. At its end the server waits for ``connections``
+    and ``tasks``.
     """
 
     scope: Scope
@@ -156,7 +156,7 @@ class Handed(msgspec.Struct, frozen=True):
 
 
 class SocketServing:
-    """What the WebSockets of a server share: limits, budgets, and one timer for each kind of wait.
+    """The shared parts of a server's WebSockets: limits, budgets, a timer for each kind of wait.
 
     ``unread_timeout`` is how long a client may read nothing. ``closes``: sockets are closed when
     the server ends; an app that drains them itself does it better.
