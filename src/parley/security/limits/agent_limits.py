@@ -42,7 +42,7 @@ Fields = list[tuple[str, str]]
 
 
 class Standing(NamedTuple):
-    """What a caller has of one limit: ``reset`` is in seconds, ``period`` too (0 for streams)."""
+    """One limit's state for a caller: ``reset`` and ``period`` (0 for streams) are in seconds."""
 
     name: str
     amount: int
@@ -52,7 +52,7 @@ class Standing(NamedTuple):
 
 
 class LimitExceeded(TooManyRequestsError):
-    """A limit is reached. ``standings`` are those of the request's limits, as far as is known."""
+    """A limit is reached. ``standings`` are the known states of the request's limits."""
 
     standings: Sequence[Standing] = ()
 
@@ -123,7 +123,7 @@ class Asking(msgspec.Struct, frozen=True):
         return self.caller.owner if self.caller.authenticated else ""
 
     def key(self, applies: Applies) -> tuple[str, ...]:
-        """Return what a limit tells this apart by.
+        """Return the key by which a limit counts this.
 
         Callers without proof of who they are count by their address: an id costs them nothing.
         """
@@ -168,7 +168,7 @@ class _Scoped(msgspec.Struct, frozen=True):
 
 
 class LimitGrant:
-    """What a call was granted, and what is still to be awaited.
+    """The grant of a call, and the limits that are still to be awaited.
 
     ``of_tenant`` is called once the tenant is known, ``settle`` awaited before the call is
     answered. ``fields`` are for the response.
@@ -198,7 +198,7 @@ class LimitGrant:
             self.take(scoped)
 
     def take(self, scoped: _Scoped) -> None:
-        """Take one of a rate, now or in ``settle``, unless it does not hold for the caller.
+        """Count the call for a rate, now or in ``settle``, unless the caller is exempt.
 
         Raises ``LimitExceeded``.
         """
@@ -223,7 +223,7 @@ class LimitGrant:
         return not self._pending
 
     async def settle(self) -> None:
-        """Take what has to be awaited. Raises ``LimitExceeded``."""
+        """Count the call for the rates that have to be awaited. Raises ``LimitExceeded``."""
         pending, self._pending = self._pending, []
         for scoped, key in pending:
             self._note(scoped, key, await scoped.counters.take(key, scoped.limit))
@@ -260,7 +260,7 @@ class LimitGrant:
 
 
 class TurnSizes(msgspec.Struct, frozen=True):
-    """The limits of what a turn writes, with their texts; ``None`` is none."""
+    """The limits on the writes of a turn, with their texts; ``None`` is none."""
 
     artifact: SizeLimit | None = None
     task: SizeLimit | None = None
@@ -268,9 +268,9 @@ class TurnSizes(msgspec.Struct, frozen=True):
 
 
 class AgentLimits:
-    """The limits of one agent, with those of its server.
+    """The limits of one agent, and of its server.
 
-    ``server`` and ``own`` are limits; those of skills are among ``own``. ``counters`` count rates
+    ``server`` and ``own`` are limits; limits of skills are among ``own``. ``counters`` count rates
     and ``daily`` the messages and tasks of a day. ``usage`` meters, if anything asks for it.
     ``declared`` are all of them. ``admits_at_once``: a message waits for nothing, since all that
     counts it is in this process.
@@ -495,12 +495,12 @@ class AgentLimits:
         return min(found, key=lambda each: each.amount, default=None)
 
     def turn_sizes(self, skill: str) -> TurnSizes:
-        """Return the limits of what a turn of a skill writes."""
+        """Return the limits on the writes of a skill's turn."""
         return TurnSizes(
             self._size("artifact", skill), self._size("task", skill), self._size("history", skill)
         )
 
-    # -- what a caller may know ----------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------
 
     async def report(self, context: CallContext) -> list[tuple[Limit, int | None, float | None]]:
         """Return the limits that hold for a caller: what is left, and when there is more (s)."""
@@ -553,7 +553,7 @@ class OpenStreams:
 
 
 def standings_of(error: Exception) -> Sequence[Standing]:
-    """Return what an error says of limits."""
+    """Return the states of limits in an error."""
     return error.standings if isinstance(error, LimitExceeded) else ()
 
 

@@ -36,7 +36,7 @@ SHARED_SLOTS = 10
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Slots of ``slot_ms``, of which the current one and ``before`` others make up a window."""
+    """Slots of ``slot_ms``: the current one and ``before`` others make up a window."""
 
     slot_ms: int
     before: int
@@ -245,7 +245,7 @@ class StoreCounters:
     A replica leases some of an amount, and spends that within a slot without asking the store:
     one at first, then twice as much whenever a lease is spent, and never more than an eighth of
     the remainder. So all replicas together never admit more than the amount, and a replica that
-    stops without giving back its leases withholds at most what it had leased.
+    stops without giving back its leases withholds at most its leases.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class StoreCounters:
         self._fallback = Fallback("the store", now)
 
     def try_take(self, key: str, rate: Rate) -> Taken | None:
-        """Take one of the lease, or return ``None`` to ask the store."""
+        """Take one from the lease, or return ``None`` to ask the store."""
         if self._fallback.is_used:
             return self._fallback.counters.try_take(key, rate)
         lease = self._leases.get(key)

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard, AgentCardSignature
 from parley.model.operations import BY_NAME
 from parley.security.authorization import Authorization
@@ -27,7 +28,7 @@ from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
 from parley.server.http.responses import (
     JSON,
-    refuse_method,
+    refuses_method,
     reply,
     reply_with_message,
     reply_without_body,
@@ -39,6 +40,7 @@ from parley.wire import versions
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
 _MAX_FILES = 64
+_Header = tuple[bytes, bytes]
 _ETAG = re.compile(r'"[^"]*"')
 
 
@@ -80,15 +82,13 @@ class CardPage:
         self._tenant = tenant
         self._settings = settings
         self._clock = clock
-        self._files: dict[tuple[str, str], CardFile] = {}
+        self._files: Bounded[tuple[str, str], CardFile] = Bounded(_MAX_FILES)
         self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
-        method = scope["method"]
-        if method not in ("GET", "HEAD"):
-            words = "an agent card is read with GET; requests go to the address that it names"
-            await refuse_method(scope, send, "GET, HEAD", words)
+        words = "an agent card is read with GET; requests go to the address that it names"
+        if await refuses_method(scope, send, words):
             return
         try:
             file = self._file(self._advertised.address(scope), self._version(scope))
@@ -99,18 +99,8 @@ class CardPage:
             failure = log_unforeseen("making an agent card")
             await reply_with_message(scope, send, 500, failure.message)
             return
-        headers = [
-            self._cached,
-            (b"vary", b", ".join((b"A2A-Version", *self._advertised.varies))),
-            *validators(file),
-        ]
-        if is_fresh(scope, file):
-            await reply_without_body(send, 304, headers)
-            return
-        headers += [JSON, (b"content-length", b"%d" % len(file.body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        body = file.body if method == "GET" else b""
-        await send({"type": "http.response.body", "body": body})
+        varies = b", ".join((b"A2A-Version", *self._advertised.varies))
+        await _reply_with_file(scope, send, file, JSON, self._cached, (b"vary", varies))
 
     def _version(self, scope: Scope) -> str:
         """Return the version of the card to write, empty for a merged one.
@@ -124,7 +114,7 @@ class CardPage:
 
     def _file(self, address: str, version: str) -> CardFile:
         now = self._clock()
-        file = self._files.pop((address, version), None)
+        file = self._files.get((address, version))
         revision = 0 if self._signer is None else self._signer.revision
         if (
             file is None
@@ -137,8 +127,6 @@ class CardPage:
                 body = self._signer.sign(body)
             file = card_file(body, now, file, revision)
         self._files[address, version] = file
-        if len(self._files) > _MAX_FILES:
-            del self._files[next(iter(self._files))]
         return file
 
 
@@ -233,6 +221,20 @@ def is_fresh(scope: Scope, file: CardFile) -> bool:
     return False
 
 
+async def _reply_with_file(
+    scope: Scope, send: Send, file: CardFile, media_type: _Header, *headers: _Header
+) -> None:
+    """Answer GET and HEAD with a file, or with 304 if the client has it."""
+    sent = [*headers, *validators(file)]
+    if is_fresh(scope, file):
+        await reply_without_body(send, 304, sent)
+        return
+    sent += [media_type, (b"content-length", b"%d" % len(file.body))]
+    await send({"type": "http.response.start", "status": 200, "headers": sent})
+    body = file.body if scope["method"] == "GET" else b""
+    await send({"type": "http.response.body", "body": body})
+
+
 # -- public keys ------------------------------------------------------------------------------
 
 MAX_AGE = 300
@@ -252,19 +254,11 @@ class KeySetPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
-        method = scope["method"]
-        if method not in ("GET", "HEAD"):
-            await refuse_method(scope, send, "GET, HEAD", "public keys are read with GET")
+        if await refuses_method(scope, send, "public keys are read with GET"):
             return
         body = msgspec.json.encode(self._keys.published)
-        self._file = file = card_file(body, self._clock(), self._file)
-        headers = [_CACHED, *validators(file)]
-        if is_fresh(scope, file):
-            await reply_without_body(send, 304, headers)
-            return
-        headers += [_KEY_SET, (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body if method == "GET" else b""})
+        self._file = card_file(body, self._clock(), self._file)
+        await _reply_with_file(scope, send, self._file, _KEY_SET, _CACHED)
 
 
 # -- protected resource metadata --------------------------------------------------------------
@@ -293,8 +287,7 @@ class ProtectedResource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        if scope["method"] not in ("GET", "HEAD"):
-            await refuse_method(scope, send, "GET, HEAD", "metadata is read with GET")
+        if await refuses_method(scope, send, "metadata is read with GET"):
             return
         try:
             address = self._advertised.address(scope).rstrip("/") + self._tenant

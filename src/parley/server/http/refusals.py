@@ -106,32 +106,27 @@ class Misdirected(InvalidRequestError):
 
 
 def refusing_host(handler: ASGIApp, error: HostNotAllowed) -> ASGIApp:
-    """Return the app that refuses a request in the format of ``handler``."""
+    """Return the app that refuses a request in the format of ``handler``, without its body."""
+    binding = getattr(handler, "otherwise", handler)  # behind a handler of some of its paths
+    kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        await _refuse(handler, error, scope, send)
+        named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
+        version = versions.supported_for(named) or versions.LATEST
+        refusal = kind(str(error))
+        headers = [NO_STORE, (b"a2a-version", version.encode())]
+        if isinstance(binding, JsonRpcBinding) and scope["method"] == "POST":
+            written = versions.dialect(version).jsonrpc.write_error(refusal)
+            await reply(send, error.status, jsonrpc.error_response(None, written), headers)
+        elif isinstance(binding, HttpJsonBinding | FilesBinding) and scope["method"] != "HEAD":
+            codec = versions.dialect(version).http_json
+            body = codec.write_error(refusal)
+            media_type = answered_with(codec.media_type.encode(), scope["headers"])
+            await reply(send, error.status, body, headers, media_type)
+        else:
+            await reply_with_message(scope, send, error.status, str(error), [NO_STORE])
 
     return refuse
-
-
-async def _refuse(handler: ASGIApp, error: HostNotAllowed, scope: Scope, send: Send) -> None:
-    """Refuse a request in the format of ``handler``, without reading its body."""
-    handler = getattr(handler, "otherwise", handler)  # behind what takes some of its paths
-    named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
-    version = versions.supported_for(named) or versions.LATEST
-    kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError
-    refusal = kind(str(error))
-    headers = [NO_STORE, (b"a2a-version", version.encode())]
-    if isinstance(handler, JsonRpcBinding) and scope["method"] == "POST":
-        written = versions.dialect(version).jsonrpc.write_error(refusal)
-        await reply(send, error.status, jsonrpc.error_response(None, written), headers)
-    elif isinstance(handler, HttpJsonBinding | FilesBinding) and scope["method"] != "HEAD":
-        codec = versions.dialect(version).http_json
-        body = codec.write_error(refusal)
-        media_type = answered_with(codec.media_type.encode(), scope["headers"])
-        await reply(send, error.status, body, headers, media_type)
-    else:
-        await reply_with_message(scope, send, error.status, str(error), [NO_STORE])
 
 
 class Unavailable:

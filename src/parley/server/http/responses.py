@@ -58,6 +58,14 @@ async def reply_with_message(
         await reply(send, status, msgspec.json.encode({"error": message}), headers)
 
 
+async def refuses_method(scope: Scope, send: Send, message: str) -> bool:
+    """Refuse a request that reads nothing, neither GET nor HEAD; return whether it did."""
+    if scope["method"] in ("GET", "HEAD"):
+        return False
+    await refuse_method(scope, send, "GET, HEAD", message)
+    return True
+
+
 async def refuse_method(scope: Scope, send: Send, allowed: str, message: str) -> None:
     """Send 405 with the allowed methods; to OPTIONS, only these."""
     allow = (b"allow", allowed.encode())
