@@ -32,8 +32,8 @@ from parley.client.retry import Retry
 from parley.files.objects import DiskObjects, FilesUnavailable
 from parley.model.struct import encode
 from parley.security.egress import Egress
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.files.file_host import file_host
 from tests.client.scripted_server import scripted
 

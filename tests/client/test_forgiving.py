@@ -14,8 +14,8 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.messages import Messages
 from parley.wire.v1_0.grpc_schema import SCHEMA

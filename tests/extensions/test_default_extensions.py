@@ -14,8 +14,8 @@ from parley.extensions import IdempotentSend, ResumableStreams
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.operations import SubscribeToTaskRequest
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.trusting import grpc_of
 from tests.server.raw_http import JSON, call, connection
 

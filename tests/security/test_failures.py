@@ -16,7 +16,7 @@ from parley.security.credentials.client_address import CONNECTION, client_addres
 from parley.security.failures import LINES_PER_MINUTE, MAX_TRACKED, Failures
 from parley.security.resources import SchemeResources
 from parley.security.schemes.basic import Basic
-from parley.server.http1.proxies import KnownProxies
+from parley.server.http1.serving import KnownProxies
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,8 @@ from parley.security.credentials.client_address import CONNECTION
 from parley.security.evidence import Evidence
 from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources
 from parley.server.app import Settings
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import GrpcOptions, TlsOptions
 from tests.certificates import Authority, Pair, trusting
 
 pytestmark = pytest.mark.anyio

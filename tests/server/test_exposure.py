@@ -12,13 +12,10 @@ from parley.envelope.binding import EnvelopeBinding
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls, anonymous
 from parley.server.app import Settings
-from parley.server.exposure import AnonymousRefused, warn_of_plain_text
-from parley.server.grpc.options import GrpcOptions
-from parley.server.run import run
+from parley.server.run import AnonymousRefused, run, warn_of_plain_text
+from parley.server.settings import GrpcOptions, TlsOptions
 from parley.server.sockets import listen
-from parley.server.tls.demand import asked_of_callers
-from parley.server.tls.options import TlsOptions
-from parley.server.tls.reloading import ReloadingTls
+from parley.server.tls import ReloadingTls, asked_of_callers
 from tests.certificates import Authority
 from tests.server.scripted import app_of
 

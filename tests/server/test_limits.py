@@ -26,8 +26,8 @@ from parley.model.operations import (
     SubscribeToTaskRequest,
 )
 from parley.server.app import App, Settings
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import Append

@@ -9,8 +9,8 @@ import pytest
 import parley
 from parley import Agent, Execution, Task, TaskState, Turn
 from parley.host.app import serve
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.server.sockets import ListenError
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.contract.conftest import past_the_card

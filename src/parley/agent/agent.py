@@ -50,8 +50,8 @@ from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
 from parley.security.authorization import FILE_OPERATIONS, Authorization, checked_policy
 from parley.security.disclosure import InterfaceListings, Listed, Listing, listing_of
+from parley.security.limits.declaration import Limit, SizeLimit, parse_limits
 from parley.security.owner import owner_policy
-from parley.security.rates.limit import Limit, SizeLimit, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, card_schemes, security_of
 from parley.wire.versions import LATEST, SUPPORTED_VERSIONS
 

@@ -53,7 +53,7 @@ from parley.model.struct import Timestamp, decode, encode
 from parley.model.tasks import TaskState
 from parley.security.authorization import Access, Policy, decision
 from parley.security.schemes.scheme import Scheme
-from parley.server.endpoint import REDIRECT
+from parley.security.signed_tokens import REDIRECT
 from parley.store.events import StepResult
 from parley.store.protocols.tables import EventCompleted
 

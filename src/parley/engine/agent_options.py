@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 from parley.engine.skill import strings_of
 from parley.model.cards import AgentCard, AgentProvider
 from parley.model.operations import PushEvents
-from parley.security.rates.limit import Limit
+from parley.security.limits.declaration import Limit
 
 if TYPE_CHECKING:
     from parley.engine.replies import ReplyHandle

@@ -20,8 +20,16 @@ import msgspec
 
 from parley.model.struct import decode, encode
 from parley.security.sealing import SealBroken, Sealer
-from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
-from parley.server.endpoint import AUTHORIZE, CALLBACKS, CredentialRefused, NoLongerNeeded
+from parley.security.signed_tokens import (
+    AUTHORIZE,
+    CALLBACKS,
+    MAX_TOKEN_LENGTH,
+    CredentialRefused,
+    NoLongerNeeded,
+    TokenExpired,
+    TokenInvalid,
+    TokenSigner,
+)
 from parley.store.events import Scope
 from parley.store.protocols.tables import EventCompleted, check_key
 from parley.store.task_store import TaskStore

@@ -38,8 +38,8 @@ from parley.model.service import Caller
 from parley.model.struct import decode, encode
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
+from parley.security.limits.declaration import Limit
 from parley.security.owner import PER_CALLER, OwnerPolicy
-from parley.security.rates.limit import Limit
 
 
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from parley.engine.agent_options import AgentRules, WorkGate
 from parley.engine.replies import ReplyHandle
 from parley.model.errors import OverloadedError
 from parley.model.struct import A2AStruct, Timestamp, freeze
-from parley.security.rates.limit import Limit, parse_limits
+from parley.security.limits.declaration import Limit, parse_limits
 
 DataClassification = Literal["public", "internal", "confidential", "restricted"]
 """Who may see a card and results: all, authenticated callers, those with the permissions, and the

@@ -25,10 +25,9 @@ from parley.model.cards import AgentCard
 from parley.security.egress.policy import LOOPBACK
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.cards.discovery import ServerCardSigner, signed_endpoints
 from parley.server.cards.publication import Publication
-from parley.server.cards.signed_cards import ServerCardSigner, signed_endpoints
-from parley.server.endpoint import Interfaces
-from parley.server.file_service import FileService
+from parley.server.endpoint import FileService, Interfaces
 from parley.store.protocols.errors import StoreError
 
 WORKER = (

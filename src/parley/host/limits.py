@@ -11,10 +11,10 @@ from parley.engine.turn.usage import AgentMeter
 from parley.extensions.usage import USAGE
 from parley.host.options import ServerOptions
 from parley.model.distribution import install_command
-from parley.security.rates.limit import Budget, Limit, SizeLimit, parse_limits
-from parley.server.limits.counters import Counters, LocalCounters, StoreCounters
-from parley.server.limits.rates import AgentLimits, OpenStreams
-from parley.server.limits.usage import UsageMeter
+from parley.security.limits.agent_limits import AgentLimits, OpenStreams
+from parley.security.limits.counters import Counters, LocalCounters, StoreCounters
+from parley.security.limits.declaration import Budget, Limit, SizeLimit, parse_limits
+from parley.security.limits.usage import UsageMeter
 from parley.store.task_store import TaskStore
 
 
@@ -79,7 +79,7 @@ class HostLimits:
             return local, stored
         if redis is None:
             return stored, stored
-        from parley.server.limits.redis_counters import RedisCounters
+        from parley.security.limits.counters import RedisCounters
 
         shared = RedisCounters(*redis_parts(redis), store.now)
         self._closes.append(("the counts of limits in Redis", shared.close))

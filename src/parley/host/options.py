@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from parley.security.egress import Egress
     from parley.security.schemes.scheme import Scheme, Security
     from parley.security.signing.keys import SigningKeys
-    from parley.server.grpc.options import GrpcOptions
     from parley.server.middleware import AnyMiddleware
-    from parley.server.tls.options import TlsOptions
+    from parley.server.settings import GrpcOptions, TlsOptions
     from parley.store.bus.subscriptions import Bus
     from parley.store.task_store import TaskStore
 
@@ -398,14 +397,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tls(self) -> TlsOptions | None:
         """The certificate of HTTPS. Raises ``ValueError`` for files that make no sense together."""
-        from parley.server.tls.options import tls_options
+        from parley.server.settings import tls_options
 
         return tls_options(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     @property
     def grpc(self) -> GrpcOptions | None:
         """The place of gRPC. Raises ``ValueError`` for its options without a port."""
-        from parley.server.grpc.options import grpc_options
+        from parley.server.settings import grpc_options
 
         return grpc_options(
             self.grpc_port,

@@ -1,7 +1,7 @@
 """Signed tokens: claims that this server puts into an address, and reads back from it.
 
 Anyone can read a token; only the key makes a valid one. Tokens are for URLs, so they have only
-letters, digits, ``-``, ``_`` and dots.
+letters, digits, ``-``, ``_`` and dots. The addresses of an agent's callbacks carry them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,30 @@ MAX_TOKEN_LENGTH = 4096
 MIN_KEY_LENGTH = 16
 
 
+CALLBACKS = "/callbacks"
+"""Where callbacks arrive, below the address of an agent."""
+
+AUTHORIZE = f"{CALLBACKS}/authorize"
+"""Where credentials for tasks are posted, below the address of an agent."""
+
+REDIRECT = f"{CALLBACKS}/oauth"
+"""Where authorization servers send browsers back to."""
+
+
 class TokenInvalid(Exception):
     """The token was not made with this key for this purpose, or was changed since."""
 
 
 class TokenExpired(TokenInvalid):
     """The token is genuine, and its time is over."""
+
+
+class CredentialRefused(ValueError):
+    """The posted body is no credential. The message describes a credential, and quotes nothing."""
+
+
+class NoLongerNeeded(Exception):
+    """The task has ended, and takes no credential."""
 
 
 class TokenSigner:

@@ -10,8 +10,10 @@ from urllib.parse import quote, unquote
 from starlette.types import ASGIApp, Scope
 
 from parley.model.catalog.entries import CATALOG_PATH
+from parley.security.signed_tokens import AUTHORIZE, CALLBACKS, REDIRECT
 from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.added_bindings import BindingPlace, TenantBindings
+from parley.server.address import AllowedHosts
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.catalog import Unpublished
 from parley.server.cards.catalog_links import (
@@ -20,36 +22,42 @@ from parley.server.cards.catalog_links import (
     RobotsPage,
     catalog_reference,
 )
-from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
-from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, LinkedDocs, OpenApiPage, docs
-from parley.server.cards.index import ASSISTANTS, Index
-from parley.server.cards.protected_resource import (
+from parley.server.cards.discovery import (
+    CARD_PATHS,
     PROTECTED_RESOURCE,
+    CardChoice,
+    CardPage,
     ProtectedResource,
     resource_metadata,
 )
-from parley.server.cards.publication import Publication
-from parley.server.cards.published import PublishedEndpoint, catalog_pages
+from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, LinkedDocs, OpenApiPage, docs
+from parley.server.cards.index import ASSISTANTS, Index
+from parley.server.cards.publication import Publication, PublishedEndpoint, catalog_pages
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, AgentBinding, Endpoint
-from parley.server.hosts import AllowedHosts
-from parley.server.http.callbacks import CallbackRoute, SignedAddresses
-from parley.server.http.credentials import CredentialRoute, RedirectRoute
+from parley.server.endpoint import AgentBinding, Endpoint
+from parley.server.http.callbacks import (
+    CallbackRoute,
+    CredentialRoute,
+    RedirectRoute,
+    SignedAddresses,
+)
 from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import OWN_SEGMENTS, TENANT_NAME, after_quoted_slash
-from parley.server.http.restricted import Restricted
+from parley.server.http.refusals import Restricted, Unavailable
 from parley.server.http.streams import Streams
-from parley.server.http.unavailable import Unavailable
-from parley.server.http.vary import caller_headers
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
-from parley.server.restrictions import Gate, Restriction, authenticated_only, read_restrictions
+from parley.server.limits import ByteReservation, ConcurrencyLimiter, SocketLimits
+from parley.server.restrictions import (
+    Gate,
+    Restriction,
+    authenticated_only,
+    caller_headers,
+    read_restrictions,
+)
 from parley.server.settings import Settings
-from parley.server.websocket.limits import SocketLimits
 from parley.wire import versions
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
@@ -193,7 +201,7 @@ class Routes:
         return Gate(restriction, identify, trust_proxy=self._settings.trust_proxy)
 
     def restricted(self, name: str, handler: ASGIApp, endpoint: Endpoint | None = None) -> ASGIApp:
-        """Return a handler for those who may see the endpoint ``name`` (see ``gate``)."""
+        """Return a handler behind the restriction of the endpoint ``name`` (see ``gate``)."""
         gate = self.gate(name, endpoint)
         if gate is None:
             return handler
@@ -203,7 +211,7 @@ class Routes:
     def _for_callers(
         self, endpoint: Endpoint, jsonrpc: ASGIApp, below: ASGIApp
     ) -> tuple[ASGIApp, ASGIApp]:
-        """Return the bindings of an agent for those who may see ``agents``.
+        """Return the bindings of an agent behind the restriction of ``agents``.
 
         Credentials are checked by the bindings themselves, which write the error in their form.
         """
@@ -324,8 +332,8 @@ class Routes:
     ) -> None:
         """Add the further bindings of an agent, at its address.
 
-        ``endpoint`` is the one that the agent is a tenant of, or itself; the agent is ``below`` the
-        address that ``advertised`` tells.
+        The agent is ``endpoint``, or a tenant of it; the agent is ``below`` the address that
+        ``advertised`` tells.
         """
         for binding in agent.bindings:
             path = address + binding.path
@@ -408,7 +416,7 @@ class Routes:
     def _linked(self, path: str, handler: ASGIApp, *, is_public: bool = False) -> ASGIApp:
         """Return what answers at a path: with a link to the catalog, if there is one.
 
-        What is for all (``is_public``) does not tell of a catalog that is not.
+        A public page (``is_public``) does not link to a restricted catalog.
         """
         if self._publication is None or (is_public and not self._catalog_is_public):
             return handler
@@ -417,9 +425,9 @@ class Routes:
     def _add_catalogs(
         self, publication: Publication, server: AdvertisedInterfaces, signer: ManifestSigner | None
     ) -> None:
-        """Add the catalog, those of tenants, and what leads to them.
+        """Add the catalog, the catalogs of tenants, and links to them.
 
-        Who may see cards may see catalogs: the one of all is for callers of any agent, as the cards
+        Who may see cards may see catalogs: the server's is for callers of any agent, as the cards
         at the root are.
         """
         pages = catalog_pages(

@@ -1,12 +1,19 @@
-"""The settings of a server, validated on construction. Imports nothing that serves."""
+"""The settings of a server, and its options of TLS and gRPC, validated on construction.
+
+Imports nothing that serves, and no gRPC.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+
+from parley.model.distribution import install_command
 
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
@@ -61,10 +68,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
     as long. For gRPC they are for the handshake of a connection and for a whole message. After
     ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
-    ``max_connections``, ``head_timeout`` and ``body_timeout``, and what is said of messages and
-    pings of WebSockets here.
+    ``max_connections``, ``head_timeout`` and ``body_timeout``, and the limits on messages and
+    pings of WebSockets.
     ``max_sockets`` bounds open WebSockets (0: none are taken), ``max_sockets_per_address`` those
-    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those of one known
+    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those from one known
     caller.
     ``max_socket_message_bytes`` bounds a message that comes over one; 0 is ``max_body_bytes``.
     Every ``socket_ping_interval`` a client is asked whether it is there, and disconnected if it
@@ -187,7 +194,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # Help of the command line is made of the options, and loads nothing that serves.
-        from parley.server.hosts import is_pattern
+        from parley.server.address import is_pattern
         from parley.server.restrictions import read_restrictions
 
         for name, minimum in _MINIMUM.items():
@@ -303,3 +310,107 @@ _MINIMUM = {
     "max_webhook_calls": 1,
     "hsts_max_age": 0,
 }
+
+
+# -- TLS --------------------------------------------------------------------------------------
+
+PASSWORD_VARIABLE = "PARLEY_TLS_KEY_PASSWORD"
+"""The environment variable with the passphrase of encrypted private keys."""
+
+CallerCertificates = Literal["none", "optional", "required"]
+"""Whether callers are asked for a certificate."""
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a server's TLS, all PEM.
+
+    ``cert`` is the server's certificate with its chain, ``key`` its private key; the passphrase of
+    an encrypted one is in ``PARLEY_TLS_KEY_PASSWORD``. With ``client_ca``, the authorities of
+    callers' certificates, callers are asked for one. The files are read again when they change;
+    ``check_interval`` is in seconds.
+
+    Raises ``ValueError`` for a missing file name.
+    """
+
+    cert: str | Path
+    key: str | Path
+    client_ca: str | Path | None = None
+    check_interval: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not str(self.cert) or not str(self.key):
+            raise ValueError("TLS takes a certificate and its key: give the files of both")
+        if self.client_ca is not None and not str(self.client_ca):
+            raise ValueError("the authorities of callers' certificates are in a file: name it")
+
+
+def tls_options(
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    client_ca: str | Path | None = None,
+) -> TlsOptions | None:
+    """Return the options for these files, ``None`` without any.
+
+    Raises ``ValueError`` for files that make no sense together.
+    """
+    if cert is None and key is None:
+        if client_ca is not None:
+            raise ValueError(
+                "certificates of callers need TLS: give a certificate and its key (tls_cert, "
+                "tls_key) beside tls_client_ca"
+            )
+        return None
+    if cert is None or key is None:
+        raise ValueError("TLS takes a certificate and its key: give both, tls_cert and tls_key")
+    return TlsOptions(cert=cert, key=key, client_ca=client_ca)
+
+
+# -- gRPC -------------------------------------------------------------------------------------
+
+NEEDED = f"gRPC is not installed: {install_command('grpc')}"
+
+
+class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The port for gRPC, and its TLS.
+
+    ``port`` 0 takes a free one. ``host`` is by default the host of HTTP. ``cert`` and ``key``
+    are PEM files of the server's certificate (with its chain) and its private key; without them
+    there is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate
+    of theirs are accepted.
+
+    Raises ``ValueError`` for options that make no sense together.
+    """
+
+    port: int
+    host: str | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+    client_ca: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("TLS for gRPC takes a certificate and its key: give both")
+        if self.client_ca is not None and self.cert is None:
+            raise ValueError("certificates of callers need TLS: give a certificate and its key")
+        if not all(_is_installed(module) for module in ("grpc", "google.protobuf")):
+            raise ValueError(NEEDED)
+
+
+def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions | None:
+    """Return the options for a port, ``None`` without one.
+
+    Raises ``ValueError`` for other options without a port.
+    """
+    if port is not None:
+        return GrpcOptions(port=port, **others)  # type: ignore[arg-type]
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise ValueError(f"gRPC is served where it has a port; {', '.join(given)} alone do nothing")
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False

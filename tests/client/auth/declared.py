@@ -25,8 +25,8 @@ from parley.security import Scheme
 from parley.security.evidence import Evidence
 from parley.security.schemes.challenge import bearer_challenge
 from parley.security.schemes.scheme import CredentialsRefused, Proof
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.testing import Issuer
 
 AUDIENCE = "bank"

@@ -20,9 +20,8 @@ from parley.client.bindings.tls import Tls
 from parley.client.errors import ClientError, NotEncrypted, OriginNotTrusted, Unreachable
 from parley.client.origin import Origin
 from parley.security import MutualTls
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import GrpcOptions, TlsOptions
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import task
 

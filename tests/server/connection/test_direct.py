@@ -18,12 +18,12 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import ANONYMOUS
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.authentication import Authenticator
-from parley.server.access_log import hide_tokens, log_request
 from parley.server.app import App, Settings
-from parley.server.http1 import response as responses
+from parley.server.http1 import head as responses
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.direct import DirectExchange
-from parley.server.http1.response import response_head, whole_response
+from parley.server.http1.head import response_head, whole_response
+from parley.server.log import hide_tokens, log_request
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
@@ -576,7 +576,7 @@ def test_a_line_of_the_access_log_is_like_any_record(caplog: pytest.LogCaptureFi
     (record,) = caplog.records
     assert record.getMessage() == ('192.0.2.1:5 - "GET /a%20b?api_key=...&x=1 HTTP/1.1" 200')
     place = (record.module, record.funcName)
-    assert (*place, record.levelname) == ("access_log", "log_request", "INFO")
+    assert (*place, record.levelname) == ("log", "log_request", "INFO")
 
 
 async def test_a_verdict_is_not_remembered_with_a_head(begun) -> None:

@@ -14,8 +14,8 @@ from parley import Agent, CardDetails
 from parley.conformance.report import FORMATS
 from parley.conformance.server_run import CHECKS, CardNotRead, run_server
 from parley.conformance.verdicts import Verdict
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.testing.conformance.tried import DEFECTS, TEXTS, agent
 
 pytestmark = pytest.mark.anyio

@@ -338,9 +338,9 @@ def reporting(store: str, anonymous: str = "") -> Iterator[None]:
     """
     from parley.agent.lifespan import LifespanFailed
     from parley.files.objects import FilesUnavailable
-    from parley.server.exposure import AnonymousRefused
+    from parley.server.run import AnonymousRefused
     from parley.server.sockets import ListenError
-    from parley.server.tls.files import TlsFailure
+    from parley.server.tls import TlsFailure
     from parley.store.protocols.errors import StoreError
 
     try:

@@ -13,10 +13,9 @@ from parley.cli.store.acts import require_current
 from parley.cli.store.status import format_size
 from parley.engine.turn.usage import day_name
 from parley.model.service import caller_of
-from parley.security.rates.limit import DAY_MS
+from parley.security.limits.declaration import DAY_MS
+from parley.security.limits.usage import OTHERS, UsageQuery, UsageRow
 from parley.store.admin.admin import StoreAdmin
-from parley.store.protocols.tables import UsageQuery, UsageRow
-from parley.store.tables import OTHERS
 
 ANONYMOUS = "(not proved)"
 

@@ -42,8 +42,8 @@ from parley.model.parts import Message
 from parley.model.service import ANONYMOUS, CallContext
 from parley.push.proofs.proofs import validated
 from parley.security.authorization import Authorization, access_of
-from parley.server.limits.once import AgentNames, StoredNames
-from parley.server.limits.rates import AgentLimits
+from parley.security.limits.agent_limits import AgentLimits
+from parley.security.limits.counters import AgentNames, StoredNames
 from parley.store.events import MessageReceived, RecordKind, Scope
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
 from parley.store.protocols.tables import Receipt

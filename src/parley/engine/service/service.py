@@ -53,7 +53,7 @@ from parley.model.operations import (
 from parley.model.parts import Message
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.server.limits.rates import AgentLimits
+from parley.security.limits.agent_limits import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent, RecordKind, Scope
 from parley.store.follow import Gap, TaskGone, follow

@@ -18,10 +18,10 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.security.rates.limit import DAY_MS, SizeLimit
-from parley.server.limits.rates import AgentLimits, TurnSizes
+from parley.security.limits.agent_limits import AgentLimits, TurnSizes
+from parley.security.limits.declaration import DAY_MS, SizeLimit
+from parley.security.limits.usage import UsageQuery
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
-from parley.store.protocols.tables import UsageQuery
 
 
 class OutputTooLarge(A2AError):

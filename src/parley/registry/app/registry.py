@@ -67,7 +67,9 @@ from parley.registry.publishing.pushing import EntryPublishing
 from parley.registry.records import Source, SourceKind, SourceState
 from parley.registry.search.searcher import Searcher
 from parley.security.egress import Egress
-from parley.security.rates.limit import Rate, parse_limits
+from parley.security.limits.agent_limits import AgentLimits, OpenStreams
+from parley.security.limits.counters import LocalCounters, StoreCounters
+from parley.security.limits.declaration import Rate, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, anonymous
 from parley.security.signing.keys import SigningKeys
 from parley.security.signing.trust_manifests import ManifestSigner
@@ -76,8 +78,6 @@ from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog import CatalogItem, CatalogPage
 from parley.server.cards.catalog_links import LinkedToCatalog, catalog_reference
 from parley.server.http.responses import NO_STORE, reply
-from parley.server.limits.counters import LocalCounters, StoreCounters
-from parley.server.limits.rates import AgentLimits, OpenStreams
 from parley.store.task_store import TaskStore
 
 # The care for agents: probes, heartbeats, and the removal of entries withdrawn long ago.

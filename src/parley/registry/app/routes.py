@@ -35,17 +35,23 @@ from parley.security.authentication import Authenticator
 from parley.security.authorization import refusal
 from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
+from parley.security.limits.agent_limits import AgentLimits
 from parley.security.schemes.scheme import Security
 from parley.server.address import BadAddress, route_path, server_address
 from parley.server.app import App
-from parley.server.cards.openapi_security import security_of
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
+from parley.server.cards.openapi import security_of
 from parley.server.http.exchange import NotJson, TooLarge, error_headers
-from parley.server.http.media_types import base as base_type
 from parley.server.http.paths import segments_of
-from parley.server.http.responses import NO_STORE, reply, reply_without_body
-from parley.server.http.vary import caller_headers
-from parley.server.limits.rates import AgentLimits
+from parley.server.http.responses import (
+    NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    read_body,
+    reply,
+    reply_without_body,
+)
+from parley.server.http.responses import base as base_type
+from parley.server.restrictions import caller_headers
 from parley.wire.json.syntax import without_bom
 
 # Callers of a registry: their view, and whether they operate it.

@@ -17,7 +17,7 @@ from parley.model.errors import InvalidParamsError, TooManyRequestsError, an
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
-from parley.security.rates.window import Grid, Window
+from parley.security.limits.counters import Grid, Window
 from parley.store.audit.trail import AuditEntry
 
 # Refusals of a registry that A2A has no error for.

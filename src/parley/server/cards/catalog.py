@@ -19,8 +19,8 @@ from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog_entries import agent_entry, host_of, tenant_entry
 from parley.server.cards.discovery import CARD_PATHS, CardFile, is_fresh
-from parley.server.failures import log_unforeseen
 from parley.server.http.responses import refuse_method, reply_with_message, reply_without_body
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire.catalog.entries import write_catalog
 

@@ -14,9 +14,16 @@ from parley.server.address import BadAddress, route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog_links import catalog_reference, link_to_catalog
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.responses import NO_STORE, reply, reply_with_message, reply_without_body
-from parley.server.limits.byte_budget import ByteReservation
+from parley.server.http.responses import (
+    NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    read_body,
+    reply,
+    reply_with_message,
+    reply_without_body,
+)
+from parley.server.limits import ByteReservation
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 

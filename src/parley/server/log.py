@@ -1,6 +1,7 @@
-"""The access log, without the credentials, signatures and tokens in addresses.
+"""The access log, without credentials, signatures and tokens; and unexpected exceptions.
 
-It has uvicorn's name and form: what is set up for one server holds for the other.
+The access log has uvicorn's name and form, so its configuration holds for both servers. Of an
+unexpected exception the log has the details, the caller a reference to them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from parley.files.turn_files import SIGNATURE
+from parley.model.errors import InternalError
+from parley.model.ids import log_incident
 from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
-from parley.server.endpoint import CALLBACKS, REDIRECT
+from parley.security.signed_tokens import CALLBACKS, REDIRECT
 
 _FORM = '%s - "%s %s HTTP/%s" %d'
 
-_log = logging.getLogger("uvicorn.access")
+_access = logging.getLogger("uvicorn.access")
+_log = logging.getLogger("parley.server")
 _TOKEN = re.compile(rf"(?<={REDIRECT}\?)[^#\s]+|(?<={CALLBACKS}/)(?!oauth\?)[^?#]+")
 
 
@@ -43,13 +47,13 @@ def _may_have_credentials(value: object) -> bool:
 
 
 def hide_tokens() -> None:
-    """Have the access log show no credentials, also that of an app under uvicorn."""
-    _log.addFilter(_HIDE_TOKENS)  # once, however often it is added
+    """Hide credentials in the access log, under uvicorn too."""
+    _access.addFilter(_HIDE_TOKENS)  # once, however often it is added
 
 
 def log_access() -> None:
     """Have requests logged."""
-    _log.setLevel(logging.INFO)
+    _access.setLevel(logging.INFO)
     hide_tokens()
 
 
@@ -58,7 +62,7 @@ def log_request(scope: Scope, status: int) -> None:
 
     The record says that it comes from here, which need not be searched for in the stack.
     """
-    if not _log.isEnabledFor(logging.INFO):
+    if not _access.isEnabledFor(logging.INFO):
         return
     client = scope["client"]
     address = f"{client[0]}:{client[1]}" if client else ""
@@ -67,8 +71,19 @@ def log_request(scope: Scope, status: int) -> None:
         path = f"{path}?{scope['query_string'].decode('latin-1')}"
     args = (address, scope["method"], path, scope["http_version"], status)
     line = log_request.__code__.co_firstlineno
-    _log.handle(
-        _log.makeRecord(_log.name, logging.INFO, __file__, line, _FORM, args, None, "log_request")
+    _access.handle(
+        _access.makeRecord(
+            _access.name, logging.INFO, __file__, line, _FORM, args, None, "log_request"
+        )
+    )
+
+
+def log_unforeseen(doing: str) -> InternalError:
+    """Log the exception being handled, with its traceback, and return the error for the caller."""
+    reference = log_incident(_log, doing)
+    return InternalError(
+        f"the server failed; its log says why under the reference {reference}",
+        metadata={"reference": reference},
     )
 
 

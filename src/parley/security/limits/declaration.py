@@ -5,7 +5,7 @@
     BUDGET    1000 messages/day, 50 MB output/day, 2 hours running/day     of a day in UTC
     SIZE      message 256 KB, message 20 parts, artifact 10 MB, task 50 MB, history 100 messages
 
-A rate, a number of streams or a budget goes on with ``per`` (what is counted apart), ``on``
+A rate, a number of streams or a budget continues with ``per`` (the key that is counted by), ``on``
 (operations), ``for skill`` and ``except`` (whom it does not hold for), in this order:
 
     60/minute per caller on SendMessage, GetTask except caller:ada, scope:admin
@@ -24,7 +24,7 @@ from parley.model.operations import OPERATIONS
 
 Key = Literal["caller", "tenant", "operation", "skill", "address"]
 KEYS: tuple[Key, ...] = ("caller", "tenant", "operation", "skill", "address")
-"""What requests are told apart by."""
+"""The keys by which requests are counted."""
 
 Budgeted = Literal["messages", "tasks", "output", "running"]
 Sized = Literal["message", "parts", "artifact", "task", "history"]
@@ -70,9 +70,9 @@ class Exemption(msgspec.Struct, frozen=True):
 
 
 class Applies(msgspec.Struct, frozen=True, kw_only=True):
-    """What a limit holds for: what it tells apart, which operations and skills, and not for whom.
+    """The scope of a limit: keys, operations and skills, and exempt callers.
 
-    No operations are all of them, and so are no skills.
+    Without operations it holds for all of them, without skills too.
     """
 
     per: tuple[Key, ...] = ()
@@ -89,7 +89,7 @@ class Applies(msgspec.Struct, frozen=True, kw_only=True):
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
     """So many requests in any span of ``period_ms``; a budget counts by the days of UTC.
 
-    ``counts`` are requests, or the messages or tasks of a budget. ``name`` is that of its policy.
+    ``counts`` are requests, or the messages or tasks of a budget. ``name`` names its policy.
     """
 
     text: str

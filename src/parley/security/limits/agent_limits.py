@@ -1,36 +1,100 @@
 """The limits of an agent, asked once for each call of any binding, and once for each message.
 
-The dispatcher asks for what it knows before a request is read (``begin``): operation, caller,
-address. It asks for the tenant once that is known (``LimitGrant.of_tenant``), and admission when it
-knows the skill (``AgentLimits.admit``).
+The dispatcher asks before it reads a request (``begin``): it knows operation, caller and address.
+It asks for the tenant once that is known (``LimitGrant.of_tenant``), and admission when it
+knows the skill (``AgentLimits.admit``). A caller learns of limits by the error, and by the fields
+of draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy`` has the policies, ``RateLimit`` the
+remainders and the seconds until more is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from parley.model.errors import FieldViolation
+from parley.model.errors import FieldViolation, InvalidParamsError, TooManyRequestsError
+from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
 from parley.security.credentials.client_address import network_of
-from parley.security.rates.exceeded import (
-    Fields,
-    LimitExceeded,
-    MessageTooLarge,
-    Standing,
-    exceeded,
-    fields_of,
+from parley.security.limits.counters import Counters, LocalCounters, Taken, short_key
+from parley.security.limits.declaration import (
+    DAY_MS,
+    Applies,
+    Budget,
+    Limit,
+    Rate,
+    SizeLimit,
+    StreamLimit,
 )
-from parley.security.rates.limit import DAY_MS, Applies, Budget, Limit, Rate, SizeLimit, StreamLimit
-from parley.server.ids import check_tenant
-from parley.server.limits.counters import Counters, LocalCounters, Taken, short_key
-from parley.server.limits.usage import UsageMeter, Whose
+from parley.security.limits.usage import UsageMeter, Whose
+
+QUOTA_FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
+
+Fields = list[tuple[str, str]]
+"""Names, in lower case, and values of headers or metadata."""
+
+
+class Standing(NamedTuple):
+    """One limit's state for a caller: ``reset`` and ``period`` (0 for streams) are in seconds."""
+
+    name: str
+    amount: int
+    period: int
+    remaining: int
+    reset: float
+
+
+class LimitExceeded(TooManyRequestsError):
+    """A limit is reached. ``standings`` are the known states of the request's limits."""
+
+    standings: Sequence[Standing] = ()
+
+
+class MessageTooLarge(InvalidParamsError):
+    """A message is larger than the agent takes."""
+
+    http_status = 413
+
+
+def exceeded(text: str, standing: Standing, *, what: str = "") -> LimitExceeded:
+    """Return the error of a limit that was declared as ``text``."""
+    seconds = max(1, math.ceil(standing.reset))
+    soon = f"wait {seconds} second{'' if seconds == 1 else 's'}"
+    message = f"the limit of {text} is reached{what}; {soon} and send this again"
+    error = LimitExceeded(
+        message,
+        metadata={"limit": text, "policy": standing.name, "remaining": str(standing.remaining)},
+        details=(
+            {
+                "@type": QUOTA_FAILURE,
+                "violations": [{"subject": standing.name, "description": f"limit: {text}"}],
+            },
+        ),
+        retry_after=seconds,
+    )
+    error.standings = (standing,)
+    return error
+
+
+def fields_of(standings: Iterable[Standing]) -> Fields:
+    """Return ``RateLimit-Policy`` and ``RateLimit``, or nothing without a limit."""
+    policies, states = [], []
+    for each in standings:
+        window = f";w={each.period}" if each.period else ""
+        policies.append(f'"{each.name}";q={each.amount}{window}')
+        reset = f";t={max(0, math.ceil(each.reset))}" if each.period else ""
+        states.append(f'"{each.name}";r={max(0, each.remaining)}{reset}')
+    if not policies:
+        return []
+    return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(states))]
+
 
 _AS_SENT = {"SendStreamingMessage": "SendMessage"}
 """Limits of the operation on the right hold for that on the left too."""
@@ -59,7 +123,7 @@ class Asking(msgspec.Struct, frozen=True):
         return self.caller.owner if self.caller.authenticated else ""
 
     def key(self, applies: Applies) -> tuple[str, ...]:
-        """Return what a limit tells this apart by.
+        """Return the key by which a limit counts this.
 
         Callers without proof of who they are count by their address: an id costs them nothing.
         """
@@ -104,7 +168,7 @@ class _Scoped(msgspec.Struct, frozen=True):
 
 
 class LimitGrant:
-    """What a call was granted, and what is still to be awaited.
+    """The grant of a call, and the limits that are still to be awaited.
 
     ``of_tenant`` is called once the tenant is known, ``settle`` awaited before the call is
     answered. ``fields`` are for the response.
@@ -125,14 +189,16 @@ class LimitGrant:
     def of_tenant(self, tenant: str) -> None:
         """Count the request for its tenant. Raises ``InvalidParamsError``, ``LimitExceeded``."""
         if tenant:
-            check_tenant(tenant)
+            if not may_be_id(tenant):
+                violations = (FieldViolation("tenant", RIGHT_ID),)
+                raise InvalidParamsError(f"tenant: an id has {RIGHT_ID}", violations=violations)
             self._asking = msgspec.structs.replace(self._asking, tenant=tenant)
         self._limits.requested(self._asking)
         for scoped in self._of_tenants:
             self.take(scoped)
 
     def take(self, scoped: _Scoped) -> None:
-        """Take one of a rate, now or in ``settle``, unless it does not hold for the caller.
+        """Count the call for a rate, now or in ``settle``, unless the caller is exempt.
 
         Raises ``LimitExceeded``.
         """
@@ -157,7 +223,7 @@ class LimitGrant:
         return not self._pending
 
     async def settle(self) -> None:
-        """Take what has to be awaited. Raises ``LimitExceeded``."""
+        """Count the call for the rates that have to be awaited. Raises ``LimitExceeded``."""
         pending, self._pending = self._pending, []
         for scoped, key in pending:
             self._note(scoped, key, await scoped.counters.take(key, scoped.limit))
@@ -194,7 +260,7 @@ class LimitGrant:
 
 
 class TurnSizes(msgspec.Struct, frozen=True):
-    """The limits of what a turn writes, with their texts; ``None`` is none."""
+    """The limits on the writes of a turn, with their texts; ``None`` is none."""
 
     artifact: SizeLimit | None = None
     task: SizeLimit | None = None
@@ -202,9 +268,9 @@ class TurnSizes(msgspec.Struct, frozen=True):
 
 
 class AgentLimits:
-    """The limits of one agent, with those of its server.
+    """The limits of one agent, and of its server.
 
-    ``server`` and ``own`` are limits; those of skills are among ``own``. ``counters`` count rates
+    ``server`` and ``own`` are limits; limits of skills are among ``own``. ``counters`` count rates
     and ``daily`` the messages and tasks of a day. ``usage`` meters, if anything asks for it.
     ``declared`` are all of them. ``admits_at_once``: a message waits for nothing, since all that
     counts it is in this process.
@@ -429,12 +495,12 @@ class AgentLimits:
         return min(found, key=lambda each: each.amount, default=None)
 
     def turn_sizes(self, skill: str) -> TurnSizes:
-        """Return the limits of what a turn of a skill writes."""
+        """Return the limits on the writes of a skill's turn."""
         return TurnSizes(
             self._size("artifact", skill), self._size("task", skill), self._size("history", skill)
         )
 
-    # -- what a caller may know ----------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------
 
     async def report(self, context: CallContext) -> list[tuple[Limit, int | None, float | None]]:
         """Return the limits that hold for a caller: what is left, and when there is more (s)."""
@@ -487,7 +553,7 @@ class OpenStreams:
 
 
 def standings_of(error: Exception) -> Sequence[Standing]:
-    """Return what an error says of limits."""
+    """Return the states of limits in an error."""
     return error.standings if isinstance(error, LimitExceeded) else ()
 
 
