@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from parley.agent.context import AgentContexts
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import Connections
-from parley.agent.tools.mcp_sessions import McpSessions
 from parley.client.bindings.http import HttpTransport
 from parley.client.connection import Connection, connect
 from parley.client.files.download import Download, FetchRoute, Limits
@@ -138,6 +138,17 @@ INLINE_BYTES = 1024 * 1024
 """The size up to which a file is part of a message, unless the server says otherwise."""
 
 
+class SharedResource(Protocol):
+    """A resource of all turns of an agent, such as its connections to one service."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+        ...
+
+
+S = TypeVar("S", bound=SharedResource)
+
+
 @dataclass(slots=True)
 class TurnServices:
     """The services that the turns of one agent use, besides their task: one per agent and host.
@@ -150,7 +161,7 @@ class TurnServices:
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
     addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the
     policy for all that the client dials while an agent's function runs. ``name`` is the agent's,
-    ``handoffs`` says whom it may hand conversations to. ``mcp`` are the connections to MCP servers.
+    ``handoffs`` says whom it may hand conversations to.
     """
 
     contexts: AgentContexts
@@ -168,18 +179,33 @@ class TurnServices:
     handoffs: Handoffs | None = None
     connections: Connections = field(init=False)
     issuers: TurnIssuers = field(init=False)
-    mcp: McpSessions = field(init=False)
+    _shared: dict[Callable[[], Any], Any] = field(init=False, default_factory=dict)
+    _open_resources: AsyncExitStack = field(init=False, default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self._open, self.egress, self.name)
         self.issuers = TurnIssuers(self.egress)
-        self.mcp = McpSessions(self.egress)
 
     def allow(self, places: Iterable[str]) -> None:
         """Let the client dial more, before the first turn."""
         if self.egress is not None:
             self.egress = self.egress.adding(places)
-            self.connections.egress = self.issuers.egress = self.mcp.egress = self.egress
+            self.connections.egress = self.issuers.egress = self.egress
+
+    def shared(self, make: Callable[[], S]) -> S:
+        """Return the resource that ``make`` makes once for all turns, until ``aclose``."""
+        if make not in self._shared:
+            resource = self._shared[make] = make()
+            self._open_resources.push_async_callback(resource.aclose)
+        found: S = self._shared[make]
+        return found
+
+    async def aclose(self) -> None:
+        """Close all that turns have opened. The next turn opens new ones."""
+        await self.connections.aclose()
+        await self.issuers.aclose()
+        self._shared.clear()
+        await self._open_resources.pop_all().aclose()
 
     async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
         return await self.connect(*args, **options)

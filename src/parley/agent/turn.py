@@ -26,8 +26,8 @@ from parley.agent.files import FileAccess, TurnFile, base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, TurnConnection, delegate
 from parley.agent.remote.callees import Callee
 from parley.agent.remote.exchange import TurnCalls
-from parley.agent.services import TurnServices
-from parley.agent.tools.mcp_server import McpServer
+from parley.agent.services import S, TurnServices
+from parley.agent.tools.tool import ToolSource
 from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
@@ -561,23 +561,27 @@ class Turn(TurnFacts):
 
     # -- tools ---------------------------------------------------------------------------------
 
-    def tools(self, *servers: McpServer, progress: bool = True) -> TurnToolsOpening:
-        """Use the tools of MCP servers: ``async with turn.tools(McpServer(url)) as tools``.
+    def tools(self, *sources: ToolSource, progress: bool = True) -> TurnToolsOpening:
+        """Use the tools of sources: ``async with turn.tools(McpServer(url)) as tools``.
 
         ``await tools.call("name", {...})`` calls one once in the life of the task: further attempts
-        take the result from the log. What a server asks meanwhile, the caller of this turn is
-        asked. ``progress`` shows the progress of calls as progress of the task. Turns share
-        connections, which end with the agent's server. It can be awaited too. Needs the extra
-        ``mcp``.
+        take the result from the log. A source may ask the caller of this turn meanwhile.
+        ``progress`` shows the progress of calls as progress of the task. It can be awaited too.
 
-        Opening it raises ``McpServerUnavailable``, and ``ImportError`` without the extra.
+        Opening it raises what its sources raise: ``ToolsUnavailable``, and ``ImportError`` where a
+        package is not installed.
         """
         if self._tool_calls is None:
             self._tool_calls = Counter()
         counts = self._tool_calls
-        return TurnToolsOpening(
-            self._attempt, self._services.mcp, servers, progress=progress, counts=counts
-        )
+        return TurnToolsOpening(self, sources, counts, progress=progress)
+
+    def shared(self, make: Callable[[], S]) -> S:
+        """Return the resource that ``make`` makes once for all turns of the agent on its server.
+
+        The server awaits ``aclose()`` of the resource when it stops.
+        """
+        return self._services.shared(make)
 
     # -- the state of the context --------------------------------------------------------------
 

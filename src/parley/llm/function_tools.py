@@ -51,6 +51,8 @@ class FunctionTool:
     Raises ``TypeError`` for a function that a model cannot call.
     """
 
+    remembers_calls = True
+
     def __init__(
         self, function: Callable[..., Any], *, name: str = "", description: str = ""
     ) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from mcp import types
 
 from parley.agent.remote.connections import Connections
-from parley.agent.tools.mcp_tool_problems import schema_problem
 from parley.client.errors import ClientError
 from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
@@ -23,6 +22,7 @@ from parley.host.connecting import connect
 from parley.llm.function_tools import LONGEST
 from parley.llm.remote_skills import RemoteSkill, tool_name
 from parley.mcp.schemas import WRAPPED_INPUT, WRAPPED_RESULT, object_schema
+from parley.mcp.session import schema_problem
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from mcp import MCPError, types
 
-from parley.agent.tools.mcp_content import blocks_of
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.usage import run_progress
 from parley.llm.remote_skills import RemoteQuestion, result_of
 from parley.mcp.agents import BridgedAgent, BridgedAgents, SkillTool
+from parley.mcp.content import blocks_of
 from parley.mcp.handles import Handles, UnknownHandle
 from parley.mcp.host import HostRequest
 from parley.mcp.questions import Asked, asked_by

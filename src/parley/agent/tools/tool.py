@@ -1,9 +1,10 @@
-"""A tool: something that a model can be offered, and that is called by name with JSON arguments."""
+"""Tools, which models are offered and which are called by name, and sources of tools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -54,5 +55,45 @@ class Tool(Protocol):
         """Call it. ``key`` identifies the call within its turn, so that it is done once.
 
         Raises what makes the turn fail; what the model should see is a result with ``is_error``.
+        A tool with ``remembers_calls = True`` finds the result of an earlier attempt itself.
         """
         ...
+
+
+class ToolsUnavailable(Exception):
+    """A source has no tools now. A model is told so, and answers without them."""
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """A source of tools for turns, such as a connection: ``turn.tools(source)``.
+
+    ``name``, if it has one, begins the names of tools that two sources have. ``extra`` names the
+    extra of Parley that it needs. Turns share what ``turn.shared`` makes.
+    """
+
+    def open_tools(self, turn: Any) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Open the tools for a ``Turn``, and close them with the block.
+
+        Raises ``ToolsUnavailable``.
+        """
+        ...
+
+
+def source_name(source: object) -> str:
+    """Return the name of a source, by default that of its class."""
+    return str(getattr(source, "name", "") or type(source).__name__)
+
+
+async def call_once(
+    turn: Any, tool: Tool, arguments: Mapping[str, Any], *, key: str, **options: Any
+) -> ToolResult:
+    """Call a tool once in the life of the task: later attempts get the result from the log."""
+
+    async def call() -> ToolResult:
+        return await tool.call(arguments, key=key, **options)
+
+    if getattr(tool, "remembers_calls", False):
+        return await call()
+    result: ToolResult = await turn.step(f"{key}:result", call)
+    return result

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from parley.extensions.call_chain import Chain
 from parley.model.errors import A2AError
 from parley.model.ids import new_id
 from parley.model.operations import SendMessageRequest
-from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.parts import Artifact, Message, Role
 from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
@@ -41,6 +41,8 @@ from parley.store.fold import CONTINUES
 from parley.store.protocols.tables import Contexts
 from parley.store.protocols.task_log import TaskLog
 from parley.store.task_store import TaskStore
+
+T = TypeVar("T")
 
 
 class TurnOver(RuntimeError):
@@ -419,6 +421,21 @@ class Attempt:
         result = self.journal.results[key] = msgspec.Raw(msgspec.json.encode(value))
         self.working().write(StepResult(key=key, value=result))
 
+    def logged(self, key: str, kind: type[T]) -> T | None:
+        """Return the record that the task's log has under a key."""
+        value = self.journal.results.get(key)
+        return None if value is None else decode(value, kind)
+
+    async def log(self, key: str, record: A2AStruct, *, durable: bool = True) -> None:
+        """Log a record of the task, and wait until that is durable, if asked to."""
+        writer = self.working()
+        value = self.journal.results[key] = msgspec.Raw(encode(record))
+        writer.write(StepResult(key=key, value=value))
+        if durable:
+            await writer.flush()
+        else:
+            self.runner.show_task()
+
     async def keep_result(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""
         writer = self.working()
@@ -445,8 +462,7 @@ class Attempt:
 
     def logged_decision(self, key: str) -> Decision | None:
         """Return what the log has of the policy's decision under a key of this turn."""
-        value = self.journal.results.get(f"{DECISIONS}{self.turn}:{key}")
-        return None if value is None else decode(value, Decision)
+        return self.logged(f"{DECISIONS}{self.turn}:{key}", Decision)
 
     async def log_decision(self, key: str, decision: Decision) -> None:
         """Log a decision, and wait until it is durable. Raises ``RuntimeError`` for too many."""
@@ -458,11 +474,8 @@ class Attempt:
                 f"a turn authorises up to {MOST_DECISIONS} different actions, because each is "
                 "logged; authorise what they have in common, such as the folder of the files"
             )
-        writer = self.working()
         self.decision_count += 1
-        value = results[prefix + key] = msgspec.Raw(encode(decision))
-        writer.write(StepResult(key=prefix + key, value=value))
-        await writer.flush()
+        await self.log(prefix + key, decision)
 
     # -- calls of other agents -----------------------------------------------------------------
 
@@ -477,33 +490,11 @@ class Attempt:
 
     def logged_call(self, key: str) -> RemoteCall | None:
         """Return what the log has of a call."""
-        value = self.journal.results.get(f"{CALL_PREFIX}{key}")
-        return None if value is None else decode(value, RemoteCall)
+        return self.logged(f"{CALL_PREFIX}{key}", RemoteCall)
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
         """Log a call, and wait until that is durable, if asked to."""
-        writer = self.working()
-        value = msgspec.Raw(encode(call))
-        writer.write(StepResult(key=f"{CALL_PREFIX}{key}", value=value))
-        self.journal.results[f"{CALL_PREFIX}{key}"] = value
-        if durable:
-            await writer.flush()
-        else:
-            self.runner.show_task()
-
-    # -- calls of tools ------------------------------------------------------------------------
-
-    def logged_tool_call(self, key: str) -> ToolCallRecord | None:
-        """Return what the log has of a call of a tool."""
-        value = self.journal.results.get(f"{TOOL_PREFIX}{key}")
-        return None if value is None else decode(value, ToolCallRecord)
-
-    async def log_tool_call(self, key: str, call: ToolCallRecord) -> None:
-        """Log a call of a tool, and wait until that is durable."""
-        writer = self.working()
-        value = self.journal.results[f"{TOOL_PREFIX}{key}"] = msgspec.Raw(encode(call))
-        writer.write(StepResult(key=f"{TOOL_PREFIX}{key}", value=value))
-        await writer.flush()
+        await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
 
     # -- live messages -------------------------------------------------------------------------
 
@@ -639,28 +630,7 @@ def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]
 
 
 TOOL_PREFIX = "tool:"
-"""The prefix of the keys of these records, among those of steps and questions."""
-
-
-class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
-    """One call of a tool of an MCP server, as the log has it.
-
-    ``server`` is its address, without secrets. ``state`` is ``called``, ``asked`` (the server waits
-    for the caller of the task) or ``returned``; then ``parts`` and ``data`` are the result.
-    ``questions`` are the requests of round ``round``, and ``request_state`` is what the server
-    wants to have back with their answers.
-    """
-
-    server: str
-    tool: str
-    state: str = ""
-    parts: tuple[Part, ...] = ()
-    data: Any = None
-    failed: bool = False
-    questions: dict[str, Any] = {}
-    request_state: str | None = None
-    round: int = 0
-
+"""Begins the keys of calls that a source of tools records: their last ``state`` is ``returned``."""
 
 VALUE_PREFIX = "value:"
 """Begins the keys of these records, among those of steps; the key of the value follows."""

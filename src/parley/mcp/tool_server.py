@@ -1,19 +1,34 @@
-"""``McpServer``: an MCP server whose tools turns use, as its author names it."""
+"""``McpServer``, an MCP server as a source of tools: ``turn.tools(McpServer(url))``.
+
+The package ``mcp`` is imported when a turn opens the tools: ``parley.mcp.tool_calls``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from parley.agent.tools.tool import Tool, ToolsUnavailable
+from parley.agent.turn import Turn
 from parley.client.auth.credential import Credential
 from parley.client.headers import check_secret
+from parley.model.distribution import install_command
 from parley.security.egress.policy import turn_egress
 from parley.security.loopback import is_loopback
 
 if TYPE_CHECKING:
     import httpx2
+
+
+log = logging.getLogger("parley.agent")
+
+T = TypeVar("T")
 
 TIMEOUT = 60.0
 """How many seconds a call of a tool may take."""
@@ -28,7 +43,7 @@ MAX_SCHEMA_BYTES = 64 * 1024
 """How large the schemas of one tool may be, together, in bytes."""
 
 
-class McpServerUnavailable(Exception):
+class McpServerUnavailable(ToolsUnavailable):
     """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
 
 
@@ -53,6 +68,8 @@ class McpServer:
     A server that is named outside of a turn is its author's: its address may be private. One that
     is named while a turn runs has an address that the agent's egress policy allows.
     """
+
+    extra = "mcp"
 
     def __init__(
         self,
@@ -175,6 +192,25 @@ class McpServer:
         """The address, or the program, without what may be secret in either."""
         return self.url.partition("?")[0] if self.url else f"stdio:{self.command[0]}"
 
+    @asynccontextmanager
+    async def open_tools(self, turn: Turn, *, progress: bool = True) -> AsyncIterator[list[Tool]]:
+        """Connect, and yield the tools. Raises ``McpServerUnavailable``.
+
+        Raises ``ImportError`` that says how to install the package ``mcp``.
+        """
+        try:
+            calling: Any = await asyncio.to_thread(
+                import_module, "parley.mcp.tool_calls"
+            )  # seconds
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2"):
+                raise
+            raise ImportError(
+                f"turn.tools needs the package mcp: {install_command('mcp')}", name="mcp"
+            ) from error
+        async with calling.tools_of(self, turn, progress=progress) as tools:
+            yield tools
+
     @property
     def key(self) -> Hashable:
         """What two servers have in common that share a connection."""
@@ -190,8 +226,3 @@ class McpServer:
             self.legacy,
             self.is_authors,
         )
-
-
-def personal(auth: Any) -> bool:
-    """Return whether a credential is of one user of many: its connection is not kept."""
-    return isinstance(auth, Credential) and auth.is_personal
