@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from parley.agent.remote.callees import Callee
-from parley.agent.tools.tool import ToolResult
+from parley.agent.tools.tool import ToolResult, tool_name
 from parley.client.message import Sendable
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, tool_name
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
 from parley.model.bounded import Bounded
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent

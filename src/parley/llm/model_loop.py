@@ -15,7 +15,14 @@ from typing import Any
 import msgspec
 
 from parley.agent.agent import Agent
-from parley.agent.tools.tool import Tool, ToolSource, ToolsUnavailable, source_name
+from parley.agent.tools.tool import (
+    Tool,
+    ToolSource,
+    ToolsUnavailable,
+    free_name,
+    source_name,
+    tool_name,
+)
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError
 from parley.client.message import Sendable
@@ -23,7 +30,6 @@ from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Failed, Rejected
 from parley.extensions.usage import RunProgress
 from parley.llm.conversation import MAX_FILE_BYTES, ModelConversation, NotTaken, content_of
-from parley.llm.function_tools import free_name, tool_name
 from parley.llm.model import Model, ModelFailed, ReplyBroken, Script, ScriptedModel
 from parley.llm.model_run import ModelRun, OutputType, RunSettings
 from parley.llm.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint

@@ -15,7 +15,7 @@ from parley.model.parts import Part
 
 
 def result_of(result: types.CallToolResult, *, max_bytes: int, tool: str) -> ToolResult:
-    """Return the result of a call. One that is too large is an error that says so."""
+    """Return the result of a call. A result that is too large is an error that says so."""
     size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
     if size > max_bytes:
         text = f"the result of {tool} has {size:,} bytes; at most {max_bytes:,} are taken"

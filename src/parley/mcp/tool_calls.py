@@ -115,7 +115,7 @@ class McpTool:
         """Call it once in the life of the task; later attempts take the result from the log.
 
         Rejections by the server, and failures, are results with ``is_error``. The server's
-        questions go to the turn's caller. ``timeout``, in seconds, replaces that of the server.
+        questions go to the turn's caller. ``timeout``, in seconds, replaces the server's.
 
         Raises ``ValueError`` for a key that this turn has used.
         """
@@ -212,7 +212,7 @@ class McpSessions:
             self._drop(session)
 
     async def aclose(self) -> None:
-        """Close all connections, those in use too."""
+        """Close all connections, even while turns use them."""
         for session in list(self._kept.values()):
             self._drop(session)
         if self._closing:
@@ -252,7 +252,7 @@ class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
 
 
 class McpCall:
-    """A call of a tool in an attempt at a turn, and what the log has of it."""
+    """A call of a tool in an attempt at a turn, and its record in the log."""
 
     def __init__(self, attempt: Attempt, tool: McpTool, key: str) -> None:
         self._attempt = attempt
@@ -306,7 +306,7 @@ class McpCall:
     async def _exchange(
         self, arguments: dict[str, Any], timeout: float, progress: bool
     ) -> ToolResult:
-        """Call the tool, and again with the answers to what the server asks."""
+        """Call the tool, and again with the answers to the server's questions."""
         try:
             for _ in range(MAX_ROUNDS):
                 responses, state = await self._answers()
@@ -362,7 +362,7 @@ class McpCall:
                 result = await self._ask(params)
                 if not answered.done():  # the server may have given up meanwhile
                     answered.set_result(result)
-                await self._log("called")  # from here on the tool may do what it was called for
+                await self._log("called")  # from here on the tool may act
         finally:
             if not work.done():
                 work.cancel()
@@ -396,7 +396,7 @@ class McpCall:
     # -- questions that a server returns -------------------------------------------------------
 
     async def _keep_questions(self, answer: types.InputRequiredResult) -> None:
-        """Log what the server asks, and what it wants to have back with the answers."""
+        """Log the server's questions, and the state that the answers return to it."""
         requests = answer.input_requests or {}
         kept = {
             name: request.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -413,7 +413,7 @@ class McpCall:
         await self._log("asked", **changes, round=self._record.round + 1)
 
     async def _answers(self) -> tuple[types.InputResponses | None, str | None]:
-        """Return the answers to what the server has asked last, once the caller gave them."""
+        """Return the answers to the server's last questions, once the caller gave them."""
         record = self._record
         if record.state != "asked" or not record.round:
             return None, None
@@ -456,7 +456,7 @@ ASKED_CHARACTERS = 4000
 async def ask(
     attempt: Attempt, params: types.ElicitRequestParams, *, key: str, tool: str
 ) -> types.ElicitResult:
-    """Ask the caller, in this turn or a later one, and return the answer as MCP has it.
+    """Ask the caller, in this turn or a later one, and return the answer in MCP's form.
 
     A form goes out with its JSON Schema, and is asked again until the answer fits. An address to
     open is AUTH_REQUIRED; any message says that it is done.
@@ -529,7 +529,7 @@ def _wrong(schema: Mapping[str, Any], value: Any) -> str:
 
 
 _LEFT_TO_SERVERS = ("$ref", "$dynamicRef", "pattern", "patternProperties")
-"""What is not checked here: a server could make it take for ever, or name addresses to read."""
+"""Keywords that only the server checks: they could take for ever, or name addresses to read."""
 
 
 def _unchecked(*_: object) -> tuple[()]:

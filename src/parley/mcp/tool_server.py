@@ -56,8 +56,8 @@ class McpServer:
 
     ``auth`` is a bearer token, a credential of ``parley.client.auth`` or of a task, OAuth client
     credentials (``ClientCredentials``), or an ``httpx2.Auth`` such as the OAuth client of the
-    package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names those that are
-    offered; without it all are, at most ``max_tools``. A result has up to ``max_result_bytes``. A
+    package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names the offered tools;
+    without it all are offered, at most ``max_tools``. A result has up to ``max_result_bytes``. A
     tool whose JSON Schemas have more than ``max_schema_bytes`` is left out, with a warning in the
     log, or refused if ``tools`` names it: models would get its schemas in each request.
 
@@ -65,8 +65,8 @@ class McpServer:
     not repeated, unless the tool is declared idempotent or read-only, or ``repeats`` is true.
     ``legacy`` speaks the older protocol (2025-11-25), which some servers need in order to ask.
 
-    A server that is named outside of a turn is its author's: its address may be private. One that
-    is named while a turn runs has an address that the agent's egress policy allows.
+    A server that is named outside of a turn is its author's: its address may be private. The
+    address of a server that is named while a turn runs must be allowed by the egress policy.
     """
 
     extra = "mcp"
@@ -110,19 +110,29 @@ class McpServer:
             )
         for header, value in (headers or {}).items():
             check_secret(f"the header {header}", value)
+        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
+            raise ValueError(
+                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
+            )
+        if isinstance(tools, str):
+            raise TypeError('tools= is a list of names: tools=["search"]')
         self.url = url
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.name = name or parts.hostname
         self.auth = auth
         self.headers = dict(headers or {})
         self.command: tuple[str, ...] = ()
         self.env: dict[str, str] = {}
         self.cwd: str | None = None
+        self.timeout = timeout
+        self.tools = None if tools is None else frozenset(tools)
+        self.max_tools = max_tools
+        self.max_result_bytes = max_result_bytes
+        self.max_schema_bytes = max_schema_bytes
         self.repeats = repeats
         self.legacy = legacy
-        self._set(
-            name or parts.hostname, timeout, tools, max_tools, max_result_bytes, max_schema_bytes
-        )
+        self.is_authors = turn_egress.get() is None
 
     @classmethod
     def stdio(
@@ -143,46 +153,27 @@ class McpServer:
         """Return a server that is a program, started once for all turns of the agent.
 
         Of this process's environment it gets PATH, HOME and the like; ``env`` adds to that. Its
-        stderr is that of this process. It ends with the agent's server.
+        stderr goes to the stderr of this process. It ends with the agent's server.
         """
         if not command:
             raise ValueError('name the program: McpServer.stdio("python", "server.py")')
-        server = cls.__new__(cls)
+        own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
+        server = cls(
+            "http://localhost",  # options are checked alike
+            name=name or own.stem,
+            timeout=timeout,
+            tools=tools,
+            max_tools=max_tools,
+            max_result_bytes=max_result_bytes,
+            max_schema_bytes=max_schema_bytes,
+            repeats=repeats,
+            legacy=legacy,
+        )
         server.url = server.host = ""
-        server.port = 0
-        server.auth = None
-        server.headers = {}
         server.command = (command, *args)
         server.env = dict(env or {})
         server.cwd = None if cwd is None else str(cwd)
-        server.repeats = repeats
-        server.legacy = legacy
-        own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
-        server._set(name or own.stem, timeout, tools, max_tools, max_result_bytes, max_schema_bytes)
         return server
-
-    def _set(
-        self,
-        name: str,
-        timeout: float,
-        tools: Sequence[str] | None,
-        max_tools: int,
-        max_result_bytes: int,
-        max_schema_bytes: int,
-    ) -> None:
-        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
-            raise ValueError(
-                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
-            )
-        if isinstance(tools, str):
-            raise TypeError('tools= is a list of names: tools=["search"]')
-        self.name = name
-        self.timeout = timeout
-        self.tools = None if tools is None else frozenset(tools)
-        self.max_tools = max_tools
-        self.max_result_bytes = max_result_bytes
-        self.max_schema_bytes = max_schema_bytes
-        self.is_authors = turn_egress.get() is None
 
     def __repr__(self) -> str:
         return f"McpServer({self.address!r})"

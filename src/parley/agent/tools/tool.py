@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,3 +98,21 @@ async def call_once(
         return await call()
     result: ToolResult = await turn.step(f"{key}:result", call)
     return result
+
+
+NAME_LENGTH = 64
+"""How many characters the name of a tool has at most, for models."""
+
+
+def tool_name(text: str, default: str = "tool") -> str:
+    """Return a text as the name of a tool: letters, digits, ``_`` and ``-``, at most 64."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:NAME_LENGTH] or default
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    chosen, number = name, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name[: NAME_LENGTH - 4]}_{number}"
+    return chosen

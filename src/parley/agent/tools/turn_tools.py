@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, source_name
-
-NAME_LENGTH = 64
-"""How long the name of a tool may be."""
+from parley.agent.tools.tool import (
+    Tool,
+    ToolResult,
+    ToolSource,
+    call_once,
+    free_name,
+    source_name,
+    tool_name,
+)
 
 
 class TurnTool:
@@ -133,10 +137,7 @@ class TurnTools:
                 wanted = tool_name(tool.name)
                 if counts[wanted] > 1:
                     wanted = tool_name(f"{source_name(source)}_{tool.name}")
-                name, number = wanted, 2
-                while name in names:
-                    name = f"{wanted[: NAME_LENGTH - 4]}_{number}"
-                    number += 1
+                name = free_name(wanted, names)
                 names.add(name)
                 yield TurnTool(self, source, tool, name)
 
@@ -181,11 +182,6 @@ class TurnToolsOpening:
             await tools.open(self._sources, self._options)
         attempt.on_end += (tools.close,)
         return tools
-
-
-def tool_name(text: str) -> str:
-    """Return a name for models: letters, digits, ``_`` and ``-``, at most 64."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:NAME_LENGTH] or "tool"
 
 
 class BlockingTools:
