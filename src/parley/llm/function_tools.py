@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.tools.tool import ToolResult, tool_name
+from parley.agent.tools.tool import ToolResult, failed, tool_name
 from parley.agent.turn import Turn
 from parley.engine.content import to_parts
 from parley.engine.skill import form_of
@@ -134,11 +134,6 @@ class FunctionTool:
         if len(parts) == 1 and parts[0].has_data:
             return ToolResult(data=parts[0].data)
         return ToolResult(parts=parts)
-
-
-def failed(why: str) -> ToolResult:
-    """Return the result of a call that failed."""
-    return ToolResult(parts=(Part(text=why),), is_error=True)
 
 
 # -- docstrings --------------------------------------------------------------------------------

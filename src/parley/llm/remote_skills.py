@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from parley.agent.remote.callees import Callee
-from parley.agent.tools.tool import ToolResult, free_name, tool_name
+from parley.agent.tools.tool import ToolResult, failed, free_name, tool_name
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import ChainBudget
@@ -115,7 +115,7 @@ class RemoteSkill:
             else:
                 answer = await self._outside(content, on_progress, task_id=None)
         except (A2AError, ClientError) as error:
-            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+            return failed(f"{self.card.name}: {error}")
         return result_of(answer)
 
     async def answer(
@@ -137,7 +137,7 @@ class RemoteSkill:
                         content, key=key or None, task_id=task_id, progress=True
                     )
         except (A2AError, ClientError) as error:
-            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+            return failed(f"{self.card.name}: {error}")
         return result_of(answer)
 
     async def _outside(

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from parley.agent.remote.callees import Callee, UsableAgent
-from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, source_name
+from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, failed, source_name
 from parley.agent.turn import Turn
 from parley.client.registry.found import FoundAgent
 from parley.engine.turn.attempt import TOOL_PREFIX
 from parley.llm.conversation import shortened
 from parley.llm.current_turn import current_turn
-from parley.llm.function_tools import FunctionTool, failed
+from parley.llm.function_tools import FunctionTool
 from parley.llm.model import ModelToolCall
 from parley.llm.remote_skills import RemoteSkill, skills_on
 from parley.llm.run_output import RunOutput

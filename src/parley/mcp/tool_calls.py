@@ -18,7 +18,7 @@ from jsonschema.validators import extend  # type: ignore[import-untyped]
 from mcp import MCPError, types
 from referencing import Registry
 
-from parley.agent.tools.tool import ToolResult
+from parley.agent.tools.tool import ToolResult, failed
 from parley.agent.turn import Turn
 from parley.client.auth.credential import Credential
 from parley.engine.turn.attempt import TOOL_PREFIX, Answer, Attempt
@@ -208,7 +208,9 @@ class McpSessions:
     def release(self, session: McpSession) -> None:
         """Give a connection back."""
         session.users -= 1
-        if not session.users and (session.retired or _is_personal(session.server.auth)):
+        auth = session.server.auth
+        is_personal = isinstance(auth, Credential) and auth.is_personal  # no other turn has it
+        if not session.users and (session.retired or is_personal):
             self._drop(session)
 
     async def aclose(self) -> None:
@@ -224,11 +226,6 @@ class McpSessions:
         closing = asyncio.create_task(session.aclose())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-
-
-def _is_personal(auth: object) -> bool:
-    """Return whether a credential belongs to one user: its connection is not kept."""
-    return isinstance(auth, Credential) and auth.is_personal
 
 
 class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
@@ -277,9 +274,14 @@ class McpCall:
                 )
             self._record = logged
             if logged.state == "returned":
-                return _remembered(logged)
+                return ToolResult(parts=logged.parts, data=logged.data, is_error=logged.failed)
             if logged.state == "called" and not self._tool.is_repeatable:
-                return await self._finish(_interrupted(self._tool))
+                return await self._finish(
+                    failed(
+                        f"the call of {self._tool.name} was interrupted when this server stopped; "
+                        "it is not known whether it was done, so it was not repeated"
+                    )
+                )
         begins_anew = logged is None or not logged.round  # a server may ask once, and act then
         if begins_anew and not self._tool.is_repeatable:
             await self._log("called")
@@ -319,10 +321,10 @@ class McpCall:
                     )
                 await self._keep_questions(answer)
         except TimeoutError:
-            return _error(f"{self._tool.name} did not answer within {timeout:g} s")
+            return failed(f"{self._tool.name} did not answer within {timeout:g} s")
         except (MCPError, McpServerUnavailable, RuntimeError) as error:
-            return _error(f"{self._tool.name}: {error}")
-        return _error(f"{self._tool.name} asked more than {MAX_ROUNDS} times")
+            return failed(f"{self._tool.name}: {error}")
+        return failed(f"{self._tool.name} asked more than {MAX_ROUNDS} times")
 
     async def _call(
         self,
@@ -424,21 +426,6 @@ class McpCall:
         if not self._tool.is_repeatable:
             await self._log("called")
         return responses or None, record.request_state
-
-
-def _remembered(record: ToolCallRecord) -> ToolResult:
-    return ToolResult(parts=record.parts, data=record.data, is_error=record.failed)
-
-
-def _error(text: str) -> ToolResult:
-    return ToolResult(parts=(Part(text=text),), is_error=True)
-
-
-def _interrupted(tool: McpTool) -> ToolResult:
-    return _error(
-        f"the call of {tool.name} was interrupted when this server stopped; it is not known "
-        "whether it was done, so it was not repeated"
-    )
 
 
 # -- questions of servers (elicitation), for the turn's caller ---------------------------------

@@ -34,6 +34,11 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self.data).decode()
 
 
+def failed(why: str) -> ToolResult:
+    """Return the result of a call that failed."""
+    return ToolResult(parts=(Part(text=why),), is_error=True)
+
+
 class Tool(Protocol):
     """Something that can be called by name. ``parameters`` is the JSON Schema of its arguments."""
 
