@@ -90,7 +90,7 @@ class Agent(UsableAgent):
     ``lifespan`` is a function that takes the agent and returns an async context manager: it is
     entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
-    ``push_events`` is what a webhook receives whose owner does not choose: ``"all"`` events, or the
+    ``push_events`` are a webhook's events if its owner does not choose: ``"all"`` events, or the
     ``"significant"`` ones: states and complete artifacts.
     ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
     with ``&`` and ``|``. The server verifies it, and the card says so. ``operation_security``
@@ -275,7 +275,7 @@ class Agent(UsableAgent):
         ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
         returns an error and creates no task, ``"ask"`` creates a task that asks for what is
         missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
-        is what a caller must prove for this skill, beside what the agent requires. ``limits`` are
+        is what a caller must prove for this skill, beside the agent's needs. ``limits`` are
         how much callers may take of it, such as ``["10/minute per caller"]``.
 
         ``listed`` says who sees the skill: all (``True``), those who get the extended card and meet

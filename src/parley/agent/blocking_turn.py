@@ -116,7 +116,7 @@ class BlockingTurn(TurnFacts):
 
     @property
     def state(self) -> Any:
-        """The value of the agent's lifespan: what it opened before its turns run."""
+        """The value of the agent's lifespan, which opened it before its turns run."""
         return self._turn.state
 
     @property

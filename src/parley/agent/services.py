@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from parley.client.auth.issuers import Issuers
 
 
-MAX_KEPT = 16
+MAX_ISSUERS = 16
 
 
 class TurnIssuers:
     """The issuers that the turns of one agent use, with their metadata and connections.
 
-    Only what the author named is dialled without the egress guard.
+    Only addresses that the author named are dialled without the egress guard.
     """
 
     def __init__(self, egress: Egress | None = None) -> None:
@@ -62,7 +62,7 @@ class TurnIssuers:
             is_local = is_loopback(Origin.of(oauth.issuer).host)
             http = IssuerHttp(self._http, trusts=oauth.names, is_local=is_local, egress=self.egress)
             found = self._kept[key] = Issuers(http)
-            if len(self._kept) > MAX_KEPT:
+            if len(self._kept) > MAX_ISSUERS:
                 _, oldest = self._kept.popitem(last=False)
                 await oldest.http.aclose()
         self._kept.move_to_end(key)
@@ -78,7 +78,7 @@ class TurnIssuers:
             await http.close()
 
 
-MAX_BYTES = 5 * 1024 * 1024 * 1024
+MAX_FILE_BYTES = 5 * 1024 * 1024 * 1024
 """The size of a file, unless the server has another limit or the author gives one."""
 
 _RETRY = Retry(calls=2, streams=8)
@@ -96,7 +96,7 @@ class RemoteFiles:
         self,
         egress: Egress | None = None,
         *,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_FILE_BYTES,
         retry: Retry = _RETRY,
         idle: float = 30.0,
         min_rate: int = 1024,
@@ -156,7 +156,7 @@ class TurnServices:
     ``callbacks`` makes addresses at which others complete events, ``authorizations`` those for
     credentials. ``address`` returns the agent's
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
-    agents: that of the client, unless a test replaces it. ``connections`` shares them.
+    agents: the client's function, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
     addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the

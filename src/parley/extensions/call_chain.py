@@ -18,7 +18,7 @@ MAX_PATH = 64
 """How many agents a path may hold."""
 
 MAX_SPENT = 2**53
-"""The most that a budget names of anything."""
+"""The most that a budget or an answer names of anything."""
 
 MAX_ID = 128
 """How many characters the id of an agent in a path may have."""
@@ -29,7 +29,7 @@ class ChainBudget(A2AStruct, frozen=True, kw_only=True):
     limit.
 
     ``calls`` counts calls of other agents. ``tokens`` and ``cost`` are what agents report
-    (``parley.extensions.usage.Spent``); the unit of ``cost`` is that of whoever set the budget.
+    (``parley.extensions.usage.Spent``); whoever set the budget chose the unit of ``cost``.
     """
 
     calls: int | None = None

@@ -16,7 +16,7 @@ from parley.model.parts import Part
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool returned: parts, for people and models, and a JSON value if it has one.
 
-    ``is_error`` says that the call failed; the parts then say why. ``spent`` is what the call cost,
+    ``is_error`` says that the call failed; the parts then say why. ``spent`` is the call's cost,
     as far as it is known.
     """
 
@@ -49,7 +49,7 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """What it does, for the model that chooses."""
+        """Its purpose, for the model that chooses."""
         ...
 
     @property
@@ -60,14 +60,14 @@ class Tool(Protocol):
     async def call(self, arguments: Mapping[str, Any], *, key: str) -> ToolResult:
         """Call it. ``key`` identifies the call within its turn, so that it is done once.
 
-        Raises what makes the turn fail; what the model should see is a result with ``is_error``.
+        Raises errors that fail the turn; an error for the model is a result with ``is_error``.
         A tool with ``remembers_calls = True`` finds the result of an earlier attempt itself.
         """
         ...
 
 
 class ToolsUnavailable(Exception):
-    """A source has no tools now. A model is told so, and answers without them."""
+    """A source has no tools now. A model gets a note, and answers without them."""
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ class ToolSource(Protocol):
 
 
 def source_name(source: object) -> str:
-    """Return the name of a source, by default that of its class."""
+    """Return the name of a source, by default its class's."""
     return str(getattr(source, "name", "") or type(source).__name__)
 
 

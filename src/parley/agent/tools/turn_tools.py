@@ -45,8 +45,8 @@ class TurnTool:
     ) -> ToolResult:
         """Call it once in the life of the task; later attempts take the result from the log.
 
-        ``key`` identifies the call, else its order among those of the tool. ``timeout``, in
-        seconds, replaces that of a source that has one.
+        ``key`` identifies the call, else its order among the tool's calls. ``timeout``, in
+        seconds, replaces the source's.
 
         Raises ``ValueError`` for a key that this turn has used.
         """
@@ -98,12 +98,12 @@ class TurnTools:
         return await self[name].call(arguments, key=key, timeout=timeout)
 
     def next_key(self, tool: str) -> str:
-        """Return the key of a call that has none of its own: its number among those of the tool."""
+        """Return the key of a call without a key of its own: its number among the tool's calls."""
         self._counts[tool] += 1
         return f"{tool}#{self._counts[tool]}"
 
     async def open(self, sources: Sequence[ToolSource], options: Mapping[str, Any]) -> None:
-        """Open all sources, at once. Raises what one of them raises."""
+        """Open all sources, at once. Raises the first error of a source."""
         try:
             found = await asyncio.gather(*(self._open(each, options) for each in sources))
         except BaseException:

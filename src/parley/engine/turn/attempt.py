@@ -1,4 +1,4 @@
-"""One attempt at a turn: its request, what earlier attempts recorded, and what it writes.
+"""One attempt at a turn: its request, the records of earlier attempts, and its writes.
 
 ``agent/`` builds the author's ``Turn`` on it. It knows its runner only as ``AttemptRunner``. The
 log names calls of other agents, calls of tools and the values that a task alone keeps, so any
@@ -52,7 +52,7 @@ class TurnOver(RuntimeError):
 class Rejected(BaseException):
     """The function refuses the request (``turn.reject``).
 
-    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
+    No ``except Exception`` catches it. ``metadata`` belongs to the message that says so.
     """
 
     metadata: dict[str, Any] | None = None
@@ -71,21 +71,21 @@ class NotAuthorized(Exception):
 
 
 class Failed(BaseException):
-    """The function could not do what was asked (``turn.fail``).
+    """The function could not fulfil the request (``turn.fail``).
 
-    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
+    No ``except Exception`` catches it. ``metadata`` belongs to the message that says so.
     """
 
     metadata: dict[str, Any] | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a turn: the message that began the task, and what came beside it.
+    """The request of a turn: the message that began the task, with its metadata and caller.
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
     server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
     they were not read yet. ``metadata`` came with the message that began the task,
-    ``latest_metadata`` with the one that a later turn took.
+    ``latest_metadata`` with the message of a later turn.
     """
 
     message: Message
@@ -161,7 +161,7 @@ class AttemptRunner(Protocol):
         ...
 
     def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
+        """Have the turn sleep until a time (ms) or any of some events, and cancel the function."""
         ...
 
     async def park(self, question: Message | None) -> None:
@@ -271,7 +271,7 @@ class Attempt:
             journal.results[remembered.key] = remembered.value
 
     def begin_again(self) -> None:
-        """Let the function run from the top once more in this attempt, and find what it recorded.
+        """Let the function run from the top once more in this attempt, and find its records.
 
         Call it when the function has ended.
         """
@@ -461,7 +461,7 @@ class Attempt:
     # -- decisions of the policy ---------------------------------------------------------------
 
     def logged_decision(self, key: str) -> Decision | None:
-        """Return what the log has of the policy's decision under a key of this turn."""
+        """Return the policy's logged decision under a key of this turn."""
         return self.logged(f"{DECISIONS}{self.turn}:{key}", Decision)
 
     async def log_decision(self, key: str, decision: Decision) -> None:
@@ -481,15 +481,15 @@ class Attempt:
 
     @property
     def results(self) -> Mapping[str, msgspec.Raw] | None:
-        """What the task remembers, as far as this attempt knows; ``None`` for nothing."""
+        """The task's remembered values, as far as this attempt knows; ``None`` for nothing."""
         return None if self._journal is None else self._journal.results
 
     def begin_call(self, key: str) -> None:
-        """Claim the key of a call. Raises ``ValueError`` for one that this turn has used."""
+        """Claim the key of a call. Raises ``ValueError`` for a key that this turn has used."""
         self.use(f"{CALL_PREFIX}{key}", "call")
 
     def logged_call(self, key: str) -> RemoteCall | None:
-        """Return what the log has of a call."""
+        """Return the record of a call."""
         return self.logged(f"{CALL_PREFIX}{key}", RemoteCall)
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
@@ -589,17 +589,17 @@ class PrivateRecords:
 
 
 CALL_PREFIX = "call:"
-"""The prefix of the keys of these records, among those of steps and questions."""
+"""The prefix of the keys of calls, among the keys of steps and questions."""
 
 
 class RemoteCall(A2AStruct, frozen=True, kw_only=True):
     """One message to another agent, as the log has it.
 
     ``address`` is the agent's, without secrets; ``card`` its card, if it was given without one.
-    ``request`` is what was sent, kept until the remote task is known. ``task_id`` is the remote
+    ``request`` was sent; it is kept until the remote task is known. ``task_id`` is the remote
     task. ``answered`` is set with the answer: a direct ``message``, or the ``task`` (left out if it
     is large). ``ended``: the remote task needs nothing more. ``cancel``: it is canceled with ours.
-    ``caller`` and ``tenant`` are those of a call of an agent of this process.
+    ``caller`` and ``tenant`` belong to a call of an agent of this process.
     """
 
     address: str
@@ -633,10 +633,10 @@ TOOL_PREFIX = "tool:"
 """Begins the keys of calls that a source of tools records: their last ``state`` is ``returned``."""
 
 VALUE_PREFIX = "value:"
-"""Begins the keys of these records, among those of steps; the key of the value follows."""
+"""Begins the keys of records of values; the key of the value follows."""
 
 LISTS = b"true"
-"""The value of such a record if the value has ``keys``: those of further values that go too."""
+"""The value of such a record if the value has ``keys`` of further values that go too."""
 
 
 async def forget_values(
