@@ -18,7 +18,7 @@ MAX_PATH = 64
 """How many agents a path may hold."""
 
 MAX_SPENT = 2**53
-"""The most that a budget or an answer names of anything."""
+"""The most that a budget names of anything."""
 
 MAX_ID = 128
 """How many characters the id of an agent in a path may have."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
-from parley.extensions.call_chain import MAX_SPENT
 from parley.model.errors import FieldViolation, InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import Extension, method
 from parley.model.parts import Artifact, Message
@@ -104,6 +103,10 @@ class Usage(Extension):
     uri = USAGE
     description = "Reports the caller's own usage by day and skill, and its limits: usage/report."
     methods = (REPORT,)
+
+
+MAX_SPENT = 2**53
+"""The most that an answer may say of anything: more is taken for no number."""
 
 
 class Spent(A2AStruct, frozen=True, kw_only=True):
