@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from parley.agent.authorization import AuthorizationRefused, TaskCredential
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.files import BlockingFile, TurnFile
-    from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
     from parley.agent.tools.tool import Tool, ToolResult
     from parley.agent.turn import Turn
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
     from parley.host.connecting import connect, connect_sync
+    from parley.mcp.tool_server import McpServer, McpServerUnavailable
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -97,8 +97,8 @@ _HOMES = {
     "FileStream": "parley.client.files.stream",
     "FoundAgent": "parley.client.registry.found",
     "MaintenanceWindow": "parley.envelope.declared",
-    "McpServer": "parley.agent.tools.mcp_server",
-    "McpServerUnavailable": "parley.agent.tools.mcp_server",
+    "McpServer": "parley.mcp.tool_server",
+    "McpServerUnavailable": "parley.mcp.tool_server",
     "Message": "parley.model.parts",
     "NotAuthorized": "parley.engine.turn.attempt",
     "Part": "parley.model.parts",

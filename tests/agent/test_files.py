@@ -489,7 +489,7 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)
         assert kinds(task.artifacts) == [["raw"]] * 4
-        monkeypatch.setattr(files, "MAX_INLINE", 5000)
+        monkeypatch.setattr(files, "MAX_INLINE_BYTES", 5000)
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)
         assert task.state is parley.TaskState.FAILED
@@ -500,7 +500,7 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
 async def test_what_an_answer_cannot_carry_is_a_reference_whatever_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_INLINE", 5000)
+    monkeypatch.setattr(files, "MAX_INLINE_BYTES", 5000)
     async with served(maker(tmp_path), settings=Settings(inline_file_bytes=10_000)) as remote:
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)

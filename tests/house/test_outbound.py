@@ -60,7 +60,7 @@ OUTBOUND = {
     "client/connection.py": GIVEN,
     "client/auth/issuer_http.py": GIVEN,
     "agent/services.py": f"{FILES}; {ISSUERS}",
-    "agent/tools/mcp_http.py": TOOLS,
+    "mcp/session_http.py": TOOLS,
     "cli/calls/agent_call.py": USER,
     "client/card/key_sets.py": NAMED,
     "client/registry/remote_registry.py": GIVEN,

@@ -197,7 +197,7 @@ class Agent(UsableAgent):
         ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
         returns an error and creates no task, ``"ask"`` creates a task that asks for what is
         missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
-        is what a caller must prove for this skill, beside what the agent requires. ``limits`` are
+        is what a caller must prove for this skill, beside the agent's needs. ``limits`` are
         how much callers may take of it, such as ``["10/minute per caller"]``.
 
         ``listed`` says who sees the skill: all (``True``), those who get the extended card and meet

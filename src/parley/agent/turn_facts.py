@@ -44,9 +44,9 @@ class TurnFacts:
 
     @property
     def budget(self) -> ChainBudget | None:
-        """What the caller lets this turn spend, with all that it calls; ``None`` for no limit.
+        """The budget that the caller gives this turn and all its calls; ``None`` for no limit.
 
-        A composition says it to its parts. What an answer has cost is said with
+        A composition says it to its parts. The cost of an answer is said with
         ``parley.extensions.Spent``.
         """
         chain = self._attempt.request.chain
@@ -89,7 +89,7 @@ class TurnFacts:
         return self._attempt.request.accepted_output_modes
 
     def accepts(self, media_type: str) -> bool:
-        """Return whether the caller accepts a media type, or one of a range (``image/*``)."""
+        """Return whether the caller accepts a media type, or a type of a range (``image/*``)."""
         modes = self.accepted_output_modes
         return not modes or accepts(modes, media_type)
 

@@ -1,4 +1,4 @@
-"""What a composition is made of: agents of this process or elsewhere, and functions."""
+"""The parts of compositions: agents of this process or elsewhere, and functions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _AGENTS: WeakValueDictionary[tuple[Any, str], Agent] = WeakValueDictionary()
 """The agents of functions, by the function and the agent's name: a part may be given twice."""
 
 PartLike = Callee | Function | CompositionPart
-"""What a part may be given as."""
+"""The forms in which a part may be given."""
 
 
 def part(

@@ -47,10 +47,10 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
     ``authorization`` has the rules of what callers may do, if there are any. ``owner`` decides to
-    whom tasks belong. ``limits`` are those of the agent and of its skills.
-    ``transfers_files`` is false for one that has no files by reference, whatever its server keeps.
+    whom tasks belong. ``limits`` hold for the agent and for its skills.
+    ``transfers_files`` is false for an agent without files by reference, whatever its server keeps.
     ``declares_schemas``: the card has the schemas of typed skills. ``interfaces`` says who sees
-    which addresses of the agent. ``envelope`` is what it declares in the envelope protocol, False
+    which addresses of the agent. ``envelope`` is its declaration in the envelope protocol, False
     if it does not speak that; the ``rules`` are what this means for all bindings. ``handoffs`` says
     whom it may hand conversations to, if anybody.
     The default skill answers messages that name no skill, unless there is a ``router``.
@@ -77,7 +77,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: Handoffs | None = None
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
-        """Return the public card with those of a server's interfaces that all may see."""
+        """Return the public card with the server's interfaces that all may see."""
         if self.interfaces is not None:
             interfaces = self.interfaces.public(interfaces)
         return replace(self.card, supported_interfaces=interfaces)

@@ -75,7 +75,7 @@ class AgentExecutor:
 
     A message for which there is no capacity becomes an unclaimed task in the store. Any replica
     with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
-    ``runs_turns`` is false for an executor that leaves turns to others, except for those of skills
+    ``runs_turns`` is false for an executor that leaves turns to others, except for turns of skills
     that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
     ``meter`` measures what turns write.
     """
@@ -429,7 +429,7 @@ class AgentExecutor:
             self.claimer.wake()
 
     def replace(self, runner: TaskRunner) -> None:
-        """Start another runner for the task of one whose function does not end."""
+        """Start another runner for a task whose function does not end."""
         self._active.discard(runner)
         self._abandoned.add(runner)
         if runner.writer is None:
@@ -477,7 +477,7 @@ class AgentExecutor:
         await self.remote_replies.wait_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
     async def note_cancel(self, task_id: str, caller: Caller) -> None:
-        """Log a cancellation, also while the server ends: whoever has the task cancels it.
+        """Log a cancellation, also while the server ends: the task's process cancels it.
 
         Raises ``StoreError``.
         """

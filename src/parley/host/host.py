@@ -612,9 +612,7 @@ class Host:
 
     async def _disconnect(self) -> None:
         for services in self._services:
-            await services.connections.aclose()
-            await services.issuers.aclose()
-            await services.mcp.aclose()
+            await services.aclose()
 
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))

@@ -21,7 +21,7 @@
     ├── VersionNotSupportedError             -32009
     └── PeerError                            any      a peer's own code, unknown to A2A
 
-The table is that of specification 1.0.1 §5.4. ``reason`` is what ``google.rpc.ErrorInfo`` carries;
+The table is from specification 1.0.1 §5.4. ``google.rpc.ErrorInfo`` carries ``reason``;
 several errors share a status, so peers tell them apart by it.
 
 ``StoreError`` is no error of A2A: a peer never sees it.

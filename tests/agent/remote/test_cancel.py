@@ -12,7 +12,7 @@ import pytest
 
 import parley
 from parley import Agent, Caller, Execution, Task, TaskState, Turn
-from parley.agent.remote.connections import MAX_IDLE
+from parley.agent.remote.connections import MAX_IDLE_CONNECTIONS
 from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
@@ -292,7 +292,7 @@ async def test_a_cancellation_has_the_credentials_of_its_call_when_the_connectio
     async def plan(turn: Turn) -> str:
         """Passes a question up, or opens more connections than are kept."""
         if turn.text == "others":
-            for number in range(MAX_IDLE + 1):
+            for number in range(MAX_IDLE_CONNECTIONS + 1):
                 await turn.connect(url, headers={"x-number": str(number)})
             return "opened"
         async with turn.connect(url, bearer="secret") as remote:

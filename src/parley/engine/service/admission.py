@@ -269,7 +269,7 @@ class Admission:
     ) -> None:
         """Refuse the answer of a repeated message to who may not send it now.
 
-        ``task_id`` is that of its task, if it has one. Raises ``A2AError`` and ``StoreError``.
+        ``task_id`` names its task, if it has one. Raises ``A2AError`` and ``StoreError``.
         """
         authorization = self._agent.authorization
         if authorization is None:

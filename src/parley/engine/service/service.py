@@ -71,8 +71,8 @@ class AgentService:
     Callers see only the tasks of their scope (agent, tenant, owner). ``in_json`` is for bindings
     that write the JSON that the store holds. ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
-    are told the address that their message was sent to, because none is configured. ``files`` keeps
-    what messages name by reference. ``limits`` are those of the agent.
+    learn the address that their message was sent to, because none is configured. ``files`` keeps
+    what messages name by reference. ``limits`` are the agent's.
     """
 
     def __init__(
@@ -491,19 +491,19 @@ class AgentService:
     async def set_push_options(
         self, request: SetPushOptionsRequest, context: CallContext
     ) -> PushOptionsResponse:
-        """Set what a webhook receives."""
+        """Set the events that a webhook receives."""
         return await self._pushes.set_options(request, context, self._scope(context))
 
     async def get_push_history(
         self, request: GetPushHistoryRequest, context: CallContext
     ) -> GetPushHistoryResponse:
-        """Return what was delivered to the webhooks of a task."""
+        """Return the deliveries to the webhooks of a task."""
         return await self._pushes.history(request, self._scope(context))
 
     # -- usage ---------------------------------------------------------------------------------
 
     async def usage_of(self, context: CallContext, days: int) -> UsageResponse:
-        """Return what a caller used, and what it may use (``extensions/usage.py``)."""
+        """Return a caller's usage, and its limits (``extensions/usage.py``)."""
         try:
             return await usage_report(self.agent.key, self.limits, context, days, self._store.now())
         except StoreError as error:

@@ -39,7 +39,7 @@ def first_events(
 ) -> list[TaskEvent | PrivateEvent]:
     """Return the first events of the log of a task that begins ``at`` (ms).
 
-    A private record keeps what the message itself does not say of the request, if there is
+    A private record keeps the facts of the request that the message lacks, if there is
     anything; the skill only if the agent has several. The address is in the task's head (see
     ``Append.base_url``). ``queued``: no attempt has started yet.
     """
@@ -79,7 +79,7 @@ def turns_in(records: PrivateRecords) -> list[TurnStarted]:
 
 
 def results_in(records: PrivateRecords) -> dict[str, Raw]:
-    """Return what the task remembers, by its keys: of several values the last."""
+    """Return the task's remembered values, by their keys: of several values the last."""
     return {
         record.event.key: record.event.value
         for record in records.remembered
@@ -179,7 +179,7 @@ def latest_message(records: PrivateRecords) -> Message | None:
 class Attempts(NamedTuple):
     """How many attempts a turn has had, and how many of them were released.
 
-    ``asleep``: the last one fell asleep, and is to go on.
+    ``asleep``: the last one fell asleep, and is to continue.
     """
 
     made: int

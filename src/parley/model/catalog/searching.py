@@ -1,4 +1,4 @@
-"""What a registry is asked, and what it answers (ARD §7)."""
+"""Requests to a registry, and its answers (ARD §7)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _NOT_A_SEGMENT = re.compile(r"[^a-z0-9._-]+")
 
 
 class InvalidUrn(ValueError):
-    """A text is no identifier of a catalog entry. The message says what is wrong."""
+    """A text is no identifier of a catalog entry. The message says why."""
 
 
 class AirUrn(msgspec.Struct, frozen=True):

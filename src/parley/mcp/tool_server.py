@@ -1,19 +1,34 @@
-"""``McpServer``: an MCP server whose tools turns use, as its author names it."""
+"""``McpServer``, an MCP server as a source of tools: ``turn.tools(McpServer(url))``.
+
+The package ``mcp`` is imported when a turn opens the tools: ``parley.mcp.tool_calls``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from parley.agent.tools.tool import Tool, ToolsUnavailable
+from parley.agent.turn import Turn
 from parley.client.auth.credential import Credential
 from parley.client.headers import check_secret
+from parley.model.distribution import install_command
 from parley.security.egress.policy import turn_egress
 from parley.security.loopback import is_loopback
 
 if TYPE_CHECKING:
     import httpx2
+
+
+log = logging.getLogger("parley.agent")
+
+T = TypeVar("T")
 
 TIMEOUT = 60.0
 """How many seconds a call of a tool may take."""
@@ -28,7 +43,7 @@ MAX_SCHEMA_BYTES = 64 * 1024
 """How large the schemas of one tool may be, together, in bytes."""
 
 
-class McpServerUnavailable(Exception):
+class McpServerUnavailable(ToolsUnavailable):
     """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
 
 
@@ -41,8 +56,8 @@ class McpServer:
 
     ``auth`` is a bearer token, a credential of ``parley.client.auth`` or of a task, OAuth client
     credentials (``ClientCredentials``), or an ``httpx2.Auth`` such as the OAuth client of the
-    package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names those that are
-    offered; without it all are, at most ``max_tools``. A result has up to ``max_result_bytes``. A
+    package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names the offered tools;
+    without it all are offered, at most ``max_tools``. A result has up to ``max_result_bytes``. A
     tool whose JSON Schemas have more than ``max_schema_bytes`` is left out, with a warning in the
     log, or refused if ``tools`` names it: models would get its schemas in each request.
 
@@ -50,9 +65,11 @@ class McpServer:
     not repeated, unless the tool is declared idempotent or read-only, or ``repeats`` is true.
     ``legacy`` speaks the older protocol (2025-11-25), which some servers need in order to ask.
 
-    A server that is named outside of a turn is its author's: its address may be private. One that
-    is named while a turn runs has an address that the agent's egress policy allows.
+    A server that is named outside of a turn is its author's: its address may be private. The
+    address of a server that is named while a turn runs must be allowed by the egress policy.
     """
+
+    extra = "mcp"
 
     def __init__(
         self,
@@ -93,19 +110,29 @@ class McpServer:
             )
         for header, value in (headers or {}).items():
             check_secret(f"the header {header}", value)
+        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
+            raise ValueError(
+                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
+            )
+        if isinstance(tools, str):
+            raise TypeError('tools= is a list of names: tools=["search"]')
         self.url = url
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.name = name or parts.hostname
         self.auth = auth
         self.headers = dict(headers or {})
         self.command: tuple[str, ...] = ()
         self.env: dict[str, str] = {}
         self.cwd: str | None = None
+        self.timeout = timeout
+        self.tools = None if tools is None else frozenset(tools)
+        self.max_tools = max_tools
+        self.max_result_bytes = max_result_bytes
+        self.max_schema_bytes = max_schema_bytes
         self.repeats = repeats
         self.legacy = legacy
-        self._set(
-            name or parts.hostname, timeout, tools, max_tools, max_result_bytes, max_schema_bytes
-        )
+        self.is_authors = turn_egress.get() is None
 
     @classmethod
     def stdio(
@@ -126,46 +153,27 @@ class McpServer:
         """Return a server that is a program, started once for all turns of the agent.
 
         Of this process's environment it gets PATH, HOME and the like; ``env`` adds to that. Its
-        stderr is that of this process. It ends with the agent's server.
+        stderr goes to the stderr of this process. It ends with the agent's server.
         """
         if not command:
             raise ValueError('name the program: McpServer.stdio("python", "server.py")')
-        server = cls.__new__(cls)
+        own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
+        server = cls(
+            "http://localhost",  # options are checked alike
+            name=name or own.stem,
+            timeout=timeout,
+            tools=tools,
+            max_tools=max_tools,
+            max_result_bytes=max_result_bytes,
+            max_schema_bytes=max_schema_bytes,
+            repeats=repeats,
+            legacy=legacy,
+        )
         server.url = server.host = ""
-        server.port = 0
-        server.auth = None
-        server.headers = {}
         server.command = (command, *args)
         server.env = dict(env or {})
         server.cwd = None if cwd is None else str(cwd)
-        server.repeats = repeats
-        server.legacy = legacy
-        own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
-        server._set(name or own.stem, timeout, tools, max_tools, max_result_bytes, max_schema_bytes)
         return server
-
-    def _set(
-        self,
-        name: str,
-        timeout: float,
-        tools: Sequence[str] | None,
-        max_tools: int,
-        max_result_bytes: int,
-        max_schema_bytes: int,
-    ) -> None:
-        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
-            raise ValueError(
-                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
-            )
-        if isinstance(tools, str):
-            raise TypeError('tools= is a list of names: tools=["search"]')
-        self.name = name
-        self.timeout = timeout
-        self.tools = None if tools is None else frozenset(tools)
-        self.max_tools = max_tools
-        self.max_result_bytes = max_result_bytes
-        self.max_schema_bytes = max_schema_bytes
-        self.is_authors = turn_egress.get() is None
 
     def __repr__(self) -> str:
         return f"McpServer({self.address!r})"
@@ -174,6 +182,25 @@ class McpServer:
     def address(self) -> str:
         """The address, or the program, without what may be secret in either."""
         return self.url.partition("?")[0] if self.url else f"stdio:{self.command[0]}"
+
+    @asynccontextmanager
+    async def open_tools(self, turn: Turn, *, progress: bool = True) -> AsyncIterator[list[Tool]]:
+        """Connect, and yield the tools. Raises ``McpServerUnavailable``.
+
+        Raises ``ImportError`` that says how to install the package ``mcp``.
+        """
+        try:
+            calling: Any = await asyncio.to_thread(
+                import_module, "parley.mcp.tool_calls"
+            )  # seconds
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2"):
+                raise
+            raise ImportError(
+                f"turn.tools needs the package mcp: {install_command('mcp')}", name="mcp"
+            ) from error
+        async with calling.tools_of(self, turn, progress=progress) as tools:
+            yield tools
 
     @property
     def key(self) -> Hashable:
@@ -190,8 +217,3 @@ class McpServer:
             self.legacy,
             self.is_authors,
         )
-
-
-def personal(auth: Any) -> bool:
-    """Return whether a credential is of one user of many: its connection is not kept."""
-    return isinstance(auth, Credential) and auth.is_personal

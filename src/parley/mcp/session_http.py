@@ -12,12 +12,12 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 
-from parley.agent.tools.mcp_server import McpServer
 from parley.client.auth.credential import Credential, Use
 from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuers import Issuers
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
+from parley.mcp.tool_server import McpServer
 from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.egress.dialing import ThreadedLookup
 
@@ -26,7 +26,7 @@ log = logging.getLogger("parley.agent")
 CONNECT_SECONDS = 10.0
 """How long it may take to connect."""
 
-OVERHEAD = 64 * 1024
+ANSWER_OVERHEAD_BYTES = 64 * 1024
 """How much larger (bytes) an answer may be than the result in it."""
 
 
@@ -39,7 +39,7 @@ SESSION_NOT_FOUND = "Session not found"
 def http_client(
     server: McpServer, egress: Egress | None, is_open: Callable[[], bool] = lambda: False
 ) -> McpHttpClient:
-    """Return the HTTP client for a server. What it dials, the policy allows.
+    """Return the HTTP client for a server. It dials only addresses that the policy allows.
 
     Once ``is_open``, a failed request is answered with its failure.
     """
@@ -51,7 +51,7 @@ def http_client(
         headers["Authorization"] = f"Bearer {server.auth}"
     return McpHttpClient(
         is_open,
-        transport=GuardedTransport(egress, server.max_result_bytes + OVERHEAD),
+        transport=GuardedTransport(egress, server.max_result_bytes + ANSWER_OVERHEAD_BYTES),
         headers=headers,
         auth=auth_of(server),
         timeout=timeout,
@@ -107,7 +107,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 class GuardedTransport(httpx2.AsyncHTTPTransport):
-    """Dials what a policy allows, and reads answers up to a size.
+    """Dials addresses that a policy allows, and reads answers up to a size.
 
     A name is resolved once for each request, and the address that was judged is the one dialled.
     """
@@ -150,7 +150,7 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
         return httpx2.Request(
             request.method,
             url.copy_with(host=found[0]),
-            headers=request.headers,  # Host is that of the address as it was named
+            headers=request.headers,  # Host has the name, not the address
             stream=request.stream,
             extensions=extensions,
         )

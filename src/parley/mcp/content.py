@@ -10,16 +10,15 @@ from typing import Any
 import msgspec
 from mcp import types
 
-from parley.agent.tools.tool import ToolResult
+from parley.agent.tools.tool import ToolResult, failed
 from parley.model.parts import Part
 
 
 def result_of(result: types.CallToolResult, *, max_bytes: int, tool: str) -> ToolResult:
-    """Return the result of a call. One that is too large is an error that says so."""
+    """Return the result of a call. A result that is too large is an error that says so."""
     size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
     if size > max_bytes:
-        text = f"the result of {tool} has {size:,} bytes; at most {max_bytes:,} are taken"
-        return ToolResult(parts=(Part(text=text),), is_error=True)
+        return failed(f"the result of {tool} has {size:,} bytes; at most {max_bytes:,} are taken")
     parts = tuple(part_of(block) for block in result.content)
     data = result.structured_content
     if data is not None and not any(part.has_data for part in parts):

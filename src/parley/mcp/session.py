@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context, ContextVar
 from typing import Any, Self
 
+import msgspec
 from httpx2 import HTTPError
+from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # type: ignore[import-untyped]
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client._transport import ReadStream, Transport, TransportStreams
 from mcp.client.session import ClientRequestContext
@@ -18,12 +20,12 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
+from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from parley.agent.tools.mcp_http import OVERHEAD, http_client
-from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable, McpSessionLost
-from parley.agent.tools.mcp_tool_problems import list_problem, tool_problems
+from parley.mcp.session_http import ANSWER_OVERHEAD_BYTES, http_client
+from parley.mcp.tool_server import McpServer, McpServerUnavailable, McpSessionLost
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress, find_forbidden
 
@@ -59,7 +61,7 @@ _LOST = re.compile(
 _LOST_CODES = frozenset({types.INVALID_REQUEST, -32000, -32001})
 
 OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
-"""Asks what a server asks during a call, and returns the answer."""
+"""Passes on a question that a server asks during a call, and returns the answer."""
 
 OnProgress = ProgressFnT
 """Gets the progress of a call."""
@@ -76,7 +78,7 @@ class McpSession:
     """A connection to a server. A task of its own owns it, so that turns of many tasks share it.
 
     A server of the older protocol asks without saying for which call. Over stdio such a server is
-    called by one turn at a time, so that nobody is asked about the call of another.
+    called by one turn at a time, so that each caller is asked about their own call alone.
     """
 
     def __init__(self, server: McpServer, egress: Egress | None) -> None:
@@ -119,7 +121,7 @@ class McpSession:
                     self._turns = asyncio.Lock()
                 self._ready.set_result(None)
                 await self._close.wait()
-        except Exception as error:  # a boundary: what the library raises differs by transport
+        except Exception as error:  # a boundary: each transport raises its own errors
             if self._ready.done():
                 log.warning("the connection to %r ended: %s", self.server, _said(error))
             else:
@@ -146,7 +148,7 @@ class McpSession:
             transport = streamable_http_client(
                 server.url,
                 http_client=await stack.enter_async_context(http),
-                max_sse_event_size=server.max_result_bytes + OVERHEAD,
+                max_sse_event_size=server.max_result_bytes + ANSWER_OVERHEAD_BYTES,
             )
         return Client(
             self._watched(transport),
@@ -309,7 +311,7 @@ class McpSession:
             raise McpSessionLost(f"the MCP server {self.server.address} has ended the connection")
         return self._client
 
-    # -- what the server says by itself --------------------------------------------------------
+    # -- requests and notifications of the server ----------------------------------------------
 
     async def _asked(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
@@ -408,3 +410,51 @@ def _find_forbidden(error: BaseException) -> Exception | None:
 def _said(error: BaseException) -> str:
     first = _leaves(error)[0]
     return (str(first) or type(first).__name__)[:500]
+
+
+# -- unusable tools ---------------------------------------------------------------------------
+
+
+NAME_LENGTH = 128
+"""How long the name of a tool may be, as MCP has it."""
+
+
+def list_problem(version: str, listed: Mapping[str, Any]) -> str:
+    """Return the reason why the package rejects a list of tools, empty if it accepts it."""
+    try:
+        methods.parse_server_result("tools/list", version, listed)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][2:])) or "it"
+        return f"{where}: {first['msg']}"[:500]
+    return ""
+
+
+def tool_problems(tools: Iterable[types.Tool], max_schema_bytes: int) -> list[str]:
+    """Return the reason for each tool why it is unusable, empty if it is usable."""
+    return [_problem(tool, max_schema_bytes) for tool in tools]
+
+
+def _problem(tool: types.Tool, most: int) -> str:
+    if not 0 < len(tool.name.strip()) <= NAME_LENGTH:
+        return f"its name has {len(tool.name):,} characters, not 1 to {NAME_LENGTH}"
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it is called as a task of MCP, which is not offered"
+    schemas = [each for each in (tool.input_schema, tool.output_schema) if each is not None]
+    if (size := sum(len(msgspec.json.encode(schema)) for schema in schemas)) > most:
+        return f"its schemas have {size:,} bytes, more than {most:,}: raise max_schema_bytes"
+    return schema_problem(tool)
+
+
+def schema_problem(tool: types.Tool) -> str:
+    """Return the reason why the schemas of a tool are unusable, empty if they are usable."""
+    for which, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+        if schema is None:
+            continue
+        is_old = "draft-0" in str(schema.get("$schema"))
+        validator = Draft7Validator if is_old else Draft202012Validator
+        try:  # patterns are of another language than Python's, so formats are not checked
+            validator.check_schema(schema, format_checker=None)
+        except (SchemaError, RecursionError) as error:
+            return f"its {which} schema is no JSON Schema: {str(error).partition(chr(10))[0]}"[:500]
+    return ""
