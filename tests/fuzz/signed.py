@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing.canonical import exact, received, stripped
 from parley.security.signing.card_signing import sign_card
 from parley.security.signing.card_verification import CardUnverifiable, verify

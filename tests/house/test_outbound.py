@@ -15,6 +15,7 @@ OPENERS = {
     "UnixConnector",
     "bounded_connector",
     "connector",
+    "guarded_session",
     "insecure_channel",
     "secure_channel",
     "open_connection",
@@ -50,10 +51,10 @@ TEST = "none: the author of a test names the address"
 CRAWL = "the policy of the registry, for every hop by name and at connect time"
 
 OUTBOUND = {
-    "security/egress/policy.py": GUARD,
+    "security/egress.py": GUARD,
     "security/response_limits.py": GUARD,
     "push/http_sender.py": WEBHOOKS,
-    "security/issuers/fetch.py": NAMED,
+    "security/outbound.py": NAMED,
     "client/bindings/http.py": GIVEN,
     "client/bindings/websocket.py": GIVEN,
     "client/bindings/grpc.py": GIVEN,

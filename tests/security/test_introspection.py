@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from parley.model.errors import OverloadedError
-from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2
-from parley.security.issuers import fetch
+from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2, outbound
 from parley.security.schemes import introspection
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
@@ -216,7 +215,7 @@ async def test_without_an_answer_nobody_is_refused_and_nobody_let_in(
             issuer.fail("introspect")
         case "hangs":
             issuer.hang("introspect")
-            monkeypatch.setattr(fetch, "TIMEOUT", 1.0)
+            monkeypatch.setattr(outbound, "TIMEOUT", 1.0)
         case "no JSON":
             issuer.fail("introspect", status=200, body=b"<html>")
         case "grows":

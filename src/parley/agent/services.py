@@ -55,7 +55,7 @@ class TurnIssuers:
             from parley.client.auth.issuers import Issuers
             from parley.client.bindings.http import HttpTransport
             from parley.client.origin import Origin
-            from parley.security.loopback import is_loopback
+            from parley.security.networks import is_loopback
 
             if self._http is None:
                 self._http = HttpTransport(trust_env=True, bound_to_turns=False)

@@ -32,7 +32,7 @@ from parley.extensions.questions import AuthRequest, auth_request
 from parley.model.errors import an
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 TIMEOUT = 30.0
 

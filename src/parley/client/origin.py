@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from parley.security.egress import normalize_host
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 PORTS = {"http": 80, "https": 443}
 PUBLIC_HEADERS = frozenset(

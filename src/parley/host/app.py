@@ -30,10 +30,9 @@ from parley.model.cards import AgentCard
 from parley.push.jobs import DestinationCap
 from parley.push.proofs.proofs import CertificateFiles, WebhookCertificate
 from parley.security.authorization import Policy, checked_policy
-from parley.security.egress import Egress
-from parley.security.egress.policy import LOOPBACK
+from parley.security.egress import LOOPBACK, Egress
 from parley.security.failures import Failures
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.security.rates.limit import parse_limits
 from parley.security.schemes.scheme import Scheme, Security, security_of
 from parley.security.signing.keys import SigningKeys

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.server.app import Settings
 
 ALLOW_VARIABLE = "PARLEY_EGRESS_ALLOW"

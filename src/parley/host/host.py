@@ -57,7 +57,7 @@ from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.egress import Egress
 from parley.security.failures import Failures
-from parley.security.loopback import is_plain_public
+from parley.security.networks import is_plain_public
 from parley.security.owner import PER_TENANT
 from parley.security.rates.limit import Limit
 from parley.security.resources import SchemeResources

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from parley.security.loopback import is_plain_public
+from parley.security.networks import is_plain_public
 
 _KINDS = (
     ("a private key", r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY-----"),

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Iterable
 
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions
 from parley.server.sockets import ListenError

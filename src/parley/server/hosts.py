@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
-from parley.security.loopback import is_loopback, literal_address
+from parley.security.networks import is_loopback, literal_address
 from parley.server.address import NOT_A_HOST, outermost, split_host
 
 ANY = "*"

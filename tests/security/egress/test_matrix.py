@@ -23,7 +23,7 @@ from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
 from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import HttpSender
 from parley.security.egress import Egress, turn_egress
-from parley.security.issuers.fetch import Fetcher, FetchFailed
+from parley.security.outbound import Fetcher, FetchFailed
 from parley.store.protocols.webhooks import PushRecord
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import hmac
 import msgspec
 import pytest
 
-from parley.security.issuers.jwks import KeySet, VerificationKey, read_keys
+from parley.security.key_sets import KeySet, VerificationKey, read_keys
 from parley.security.signing.canonical import canonical, exact, stripped
 from parley.security.signing.card_signing import sign_card
 from parley.security.signing.card_verification import (

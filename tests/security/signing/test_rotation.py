@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing.card_signing import sign_card
 from parley.security.signing.card_verification import verify
 from parley.security.signing.keys import SigningKeys, SigningKeysInvalid

@@ -18,8 +18,7 @@ from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuers import Issuers
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
-from parley.security.egress import Egress, ForbiddenAddress
-from parley.security.egress.dialing import ThreadedLookup
+from parley.security.egress import Egress, ForbiddenAddress, ThreadedLookup
 
 log = logging.getLogger("parley.agent")
 

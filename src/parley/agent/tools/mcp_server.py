@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from parley.client.auth.credential import Credential
 from parley.client.headers import check_secret
-from parley.security.egress.policy import turn_egress
-from parley.security.loopback import is_loopback
+from parley.security.egress import turn_egress
+from parley.security.networks import is_loopback
 
 if TYPE_CHECKING:
     import httpx2

@@ -43,7 +43,7 @@ from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.errors import an
 from parley.model.struct import A2AStruct
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 # -- challenges -------------------------------------------------------------------------------
 #

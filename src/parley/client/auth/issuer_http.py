@@ -27,7 +27,7 @@ from parley.client.errors import (
 from parley.client.origin import Origin
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 MAX_ANSWER = 1024 * 1024
 TIMEOUT = 30.0

@@ -23,7 +23,7 @@ from parley.client.auth.tokens import Token, TokenKey
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
 from parley.model.cards import SecurityScheme
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from parley.client.errors import NotEncrypted
 from parley.client.headers import check_secret
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard, SecurityScheme
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 CODE, DEVICE, CLIENT = "authorization-code", "device-code", "client-credentials"
 API_KEY, BASIC, BEARER = "api-key", "basic", "bearer"

@@ -40,7 +40,7 @@ from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.dialect import Dialect
 
 try:

@@ -36,11 +36,17 @@ from parley.client.errors import (
 )
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.distribution import VERSION
-from parley.security.egress import Egress, ForbiddenAddress, NameLookup, find_forbidden, turn_egress
-from parley.security.egress.addresses import DENIED
-from parley.security.egress.dialing import ThreadedLookup
-from parley.security.loopback import is_loopback
-from parley.security.response_limits import bounded_connector
+from parley.security.egress import (
+    DENIED,
+    Egress,
+    ForbiddenAddress,
+    NameLookup,
+    ThreadedLookup,
+    find_forbidden,
+    turn_egress,
+)
+from parley.security.networks import is_loopback
+from parley.security.outbound import guarded_session
 
 if TYPE_CHECKING:
     import ssl
@@ -516,29 +522,20 @@ class HttpTransport:
                 egress = None
         session = self._sessions.get((egress, is_trusted, for_sockets))
         if session is None:
-            import aiohttp
-
-            options: dict[str, Any] = {
-                "limit": self._max_connections,
-                "keepalive_timeout": KEEP_ALIVE,
-                "ssl": self._ssl,
-                "socket_factory": keepalive_socket,
-            }
-            if egress is None:
-                connector = bounded_connector(**options)
-            else:
-                connector = egress.connector(resolver=self._names(), trusted=is_trusted, **options)
             more: dict[str, Any] = {}
             if for_sockets:
                 from parley.client.bindings.websocket import session_options
 
                 more = session_options(redacted, self.connect_timeout)
-            session = self._sessions[egress, is_trusted, for_sockets] = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"parley/{VERSION}"},
-                trust_env=False,  # passwords from ~/.netrc would go to any port of their hosts
-                **more,
+            session = self._sessions[egress, is_trusted, for_sockets] = guarded_session(
+                egress,
+                trusted=is_trusted,
+                resolver=None if egress is None else self._names(),
+                options={"headers": {"User-Agent": f"parley/{VERSION}"}, **more},
+                limit=self._max_connections,
+                keepalive_timeout=KEEP_ALIVE,
+                ssl=self._ssl,
+                socket_factory=keepalive_socket,
             )
         return session
 

@@ -17,7 +17,7 @@ from parley.client.errors import CardInvalid, ClientError, NoCommonInterface, No
 from parley.client.origin import Origin, http_address
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from parley.model import struct
 from parley.model.backoff import seconds_of
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire import versions
 from parley.wire.json.syntax import without_bom
 

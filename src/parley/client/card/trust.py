@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from parley.client.card.key_sets import KeySetCache
 from parley.client.origin import Origin
 from parley.security.egress import Egress
+from parley.security.key_sets import SYMMETRIC, KeySet, KeySetCache, VerificationKey, keys_of
 from parley.security.signing.private_file import stamp_of
 
 if TYPE_CHECKING:
-    from parley.security.issuers.jwks import KeySet, VerificationKey
     from parley.security.signing.card_verification import CardVerdict
 
 DEFAULT_ALGORITHMS = ("ES256", "RS256", "EdDSA")
@@ -134,8 +133,6 @@ class CardTrust:
         """
         if self._pins is None:
             return None
-        from parley.security.issuers.jwks import KeySet
-
         return KeySet([key for pin in self._pins for key in pin.read()])
 
     def accepts(self, key: VerificationKey) -> bool:
@@ -229,8 +226,6 @@ def _public_keys(given: object, what: str) -> tuple[VerificationKey, ...]:
 
     Whoever knew the secret could sign cards themselves.
     """
-    from parley.security.issuers.jwks import SYMMETRIC, keys_of
-
     if isinstance(given, str) and given.lstrip().startswith("{"):
         given = _content(given.encode(), Path("keys="))
     is_pem = isinstance(given, str | bytes) and (

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.card.key_sets import Fetched, KeySetClient, KeySetUnavailable, checked_jku
+from parley.client.card.key_sets import KeySetClient, checked_jku
 from parley.client.card.resolver import ResolvedCard, read_card
 from parley.client.card.trust import CardCheck, CardTrust, printable
 from parley.client.errors import CardInvalid, CardNotTrusted
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.operations import GetExtendedAgentCardRequest, Operation
+from parley.security.key_sets import KeySet
+from parley.security.outbound import FetchFailed
 from parley.wire import versions
 
 if TYPE_CHECKING:
-    from parley.security.issuers.jwks import KeySet
     from parley.security.signing.card_verification import CardSignature
 
 # -- raw card ---------------------------------------------------------------------------------
@@ -156,8 +157,6 @@ class CardVerifier:
         ``asked`` are the addresses of the key sets that the card led to so far, and whether they
         were fetched for it.
         """
-        from parley.security.issuers.jwks import KeySet
-
         if signature.problem:
             return signature.problem
         try:
@@ -178,13 +177,13 @@ class CardVerifier:
             self._client = KeySetClient(self._http, trust.egress)
         client = self._client
 
-        async def fetch() -> Fetched:
+        async def fetch() -> tuple[KeySet, float | None]:
             asked[jku] = True
             return await client.fetch(jku, own)
 
         try:
             found = await trust.key_sets.find(jku, signature.kid, fetch, looks_again=looks_again)
-        except KeySetUnavailable as error:
+        except FetchFailed as error:
             return str(error)
         accepted = [key for key in found.keys if trust.accepts(key)]
         if found.has(signature.kid) and not any(key.kid == signature.kid for key in accepted):

@@ -28,7 +28,7 @@ from parley.model.extensions import FILE_TRANSFER
 from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 MAX_INLINE = 7 * 1024 * 1024
 """The bytes of files that a message carries: in base64 under the 10 MiB limit of common servers."""

@@ -48,7 +48,7 @@ from parley.model.catalog.searching import (
     SearchResponse,
 )
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.catalog.answers import BrowseAnswer, ListedResult, SearchAnswer, clamped
 from parley.wire.catalog.entries import InvalidEntry, read_entry
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
-from parley.security.loopback import literal_address
+from parley.security.networks import literal_address
 
 CONNECTION = "parley.connection"
 """The extension of a scope with the address of its connection, where proxy headers are believed."""

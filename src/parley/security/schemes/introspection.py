@@ -12,8 +12,8 @@ import msgspec
 
 from parley.model.concurrency import SingleFlight
 from parley.model.errors import OverloadedError
-from parley.security.issuers.discovery import Discovery
-from parley.security.issuers.fetch import Fetcher, FetchFailed, checked_url
+from parley.security.issuers import IssuerClient
+from parley.security.outbound import FetchFailed, checked_url
 from parley.security.schemes.access_token import AccessToken, ClaimRules, token_of
 from parley.security.schemes.jwt_format import MAX_TOKEN, read_jwt
 from parley.security.schemes.scheme import CredentialsRefused
@@ -74,20 +74,18 @@ class IntrospectionVerifier:
     def __init__(
         self,
         introspection: Introspection,
-        fetcher: Fetcher,
+        client: IssuerClient,
         *,
         issuer: str,
         rules: ClaimRules,
         now: Callable[[], float],
-        discovery: Discovery | None = None,
         name: str = "",
     ) -> None:
         self._introspection = introspection
-        self._fetcher = fetcher
+        self._client = client
         self._issuer = issuer
         self._rules = rules
         self._now = now
-        self._discovery = discovery
         self._name = name
         self._refused: dict[bytes, tuple[float, str, str]] = {}
         self._asking: dict[bytes, _Question] = {}
@@ -133,8 +131,7 @@ class IntrospectionVerifier:
         """End what is under way."""
         for question in list(self._asking.values()):
             await question.close()
-        if self._discovery is not None:
-            await self._discovery.close()
+        await self._client.close()
 
     async def _answer(self, token: str, digest: bytes) -> AccessToken:
         """Ask about a token, which is under way until its answer is there."""
@@ -147,8 +144,7 @@ class IntrospectionVerifier:
         form = {"token": token, "token_type_hint": "access_token"}
         headers = {"Authorization": self._introspection.authorization}
         try:
-            url, named_by = await self._address()
-            document = await self._fetcher.post(url, form, headers=headers, named_by=named_by)
+            document = await self._client.introspect(form, headers)
         except FetchFailed as failure:
             log.warning("tokens cannot be introspected: %s (%s)", failure, self._name)
             if failure.status not in _ABOUT_TOKEN:
@@ -172,14 +168,6 @@ class IntrospectionVerifier:
             keep_for=self._introspection.cache_for,
             leeway=self._rules.leeway,
         )
-
-    async def _address(self) -> tuple[str, str]:
-        if self._introspection.url or self._discovery is None:
-            return self._introspection.url, ""
-        metadata = await self._discovery.metadata()
-        if not metadata.introspection_endpoint:
-            raise FetchFailed(f"{metadata.url} names no introspection_endpoint")
-        return metadata.introspection_endpoint, metadata.url
 
 
 class _Question:

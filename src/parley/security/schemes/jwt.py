@@ -6,15 +6,15 @@ from collections.abc import Collection
 from typing import Any
 
 from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
-from parley.security.issuers.fetch import checked_url, is_url
-from parley.security.issuers.jwks import FixedKeys, PublishedKeys, keys_of
+from parley.security.issuers import IssuerClient
+from parley.security.key_sets import FixedKeys, keys_of
+from parley.security.outbound import checked_url, is_url
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.token_scheme import (
     JwtVerifier,
     TokenScheme,
     checked_algorithms,
     checked_leeway,
-    published_keys,
 )
 
 
@@ -46,7 +46,7 @@ class Jwt(TokenScheme):
             raise ValueError("Jwt needs issuer=: the iss of its tokens")
         if bool(jwks_url) == (keys is not None):
             raise ValueError("Jwt needs jwks_url=, where the issuer's keys are, or keys=")
-        found: FixedKeys | PublishedKeys
+        found: FixedKeys | IssuerClient
         if keys is not None:
             named = keys_of(keys)
             accepted = checked_algorithms(algorithms, named)
@@ -54,7 +54,7 @@ class Jwt(TokenScheme):
         else:
             checked_url(jwks_url, "jwks_url=")
             accepted = checked_algorithms(algorithms, None)
-            found = published_keys(self._fetcher, self.now, jwks_url=jwks_url)
+            found = IssuerClient(self._fetcher, self.now, jwks_url=jwks_url)
         self.authorization_servers = (issuer,) if is_url(issuer) else ()
         self._verifier = JwtVerifier(
             issuers=[issuer],

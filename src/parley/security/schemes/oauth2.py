@@ -13,9 +13,9 @@ from parley.model.cards import (
     OAuthFlows,
     SecurityScheme,
 )
-from parley.security.issuers.discovery import Discovery, oauth_url, openid_url
-from parley.security.issuers.fetch import checked_url, is_url
-from parley.security.issuers.jwks import FixedKeys, PublishedKeys, keys_of
+from parley.security.issuers import IssuerClient, oauth_url, openid_url
+from parley.security.key_sets import FixedKeys, keys_of
+from parley.security.outbound import checked_url, is_url
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.introspection import Introspection, IntrospectionVerifier
 from parley.security.schemes.token_scheme import (
@@ -24,7 +24,6 @@ from parley.security.schemes.token_scheme import (
     TokenVerifier,
     checked_algorithms,
     checked_leeway,
-    published_keys,
 )
 
 Flow = AuthorizationCodeOAuthFlow | ClientCredentialsOAuthFlow | DeviceCodeOAuthFlow
@@ -94,7 +93,14 @@ class OAuth2(TokenScheme):
                     "introspection= verifies tokens without keys: leave out jwks_url=, keys= and "
                     "algorithms="
                 )
-            self._verifier = self._introspecting(introspection, rules)
+            self._verifier = IntrospectionVerifier(
+                introspection,
+                self._client(introspection_url=introspection.url),
+                issuer=issuer,
+                rules=rules,
+                now=self.now,
+                name=name,
+            )
         else:
             self._verifier = self._by_signature(jwks_url, keys, algorithms, rules)
 
@@ -108,20 +114,6 @@ class OAuth2(TokenScheme):
             )
         )
 
-    def _introspecting(self, introspection: Introspection, rules: ClaimRules) -> TokenVerifier:
-        discovery = None
-        if not introspection.url:
-            discovery = self._discovery()
-        return IntrospectionVerifier(
-            introspection,
-            self._fetcher,
-            issuer=self._issuer,
-            rules=rules,
-            now=self.now,
-            discovery=discovery,
-            name=self.name,
-        )
-
     def _by_signature(
         self, jwks_url: str, keys: Any, algorithms: Collection[str] | None, rules: ClaimRules
     ) -> TokenVerifier:
@@ -129,8 +121,7 @@ class OAuth2(TokenScheme):
             raise ValueError(
                 "OAuth2 verifies tokens by issuer=, the iss of its JWTs, or by introspection="
             )
-        discovery = None
-        found: FixedKeys | PublishedKeys
+        found: FixedKeys | IssuerClient
         named = None
         if keys is not None:
             if jwks_url:
@@ -140,22 +131,24 @@ class OAuth2(TokenScheme):
         else:
             if jwks_url:
                 checked_url(jwks_url, "jwks_url=")
-            else:
-                discovery = self._discovery()
-            found = published_keys(self._fetcher, self.now, jwks_url=jwks_url, discovery=discovery)
+            found = self._client(jwks_url=jwks_url)
         return JwtVerifier(
             issuers=[self._issuer],
             keys=found,
             algorithms=checked_algorithms(algorithms, named),
             rules=rules,
             now=self.now,
-            discovery=discovery,
         )
 
-    def _discovery(self) -> Discovery:
+    def _client(self, *, jwks_url: str = "", introspection_url: str = "") -> IssuerClient:
+        """Return the client of the issuer, whose metadata has the addresses that lack here."""
+        if jwks_url or introspection_url:
+            return IssuerClient(
+                self._fetcher, self.now, jwks_url=jwks_url, introspection_url=introspection_url
+            )
         if not self._issuer:
             raise ValueError("OAuth2 needs issuer=, whose metadata names what is to be asked")
         checked_url(self._issuer, "issuer=")
         own = (oauth_url(self._issuer), openid_url(self._issuer))
         urls = (self._metadata_url,) if self._metadata_url else own
-        return Discovery(self._fetcher, urls, (self._issuer,), self.now)
+        return IssuerClient(self._fetcher, self.now, names=(self._issuer,), metadata_urls=urls)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from parley.model.cards import OpenIdConnectSecurityScheme, SecurityScheme
-from parley.security.issuers.discovery import OPENID, Discovery, openid_url
-from parley.security.issuers.fetch import checked_url
+from parley.security.issuers import OPENID, IssuerClient, openid_url
+from parley.security.outbound import checked_url
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.token_scheme import (
     JwtVerifier,
     TokenScheme,
     checked_algorithms,
     checked_leeway,
-    published_keys,
 )
 
 
@@ -43,10 +42,9 @@ class OpenIdConnect(TokenScheme):
         issuer = self._url.removesuffix(OPENID)
         issuers = (url, *{issuer, f"{issuer}/"} - {url})
         self.authorization_servers = (issuer if url.endswith(OPENID) else url,)
-        discovery = Discovery(self._fetcher, (self._url,), issuers, self.now)
         self._verifier = JwtVerifier(
             issuers=issuers,
-            keys=published_keys(self._fetcher, self.now, discovery=discovery),
+            keys=IssuerClient(self._fetcher, self.now, names=issuers, metadata_urls=(self._url,)),
             algorithms=checked_algorithms(algorithms, None),
             rules=ClaimRules(
                 audiences=audiences_of(audience, "OpenIdConnect"),
@@ -54,7 +52,6 @@ class OpenIdConnect(TokenScheme):
                 accept_id_tokens=accept_id_tokens,
             ),
             now=self.now,
-            discovery=discovery,
         )
 
     def declared(self) -> SecurityScheme:

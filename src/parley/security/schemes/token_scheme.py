@@ -11,16 +11,9 @@ from typing import Protocol
 
 from parley.model.errors import OverloadedError
 from parley.security.evidence import Evidence
-from parley.security.issuers.discovery import Discovery
-from parley.security.issuers.fetch import Document, Fetcher, FetchFailed
-from parley.security.issuers.jwks import (
-    ASYMMETRIC,
-    SYMMETRIC,
-    FixedKeys,
-    KeysUnavailable,
-    PublishedKeys,
-    VerificationKey,
-)
+from parley.security.issuers import IssuerClient, KeysUnavailable
+from parley.security.key_sets import ASYMMETRIC, SYMMETRIC, FixedKeys, VerificationKey
+from parley.security.outbound import Fetcher
 from parley.security.schemes.access_token import AccessToken, ClaimRules, VerifiedTokens, token_of
 from parley.security.schemes.bearer import bearer_token
 from parley.security.schemes.challenge import bearer_challenge
@@ -130,18 +123,16 @@ class JwtVerifier:
         self,
         *,
         issuers: Sequence[str],
-        keys: FixedKeys | PublishedKeys,
+        keys: FixedKeys | IssuerClient,
         algorithms: Collection[str],
         rules: ClaimRules,
         now: Callable[[], float],
-        discovery: Discovery | None = None,
     ) -> None:
         self._issuers = tuple(issuers)
         self._keys = keys
         self._algorithms = frozenset(algorithms)
         self._rules = rules
         self._now = now
-        self._discovery = discovery
 
     async def verify(self, token: str) -> AccessToken:
         """Return what a JWT proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
@@ -154,7 +145,7 @@ class JwtVerifier:
         if issuer not in self._issuers:
             raise _of_another_issuer()
         key = await self._find(jwt.kid, jwt.alg)
-        known = self._discovery.known if self._discovery is not None else None
+        known = self._keys.known if isinstance(self._keys, IssuerClient) else None
         if known is not None and issuer != known.issuer:
             raise _of_another_issuer()
         if key is None:
@@ -172,8 +163,6 @@ class JwtVerifier:
     async def close(self) -> None:
         """End fetches that are under way."""
         await self._keys.close()
-        if self._discovery is not None:
-            await self._discovery.close()
 
     async def _find(self, kid: str | None, alg: str) -> VerificationKey | None:
         found = self._keys.find_now(kid, alg)
@@ -191,26 +180,6 @@ def _of_another_issuer() -> CredentialsRefused:
         "the token is of an issuer that is not accepted here",
         is_foreign=True,
     )
-
-
-def published_keys(
-    fetcher: Fetcher,
-    now: Callable[[], float],
-    *,
-    jwks_url: str = "",
-    discovery: Discovery | None = None,
-) -> PublishedKeys:
-    """Return the keys at an address, or at the one that an issuer's metadata names."""
-
-    async def fetch() -> Document:
-        if jwks_url or discovery is None:
-            return await fetcher.get(jwks_url)
-        metadata = await discovery.metadata()
-        if not metadata.jwks_uri:
-            raise FetchFailed(f"{metadata.url} names no jwks_uri")
-        return await fetcher.get(metadata.jwks_uri, named_by=metadata.url)
-
-    return PublishedKeys(fetch, now)
 
 
 def checked_algorithms(

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from parley.security.issuers.jwks import ASYMMETRIC, KeySet
+from parley.security.key_sets import ASYMMETRIC, KeySet
 from parley.security.signing.canonical import (
     SIGNATURES,
     CardForm,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from parley.model.operations import Operation
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.server.app import App
 from parley.server.grpc.call import AgentRouter, GrpcCall, VersionCodec
 from parley.server.grpc.health import SERVICE as HEALTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Message, Scope, Send
 
-from parley.security.loopback import literal_address
+from parley.security.networks import literal_address
 from parley.server.address import split_host
 
 AddedFields = tuple[tuple[bytes, bytes], ...]
