@@ -19,8 +19,14 @@ from typing import Any, Literal
 import msgspec
 
 from parley.model.struct import decode, encode
-from parley.security.sealing import SealBroken, Sealer
-from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
+from parley.security.sealing import (
+    MAX_TOKEN_LENGTH,
+    SealBroken,
+    Sealer,
+    TokenExpired,
+    TokenInvalid,
+    TokenSigner,
+)
 from parley.server.endpoint import AUTHORIZE, CALLBACKS, CredentialRefused, NoLongerNeeded
 from parley.store.events import Scope
 from parley.store.protocols.tables import EventCompleted, check_key

@@ -177,8 +177,8 @@ _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 class ForbiddenAddress(OSError):
     """The policy forbids an address.
 
-    ``kind`` is that of the address, and ``where`` says it in words. ``option`` is the setting that
-    may allow it, empty if none does or none is known, and ``place`` what it has to name.
+    ``kind`` is the address's, and ``where`` says it in words. ``option`` is the setting that may
+    allow it, empty if none does or none is known, and ``place`` the value for it.
     """
 
     def __init__(self, host: str, kind: str, *, port: int = 0, option: str = "") -> None:
@@ -222,7 +222,7 @@ def address_kind(address: Address) -> str:
 
 
 def effective_addresses(address: Address) -> list[Address]:
-    """Return the addresses to judge for one: itself, or the IPv4 ones that it contains."""
+    """Return the addresses to judge for one: itself, or the IPv4 addresses in it."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     packed = address.packed
@@ -312,7 +312,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def places(given: Iterable[str]) -> tuple[Place, ...]:
-    """Return the places of a list. Raises ``ValueError`` for one that is none, and for a string."""
+    """Return the places of a list. Raises ``ValueError`` for a malformed one, and for a string."""
     if isinstance(given, str):
         raise ValueError(f"give a list of hosts and networks, such as [{given!r}]")
     return tuple(Place.parse(each.strip()) for each in given)
@@ -327,7 +327,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def dialled(address: str) -> None:
-    """Tell whoever makes the request of this context that an address is dialled."""
+    """Tell the maker of this context's request that an address is dialled."""
     told = on_dial.get()
     if told is not None:
         told(address)

@@ -143,7 +143,7 @@ class IssuerClient:
     # -- introspection -------------------------------------------------------------------------
 
     async def introspect(self, form: Mapping[str, str], headers: Mapping[str, str]) -> Document:
-        """Return what the issuer says of a token (RFC 7662). Raises ``FetchFailed``."""
+        """Return the issuer's answer about a token (RFC 7662). Raises ``FetchFailed``."""
         url, named_by = self._introspection_url, ""
         if not url:
             metadata = await self.metadata()
@@ -160,7 +160,7 @@ class IssuerClient:
         return None if keys is None else keys.find(kid, alg)
 
     async def find(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return a key, ``None`` if the issuer has none like it. Raises ``KeysUnavailable``."""
+        """Return a key, ``None`` if the issuer has none. Raises ``KeysUnavailable``."""
         kept = self._keys
         if kept.usable is None:
             if kept.may_fetch:

@@ -37,7 +37,7 @@ _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 
 class VerificationKey(msgspec.Struct, frozen=True):
-    """A key, and the algorithms that it may verify: a key never verifies those of another kind."""
+    """A key, and the algorithms that it may verify: never algorithms of another kind."""
 
     kid: str
     algorithms: frozenset[str]
@@ -47,7 +47,7 @@ class VerificationKey(msgspec.Struct, frozen=True):
         return f"VerificationKey({self.kid!r}, {sorted(self.algorithms)})"
 
     def verifies(self, alg: str, signing_input: bytes, signature: bytes) -> bool:
-        """Return whether a signature is this key's, by an algorithm that is one of its own."""
+        """Return whether a signature is this key's, by an algorithm of its own."""
         from joserfc.jws import JWSRegistry
 
         try:
@@ -63,7 +63,7 @@ class KeySet:
         self.keys = tuple(keys)
 
     def find(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return the key of a token; one without a key id has it only if there is no choice."""
+        """Return the key of a token; without a key id, the only fitting key."""
         fitting = [key for key in self.keys if alg in key.algorithms]
         if kid is None:
             return fitting[0] if len(fitting) == 1 else None
@@ -129,8 +129,8 @@ class KeySetCache:
 def read_keys(content: Mapping[str, Any]) -> list[VerificationKey]:
     """Return the usable keys of a published set. Raises ``FetchFailed``.
 
-    A key that is not understood is left out (RFC 7517 §5), and so is one for encryption, a weak
-    one, and a secret: what is published is no secret.
+    A key that is not understood is left out (RFC 7517 §5), like a key for encryption, a weak
+    key, and a secret: a published key is no secret.
     """
     keys = content.get("keys")
     if not isinstance(keys, list):

@@ -93,7 +93,7 @@ _Route = tuple[asyncio.AbstractEventLoop, Egress | None, bool]
 class FetchFailed(Exception):
     """A document could not be had. The message says why, for the server's log.
 
-    ``status`` is that of an answer, 0 without one.
+    ``status`` is the answer's, 0 without an answer.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -125,7 +125,7 @@ def is_url(text: str) -> bool:
 
 
 def _unfit(url: str) -> str:
-    """Return what is wrong with an address, empty for a right one."""
+    """Return the fault of an address, empty for a right one."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         return f"not {url!r:.200}"
     try:
@@ -229,7 +229,7 @@ class Fetcher:
         return Document(content, age)
 
     def _policy_for(self, url: str, named_by: str) -> Egress | None:
-        """Return the policy for an address; none for what the operator names.
+        """Return the policy for an address; none for an operator's address.
 
         Raises ``FetchFailed``.
         """
@@ -271,8 +271,8 @@ RETRY_SECONDS = 2.0
 
 REFETCH_SECONDS = 10.0
 MAX_REFETCHES = 5
-"""The fetches for the sake of what a fresh document lacks: so many at once, and then one in
-``REFETCH_SECONDS``. Whoever sends a token or a card can cause one.
+"""Fetches of a document that is fresh and lacks something: so many at once, then one in
+``REFETCH_SECONDS``. Senders of tokens and cards can cause one.
 """
 
 

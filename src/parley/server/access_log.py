@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from parley.files.turn_files import SIGNATURE
-from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
+from parley.security.exposed_secrets import HIDDEN, hide_parameter, without_credentials
 from parley.server.endpoint import CALLBACKS, REDIRECT
 
 _FORM = '%s - "%s %s HTTP/%s" %d'

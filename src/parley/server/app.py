@@ -18,9 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
-from parley.security.signing.card_signing import JWKS_PATH
+from parley.security.signing.cards import JWKS_PATH, ManifestSigner
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.access_log import hide_tokens
 from parley.server.address import route_path
 from parley.server.cards.jwks import KeySetPage

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from starlette.types import ASGIApp, Scope
 
 from parley.model.catalog.entries import CATALOG_PATH
-from parley.security.signing.trust_manifests import ManifestSigner
+from parley.security.signing.cards import ManifestSigner
 from parley.server.added_bindings import BindingPlace, TenantBindings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.catalog import Unpublished

@@ -16,7 +16,7 @@ import pytest
 import parley
 from parley.agent.remote.connections import Connections
 from parley.agent.services import RemoteFiles
-from parley.client.auth.issuer_http import IssuerHttp
+from parley.client.auth.issuers import IssuerHttp
 from parley.client.bindings.http import HttpTransport
 from parley.client.files.stream import FileFacts
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface

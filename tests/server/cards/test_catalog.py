@@ -411,7 +411,7 @@ class Clock:
 
 
 def page_of(clock, *, keys=None, cards=None, url=None):
-    from parley.security.signing.trust_manifests import ManifestSigner
+    from parley.security.signing.cards import ManifestSigner
 
     made = []
     card = card_of("Time")(())

@@ -17,7 +17,7 @@ from parley.model.struct import encode
 from parley.security import Bearer, anonymous
 from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing import keys as key_module
-from parley.security.signing.card_verification import verify
+from parley.security.signing.cards import verify
 from parley.security.signing.keys import SigningKeys, SigningKeysInvalid
 from parley.server.app import Settings
 from parley.server.run import serving

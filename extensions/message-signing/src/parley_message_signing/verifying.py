@@ -14,8 +14,8 @@ from parley.security.egress import Egress
 from parley.security.issuers import IssuerClient, KeysUnavailable
 from parley.security.key_sets import KeySet, VerificationKey, read_keys
 from parley.security.outbound import Fetcher, FetchFailed, checked_url
+from parley.security.signing.canonical import read_object
 from parley.security.signing.keys import decode
-from parley.security.signing.strict_json import read_object
 from parley_message_signing.signed import (
     START,
     URI,

@@ -13,7 +13,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 
 from parley.agent.tools.mcp_server import McpServer
-from parley.client.auth.credential import Credential, Use
+from parley.client.auth.credentials import Credential, Use
 from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuers import Issuers
 from parley.client.bindings.request_auth import RequestParameters

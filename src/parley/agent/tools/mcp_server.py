@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from parley.client.auth.credential import Credential
-from parley.client.headers import check_secret
+from parley.client.auth.credentials import Credential
+from parley.client.bindings.request_auth import check_secret
 from parley.security.egress import turn_egress
 from parley.security.networks import is_loopback
 

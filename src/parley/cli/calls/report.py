@@ -14,7 +14,7 @@ from parley.cli.output.rendering import (
     write_page,
     write_task,
 )
-from parley.client.calls.diff import new_output
+from parley.client.calls.stream_reader import new_output
 from parley.extensions.questions import Question, auth_request, question
 from parley.model.operations import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.parts import Message

@@ -10,11 +10,11 @@ from parley.cli.output.failures import FAILED, CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.table import CommandSettings
 from parley.cli.store.acts import Record
-from parley.client.card.key_sets import checked_jku
 from parley.client.card.trust import CardCheck
+from parley.client.card.verification import checked_jku
 from parley.client.errors import CardNotTrusted
 from parley.client.origin import Origin
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import ALGORITHMS, SigningKeys, SigningKeysInvalid, missing_keys
 
 _COVERS = {

@@ -35,8 +35,8 @@ from parley.model.ids import LONGEST_ID
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization, refusal
-from parley.security.credentials.client_address import network_of
 from parley.security.failures import Failures
+from parley.security.networks import network_of
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
 from parley.server.ids import check_caller
 from parley.server.limits.once import OnceStore, StoredNames

@@ -22,9 +22,8 @@ from parley.model.errors import OverloadedError, an
 from parley.security.egress import Egress
 from parley.security.issuers import IssuerClient, KeysUnavailable
 from parley.security.outbound import Fetcher, checked_url
-from parley.security.signing.keys import RELOAD_SECONDS, decode
-from parley.security.signing.private_file import read_private, stamp_of
-from parley.security.signing.strict_json import AmbiguousJson, read_object
+from parley.security.signing.canonical import AmbiguousJson, read_object
+from parley.security.signing.keys import RELOAD_SECONDS, decode, read_private, stamp_of
 
 log = logging.getLogger("parley.security")
 

@@ -28,8 +28,7 @@ from parley.push.receiving.request import (
     NotificationRefused,
     Verified,
 )
-from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources
+from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 
 MIN_SECRET_BYTES = 24
@@ -437,8 +436,8 @@ class VerifyJwt:
 
     async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
         """Verify the token, and that it is about this delivery, for here and now."""
-        from parley.security.schemes.jwt_format import read_jwt
         from parley.security.schemes.scheme import CredentialsRefused
+        from parley.security.schemes.tokens import read_jwt
 
         token = credentials_of(request.header("authorization"), "bearer")
         if token is None:

@@ -68,8 +68,8 @@ from parley.registry.search.searcher import Searcher
 from parley.security.egress import Egress
 from parley.security.rates.limit import Rate, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, anonymous
+from parley.security.signing.cards import ManifestSigner
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.app import App, Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog import CatalogItem, CatalogPage

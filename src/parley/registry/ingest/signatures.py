@@ -37,13 +37,12 @@ from parley.security.key_sets import (
     read_keys,
 )
 from parley.security.outbound import FetchFailed
-from parley.security.signing.canonical import NotCanonical, canonical
-from parley.security.signing.card_signing import JWKS_PATH
+from parley.security.signing.canonical import AmbiguousJson, NotCanonical, canonical, read_object
+from parley.security.signing.cards import JWKS_PATH
 from parley.security.signing.keys import decode
-from parley.security.signing.strict_json import AmbiguousJson, read_object
 
 if TYPE_CHECKING:
-    from parley.security.signing.card_verification import CardSignature, SignatureVerdict
+    from parley.security.signing.cards import CardSignature, SignatureVerdict
 
 # The keys of publishers: JWK Sets and DID documents, fetched within limits and kept.
 
@@ -441,11 +440,7 @@ class CardSignatures:
 
         ``url`` is where the card is, ``near`` the address of its catalog.
         """
-        from parley.security.signing.card_verification import (
-            CardUnverifiable,
-            signatures_of,
-            verify,
-        )
+        from parley.security.signing.cards import CardUnverifiable, signatures_of, verify
 
         try:
             signatures = signatures_of(raw, ASYMMETRIC)[:MAX_CHECKED]

@@ -8,8 +8,8 @@ import msgspec
 
 from parley.model.cards import AgentCard, AgentCardSignature
 from parley.model.operations import BY_NAME
-from parley.security.signing.card_signing import MAX_CARD_BYTES, CardSigner, payloads_of
-from parley.security.signing.strict_json import read_object
+from parley.security.signing.canonical import read_object
+from parley.security.signing.cards import MAX_CARD_BYTES, CardSigner, payloads_of
 from parley.server.endpoint import Endpoint
 from parley.wire import versions
 

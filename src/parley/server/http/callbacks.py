@@ -13,7 +13,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.address import route_path
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CallbackReceiver

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, UnauthenticatedError
 from parley.model.service import Caller
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.address import route_path
 from parley.server.endpoint import CredentialReceiver, CredentialRefused, NoLongerNeeded
 from parley.server.failures import log_unforeseen

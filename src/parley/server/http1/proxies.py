@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-from parley.security.credentials.client_address import KNOWN_PROXIES
-from parley.security.networks import literal_address
+from parley.security.networks import KNOWN_PROXIES, literal_address
 
 _DEFAULT = "127.0.0.1"
 _SCHEMES = ("http", "https", "ws", "wss")

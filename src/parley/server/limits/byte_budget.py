@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.settings import Settings
 
 

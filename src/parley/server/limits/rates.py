@@ -18,7 +18,7 @@ from parley.model.errors import FieldViolation
 from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.security.rates.exceeded import (
     Fields,
     LimitExceeded,

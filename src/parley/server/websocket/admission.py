@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.address import BadAddress, server_address
 from parley.server.lifecycle import Lifecycle
 from parley.server.settings import Settings

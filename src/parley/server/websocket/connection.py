@@ -21,7 +21,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.access_log import log_request
 from parley.server.websocket.denial import DENIAL, short
 from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN

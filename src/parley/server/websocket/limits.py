@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from parley.model.errors import OverloadedError, TooManyRequestsError
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.settings import Settings
 
 _RETRY = 5  # seconds
