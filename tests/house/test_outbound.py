@@ -97,6 +97,12 @@ def test_every_place_that_connects_is_known_with_its_guard() -> None:
     assert {path for path, _ in openers()} == OUTBOUND.keys()
 
 
+def test_sessions_are_made_in_one_place() -> None:
+    """It bounds responses, and keeps no cookies. A collector of the operator's may need a proxy."""
+    makers = {path for path, name in openers() if name == "ClientSession"}
+    assert makers == {"security/outbound.py", "host/audit/otlp.py"}
+
+
 def test_nothing_takes_proxies_from_the_environment_where_a_policy_holds() -> None:
     """The library would: ``trust_env`` is written out as false wherever it is named."""
     found = [
