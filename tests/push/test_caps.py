@@ -24,8 +24,7 @@ from parley.push.jobs import (
     DestinationCaps,
 )
 from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
-from parley.security.egress import Egress
-from parley.security.egress.dialled import dialled, network_of
+from parley.security.egress import Egress, dialled, network_of
 from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from parley.agent.files import base_url
 from parley.agent.services import TurnServices
-from parley.client.auth.credential import DEFAULT_API_KEY, Credential, Use, takes_token
+from parley.client.auth.credentials import DEFAULT_API_KEY, Credential, Use, takes_token
 from parley.client.bindings.request_auth import RequestParameters
 from parley.engine.authorizations import (
     CLOSED,
@@ -53,14 +53,13 @@ from parley.model.struct import Timestamp, decode, encode
 from parley.model.tasks import TaskState
 from parley.security.authorization import Access, Policy, decision
 from parley.security.schemes.scheme import Scheme
-from parley.security.signed_tokens import REDIRECT
+from parley.security.sealing import REDIRECT
 from parley.store.events import StepResult
 from parley.store.protocols.tables import EventCompleted
 
 if TYPE_CHECKING:
     from parley.client.auth import AuthorizationCode
-    from parley.client.auth.errors import TokenRefused
-    from parley.client.auth.issuers import TokenIssuer
+    from parley.client.auth.issuers import TokenIssuer, TokenRefused
 
 
 MAX_NAME_CHARACTERS = 2048
@@ -430,8 +429,8 @@ class CredentialRequests:
         self, oauth: AuthorizationCode, claim: CallbackClaim, value: bytes, arrived: Arrived
     ) -> Arrived | None:
         """Return the token for a code; ``None`` if an attempt that crashed has used it."""
-        from parley.client.auth.errors import TokenRefused
-        from parley.client.auth.tokens import read_token
+        from parley.client.auth.grant import read_token
+        from parley.client.auth.issuers import TokenRefused
 
         answer = arrived.answer
         if "code" not in answer:
@@ -474,7 +473,7 @@ class CredentialRequests:
 
     async def _issuer_to_name(self, oauth: AuthorizationCode) -> TokenIssuer:
         """Return the issuer for a request. Raises ``AuthorizationRefused``."""
-        from parley.client.auth.errors import TokenRefused
+        from parley.client.auth.issuers import TokenRefused
 
         try:
             return await _reached(partial(self._issuer, oauth))
@@ -485,7 +484,7 @@ class CredentialRequests:
         issuers = await self._services.issuers.of(oauth)
         issuer = await issuers.find(None, issuer=oauth.issuer, token_url=oauth.token_url)
         if not issuer.authorization_url:
-            from parley.client.auth.errors import TokenRefused
+            from parley.client.auth.issuers import TokenRefused
 
             raise TokenRefused(f"{issuer.key} has no page to log in at")
         return issuer
@@ -496,7 +495,7 @@ async def _reached(ask: Callable[[], Awaitable[T]]) -> T:
 
     Only a request that was never sent is sent again. Raises ``TokenRefused``.
     """
-    from parley.client.auth.errors import TokenRefused
+    from parley.client.auth.issuers import TokenRefused
 
     for pause in PAUSES:
         try:

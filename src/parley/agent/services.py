@@ -51,11 +51,10 @@ class TurnIssuers:
         key = (oauth.issuer, oauth.token_url)
         found = self._kept.get(key)
         if found is None:
-            from parley.client.auth.issuer_http import IssuerHttp
-            from parley.client.auth.issuers import Issuers
+            from parley.client.auth.issuers import IssuerHttp, Issuers
             from parley.client.bindings.http import HttpTransport
             from parley.client.origin import Origin
-            from parley.security.loopback import is_loopback
+            from parley.security.networks import is_loopback
 
             if self._http is None:
                 self._http = HttpTransport(trust_env=True, bound_to_turns=False)

@@ -18,15 +18,14 @@ from parley.cli.store.acts import Record
 from parley.client.auth.authorizer import Authorizer
 from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport
-from parley.client.card.key_sets import checked_jku
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.card.trust import CardCheck, CardTrust
-from parley.client.card.verification import CardVerifier
+from parley.client.card.verification import CardVerifier, checked_jku
 from parley.client.errors import CardNotTrusted
 from parley.client.origin import Origin
 from parley.model.errors import A2AError
 from parley.security.exposed_secrets import exposed, plain_urls
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import ALGORITHMS, SigningKeys, SigningKeysInvalid, missing_keys
 from parley.wire import versions
 from parley.wire.json import protojson

@@ -17,10 +17,14 @@ from parley.security.signing.keys import (
     MAX_BYTES,
     SigningKey,
     SigningKeysInvalid,
+    WriteUnderWay,
+    new_key_set,
     read_key_set,
+    read_private,
+    replacing,
+    rotated,
+    write_key_set,
 )
-from parley.security.signing.private_file import WriteUnderWay, read_private, replacing
-from parley.security.signing.rotation import new_key_set, rotated, write_key_set
 
 DEFAULT_FILE = "signing-keys.json"
 STDOUT = "-"

@@ -19,13 +19,14 @@ from typing import Any, Literal
 import msgspec
 
 from parley.model.struct import decode, encode
-from parley.security.sealing import SealBroken, Sealer
-from parley.security.signed_tokens import (
+from parley.security.sealing import (
     AUTHORIZE,
     CALLBACKS,
     MAX_TOKEN_LENGTH,
     CredentialRefused,
     NoLongerNeeded,
+    SealBroken,
+    Sealer,
     TokenExpired,
     TokenInvalid,
     TokenSigner,

@@ -17,7 +17,7 @@ from parley.envelope.server.directory import MessageContext
 from parley.envelope.server.queue import RequestQueue
 from parley.model.errors import A2AError, InvalidRequestError
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.added_bindings import BindingPlace
 from parley.server.http.open_credentials import OpenCredentials, open_credentials
 from parley.server.http.responses import NO_STORE, refuse_method

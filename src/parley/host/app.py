@@ -22,7 +22,7 @@ from parley.host.publishing import log_publication, read_publication
 from parley.host.registration import RegistryRegistration, read_registration
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
-from parley.security.egress.policy import LOOPBACK
+from parley.security.egress import LOOPBACK
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.discovery import ServerCardSigner, signed_endpoints

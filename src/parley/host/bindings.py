@@ -13,7 +13,7 @@ import msgspec
 from parley.engine.description import AgentDescription
 from parley.security.authentication import Authenticator
 from parley.security.egress import Egress
-from parley.security.resources import SchemeResources
+from parley.security.evidence import SchemeResources
 from parley.security.signing.keys import SigningKeys
 from parley.server.endpoint import AgentBinding, Endpoint
 from parley.server.settings import Settings

@@ -55,10 +55,10 @@ from parley.push.proofs.proofs import Proofs, WebhookCertificate
 from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
+from parley.security.evidence import SchemeResources
 from parley.security.failures import Failures
-from parley.security.loopback import is_plain_public
+from parley.security.networks import is_plain_public
 from parley.security.owner import PER_TENANT
-from parley.security.resources import SchemeResources
 from parley.security.schemes.scheme import Security, card_schemes
 from parley.security.sealing import operator_key
 from parley.security.signing.keys import SigningKeys

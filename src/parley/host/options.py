@@ -417,7 +417,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls_machine(self) -> bool:
         """Whether agents may call others of this machine, if the server listens there alone."""
-        from parley.security.loopback import is_loopback
+        from parley.security.networks import is_loopback
 
         here = not self.grpc_host or is_loopback(self.grpc_host)
         return (
@@ -518,7 +518,7 @@ def is_of_this_machine(settings: Settings, url: str | None) -> bool:
     Its agents may call others of this machine: whoever calls them reaches those as well. A server
     with a public address, or with a proxy in front, has callers from elsewhere.
     """
-    from parley.security.loopback import is_loopback
+    from parley.security.networks import is_loopback
 
     hosts = [each.rpartition(":")[0] or each for each in settings.allowed_hosts]
     if url:

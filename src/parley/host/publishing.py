@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.catalog.urn import is_within
-from parley.security.loopback import is_loopback, is_plain_public
+from parley.security.networks import is_loopback, is_plain_public
 from parley.server.cards.publication import NAMESPACE, Publication
 
 log = logging.getLogger("parley.host")

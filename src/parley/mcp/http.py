@@ -19,8 +19,8 @@ from starlette.applications import Starlette
 
 from parley.mcp.bridge import McpBridge
 from parley.security.evidence import Evidence
-from parley.security.loopback import is_loopback
-from parley.security.schemes.open_id_connect import OpenIdConnect
+from parley.security.networks import is_loopback
+from parley.security.schemes.oauth import OpenIdConnect
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.server.sockets import address_of, listen
 

@@ -12,14 +12,13 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 
-from parley.client.auth.credential import Credential, Use
+from parley.client.auth.credentials import Credential, Use
 from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuers import Issuers
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
 from parley.mcp.tool_server import McpServer
-from parley.security.egress import Egress, ForbiddenAddress
-from parley.security.egress.dialing import ThreadedLookup
+from parley.security.egress import Egress, ForbiddenAddress, ThreadedLookup
 
 log = logging.getLogger("parley.agent")
 

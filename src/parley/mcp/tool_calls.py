@@ -20,7 +20,7 @@ from referencing import Registry
 
 from parley.agent.tools.tool import ToolResult, failed
 from parley.agent.turn import Turn
-from parley.client.auth.credential import Credential
+from parley.client.auth.credentials import Credential
 from parley.engine.turn.attempt import TOOL_PREFIX, Answer, Attempt
 from parley.extensions.questions import schema_part
 from parley.extensions.usage import RUN_PROGRESS

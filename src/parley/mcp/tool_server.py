@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from parley.agent.tools.tool import Tool, ToolsUnavailable
 from parley.agent.turn import Turn
-from parley.client.auth.credential import Credential
-from parley.client.headers import check_secret
+from parley.client.auth.credentials import Credential
+from parley.client.bindings.request_auth import check_secret
 from parley.model.distribution import install_command
-from parley.security.egress.policy import turn_egress
-from parley.security.loopback import is_loopback
+from parley.security.egress import turn_egress
+from parley.security.networks import is_loopback
 
 if TYPE_CHECKING:
     import httpx2

@@ -16,7 +16,7 @@ import msgspec
 
 from parley.model.backoff import uniform
 from parley.model.bounded import Bounded
-from parley.security.egress.dialled import network_of, on_dial
+from parley.security.egress import network_of, on_dial
 
 OPENS_AFTER = 5
 """How many failures in a row open a circuit."""

@@ -16,7 +16,7 @@ from parley.model.errors import A2AError, InvalidRequestError
 from parley.model.operations import Operation
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import A2AStruct
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.address import route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.dispatch import Parameters

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from starlette.types import Scope
 
-from parley.security.loopback import is_loopback, literal_address
+from parley.security.networks import is_loopback, literal_address
 
 # -- allowed hosts ----------------------------------------------------------------------------
 

@@ -19,9 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
-from parley.security.signing.card_signing import JWKS_PATH
+from parley.security.signing.cards import JWKS_PATH, ManifestSigner
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.address import AllowedHosts, HostNotAllowed, route_path
 from parley.server.cards.discovery import KeySetPage
 from parley.server.cards.publication import Publication

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from parley.model.errors import OverloadedError, TooManyRequestsError
 from parley.model.service import CallContext
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.settings import Settings
 
 # -- bytes ------------------------------------------------------------------------------------

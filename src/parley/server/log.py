@@ -15,8 +15,8 @@ from starlette.types import Scope
 from parley.files.turn_files import SIGNATURE
 from parley.model.errors import InternalError
 from parley.model.ids import log_incident
-from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
-from parley.security.signed_tokens import CALLBACKS, REDIRECT
+from parley.security.exposed_secrets import HIDDEN, hide_parameter, without_credentials
+from parley.security.sealing import CALLBACKS, REDIRECT
 
 _FORM = '%s - "%s %s HTTP/%s" %d'
 

@@ -11,9 +11,8 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.authentication import Authenticator
 from parley.security.authorization import MISSING
-from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
-from parley.security.networks import Network, is_among, networks
+from parley.security.networks import Network, client_address, is_among, networks
 
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
 

@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote
 from starlette.types import ASGIApp, Scope
 
 from parley.model.catalog.entries import CATALOG_PATH
-from parley.security.signed_tokens import AUTHORIZE, CALLBACKS, REDIRECT
-from parley.security.signing.trust_manifests import ManifestSigner
+from parley.security.sealing import AUTHORIZE, CALLBACKS, REDIRECT
+from parley.security.signing.cards import ManifestSigner
 from parley.server.added_bindings import BindingPlace, TenantBindings
 from parley.server.address import AllowedHosts
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress

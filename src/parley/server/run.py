@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from starlette.types import ASGIApp, Scope
 
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.server.app import App, Settings
 from parley.server.http1.server import Http1Server, lifespan_of
 from parley.server.http1.serving import HttpServing, KnownProxies, Upgrades

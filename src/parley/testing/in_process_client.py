@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.agent.agent import Agent
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.calls.unopened import Unopened
+from parley.client.calls.service import Unopened
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to

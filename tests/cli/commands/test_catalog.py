@@ -19,8 +19,7 @@ from starlette.routing import Route
 
 import parley
 from parley import Agent
-from parley.security.signing.card_signing import sign_card
-from parley.security.signing.trust_manifests import ManifestSigner
+from parley.security.signing.cards import ManifestSigner, sign_card
 from parley.server.cards.catalog_entries import manifest_of
 from parley.server.run import serving
 from tests.cli.processes import Running

@@ -23,8 +23,7 @@ from parley.model.cards import (
 )
 from parley.security import Scheme
 from parley.security.evidence import Evidence
-from parley.security.schemes.challenge import bearer_challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof
+from parley.security.schemes.scheme import CredentialsRefused, Proof, bearer_challenge
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.testing import Issuer

@@ -15,8 +15,7 @@ from parley import Agent, Turn
 from parley.client import auth
 from parley.client.auth.credentials import Credentials
 from parley.client.bindings.binding import is_supported
-from parley.client.bindings.http import HttpTransport
-from parley.client.bindings.tls import Tls
+from parley.client.bindings.http import HttpTransport, Tls
 from parley.client.errors import ClientError, NotEncrypted, OriginNotTrusted, Unreachable
 from parley.client.origin import Origin
 from parley.security import MutualTls

@@ -89,7 +89,7 @@ async def test_an_unchanged_catalog_has_its_cards_looked_at(index: RegistryIndex
 
 
 async def test_an_operator_decides_on_what_is_held(index: RegistryIndex) -> None:
-    from parley.security.signing.card_signing import sign_card
+    from parley.security.signing.cards import sign_card
 
     first, second = new_keys("first"), new_keys("second")
     async with site() as web, reader(index=index) as reads:

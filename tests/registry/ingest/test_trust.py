@@ -12,7 +12,7 @@ import pytest
 from parley.registry.ingest.signatures import misaligned
 from parley.registry.records import EntryStanding, Trust
 from parley.security.signing.canonical import canonical
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
 from tests.client.card.signer import new_keys
 from tests.client.scripted_server import card

@@ -15,7 +15,7 @@ import parley
 from parley import Agent
 from parley.model.service import Caller
 from parley.security import Bearer, anonymous
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing.canonical import canonical
 from parley.security.signing.keys import SigningKey, SigningKeys, decode, encode
 from parley.server.app import Settings
@@ -411,7 +411,7 @@ class Clock:
 
 
 def page_of(clock, *, keys=None, cards=None, url=None):
-    from parley.security.signing.trust_manifests import ManifestSigner
+    from parley.security.signing.cards import ManifestSigner
 
     made = []
     card = card_of("Time")(())

@@ -15,9 +15,9 @@ from parley.model.operations import GetExtendedAgentCardRequest
 from parley.model.service import Caller
 from parley.model.struct import encode
 from parley.security import Bearer, anonymous
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing import keys as key_module
-from parley.security.signing.card_verification import verify
+from parley.security.signing.cards import verify
 from parley.security.signing.keys import SigningKeys, SigningKeysInvalid
 from parley.server.app import Settings
 from parley.server.run import serving

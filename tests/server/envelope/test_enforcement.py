@@ -23,8 +23,7 @@ from parley.envelope.codec import members_of, read_message
 from parley.envelope.signatures import jwk_of, read_key, sign_message, verify_signature
 from parley.model.struct import Timestamp
 from parley.security import anonymous
-from parley.security.signing.keys import SigningKeys
-from parley.security.signing.rotation import new_key_set, write_key_set
+from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from tests.server.envelope.guarded import SHARED, Clock, message

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from parley.model.service import Caller
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.log import log_access
 from parley.server.run import serving

@@ -34,9 +34,8 @@ from parley.agent.remote.exchange import (
     RemoteLink,
     TurnCalls,
 )
-from parley.client.calls.event_stream import EventStream
-from parley.client.calls.service import RemoteService
-from parley.client.calls.unopened import Unopened, awaited
+from parley.client.calls.service import RemoteService, Unopened, awaited
+from parley.client.calls.stream_reader import EventStream
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout

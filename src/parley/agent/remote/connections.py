@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from parley.agent.remote.callees import LocalAgents
-from parley.client.auth.credential import Credential
+from parley.client.auth.credentials import Credential
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.connection import connect

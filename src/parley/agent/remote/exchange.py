@@ -19,9 +19,8 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.agent.remote.connections import Connections, SharedConnection
-from parley.client.calls.final_text import with_final_text
-from parley.client.calls.stream_reader import StreamReader
-from parley.client.calls.turn_events import turn_events
+from parley.client.calls.follow import turn_events
+from parley.client.calls.stream_reader import StreamReader, with_final_text
 from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.caller import chain_id, record_of

@@ -20,11 +20,16 @@ from parley.cli.output.rendering import (
 )
 from parley.client import ClientError, EventStream, RemoteAgent
 from parley.client.authorizing import kind_of
-from parley.client.calls.diff import diff, new_output
-from parley.client.calls.final_text import with_final_text
-from parley.client.calls.folded_task import FoldedTask
-from parley.client.calls.poll import StallDetector
-from parley.client.calls.prior_question import is_settled, shows_prior_question, snapshot_before
+from parley.client.calls.follow import StallDetector
+from parley.client.calls.stream_reader import (
+    FoldedTask,
+    diff,
+    is_settled,
+    new_output,
+    shows_prior_question,
+    snapshot_before,
+    with_final_text,
+)
 from parley.client.card.interface import declares
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.message import compose

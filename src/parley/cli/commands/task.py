@@ -184,7 +184,7 @@ async def _get(call: AgentCall, task_id: str, save: Path | None) -> None:
 
     from parley.cli.calls.files import save_files
     from parley.cli.calls.follow import Report, poll
-    from parley.client.calls.prior_question import is_settled
+    from parley.client.calls.stream_reader import is_settled
 
     async with call.agent() as agent:
         task = await agent.get(task_id, history_length=call.settings.history)

@@ -7,8 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from parley.cli.output.text import TextWriter, json_text
-from parley.client.calls.diff import new_output
-from parley.client.calls.prior_question import restates_prior_question
+from parley.client.calls.stream_reader import new_output, restates_prior_question
 from parley.client.card.trust import CardCheck
 from parley.extensions.declared import SkillSchema, schemas_on
 from parley.extensions.usage import run_progress

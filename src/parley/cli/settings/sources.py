@@ -282,7 +282,7 @@ def _check_parameter(item: str) -> None:
 
 def _check_together(items: Sequence[str]) -> None:
     """Raise ``ValueError`` for headers of the client, and for repeated ones that are no lists."""
-    from parley.client.headers import split_headers
+    from parley.client.bindings.request_auth import split_headers
 
     seen: set[str] = set()
     for item in items:

@@ -13,7 +13,7 @@ from parley.cli.output.streams import Output
 from parley.cli.output.text import parse_span
 from parley.cli.store.acts import act, record_act, require_current
 from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, id_in, new_key
-from parley.security.credentials.passwords import hash_password
+from parley.security.credentials import hash_password
 from parley.store.admin.admin import StoreAdmin
 
 ONCE = "it is shown this once: the store has only a hash of it"

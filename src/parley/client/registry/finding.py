@@ -6,9 +6,8 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from parley.client.auth.credential import Credential
-from parley.client.bindings.http import HttpTransport
-from parley.client.bindings.tls import Tls
+from parley.client.auth.credentials import Credential
+from parley.client.bindings.http import HttpTransport, Tls
 from parley.client.registry.found import FoundAgent
 from parley.client.registry.places import RegistryReference
 from parley.client.registry.remote_registry import FilterValues, RemoteRegistry, SearchesAgents

@@ -12,8 +12,7 @@ from parley.client.card.resolver import ForeignCard, Reference
 from parley.client.errors import CardNotFound
 from parley.client.origin import Origin
 from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogEntry
-from parley.security.egress import Egress
-from parley.security.egress.policy import LOOPBACK
+from parley.security.egress import LOOPBACK, Egress
 
 
 class FoundAgent(msgspec.Struct, frozen=True, kw_only=True):

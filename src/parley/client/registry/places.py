@@ -14,7 +14,7 @@ from parley.client.bindings.http import redacted
 from parley.client.origin import Origin
 from parley.client.registry.errors import NoRegistry
 from parley.model.catalog.entries import CATALOG_PATH
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 VARIABLE = "PARLEY_REGISTRY"
 ROUTES = ("search", "explore", "agents")

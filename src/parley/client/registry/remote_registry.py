@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, runtime
 import msgspec
 
 from parley.client.auth.authorizer import Authorizer, certificate_in, credentials_of
-from parley.client.auth.credential import Credential
-from parley.client.auth.credentials import Credentials
-from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.bindings.tls import Tls
+from parley.client.auth.credentials import Credential, Credentials
+from parley.client.bindings.http import HttpTransport, Tls, redacted
+from parley.client.bindings.request_auth import split_headers
 from parley.client.connection import has_certificate
 from parley.client.errors import ClientError, ConnectionClosed
-from parley.client.headers import split_headers
 from parley.client.origin import Origin
 from parley.client.registry.errors import NotARegistry, RegistryRefused
 from parley.client.registry.found import FoundAgent
@@ -48,7 +46,7 @@ from parley.model.catalog.searching import (
     SearchResponse,
 )
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.catalog.answers import BrowseAnswer, ListedResult, SearchAnswer, clamped
 from parley.wire.catalog.entries import InvalidEntry, read_entry
 

@@ -35,10 +35,10 @@ from parley.model.ids import LONGEST_ID
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization, refusal
-from parley.security.credentials.client_address import network_of
 from parley.security.failures import Failures
 from parley.security.limits.counters import StoredNames
 from parley.security.limits.usage import UsageStore
+from parley.security.networks import network_of
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
 from parley.server.request_fields import check_caller
 from parley.store.protocols.errors import StoreError

@@ -23,7 +23,7 @@ from parley.envelope.server.plugins import EnvelopeServices
 from parley.envelope.server.queue import RequestQueue
 from parley.model.errors import A2AError, InvalidRequestError, OverloadedError, an
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import NotJson, ServedEndpoint, TooLarge
 from parley.server.http.open_credentials import open_credentials

@@ -71,8 +71,8 @@ from parley.security.limits.agent_limits import AgentLimits, OpenStreams
 from parley.security.limits.counters import LocalCounters, StoreCounters
 from parley.security.limits.declaration import Rate, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, anonymous
+from parley.security.signing.cards import ManifestSigner
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.app import App, Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog import CatalogItem, CatalogPage

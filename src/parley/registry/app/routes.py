@@ -33,9 +33,9 @@ from parley.registry.index.selections import Viewer
 from parley.registry.publishing.callers import NotFoundError, tokens_of
 from parley.security.authentication import Authenticator
 from parley.security.authorization import refusal
-from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
 from parley.security.limits.agent_limits import AgentLimits
+from parley.security.networks import client_address
 from parley.security.schemes.scheme import Security
 from parley.server.address import BadAddress, route_path, server_address
 from parley.server.app import App

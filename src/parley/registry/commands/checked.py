@@ -28,7 +28,7 @@ from parley.registry.ingest.signatures import (
     Signing,
 )
 from parley.registry.records import Trust
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.catalog.entries import InvalidCatalog, read_catalog
 from parley.wire.catalog.problems import CatalogProblem, problems_of
 

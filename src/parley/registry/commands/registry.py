@@ -273,7 +273,7 @@ def credentials(
     """
     from parley.security.schemes.api_key import ApiKey
     from parley.security.schemes.mutual_tls import MutualTls
-    from parley.security.schemes.open_id_connect import OpenIdConnect
+    from parley.security.schemes.oauth import OpenIdConnect
 
     schemes: list[Scheme] = [ApiKey()] if api_keys else []
     if issuers and not audience:

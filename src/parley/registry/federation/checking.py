@@ -25,7 +25,7 @@ from parley.registry.search.searcher import REGISTRY as REGISTRY_MEMBER
 from parley.registry.search.searcher import coverage
 from parley.registry.search.texts import marks_of, texts_of
 from parley.security.egress import Egress, ForbiddenAddress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.catalog.answers import ListedResult
 from parley.wire.catalog.entries import write_entry
 

@@ -34,7 +34,7 @@ from parley.model.catalog.entries import REGISTRY
 from parley.model.catalog.searching import RegistryReferral, SearchRequest
 from parley.model.catalog.urn import InvalidUrn, domain, is_within, segment
 from parley.model.errors import InvalidParamsError
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.catalog.answers import ListedResult
 
 # The way of a search from registry to registry: a header that bounds it and shows loops.

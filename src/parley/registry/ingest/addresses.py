@@ -15,9 +15,8 @@ from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.catalog.urn import is_within
 from parley.model.distribution import install_command
 from parley.registry.records import Authority, Source
-from parley.security.egress import Place, normalize_host
-from parley.security.egress.places import places
-from parley.security.loopback import is_loopback, literal_address
+from parley.security.egress import Place, normalize_host, places
+from parley.security.networks import is_loopback, literal_address
 
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList

@@ -17,8 +17,14 @@ from parley.model.backoff import Backoff, seconds_of
 from parley.model.catalog.entries import MAX_NESTING
 from parley.model.distribution import VERSION
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
-from parley.security.egress import Egress, ForbiddenAddress, NameLookup, find_forbidden
-from parley.security.egress.dialing import ThreadedLookup
+from parley.security.egress import (
+    Egress,
+    ForbiddenAddress,
+    NameLookup,
+    ThreadedLookup,
+    find_forbidden,
+)
+from parley.security.outbound import guarded_session, max_age
 
 if TYPE_CHECKING:
     import ssl
@@ -103,14 +109,7 @@ def freshness(headers: Mapping[str, str]) -> float | None:
 
     ``headers`` have names in lower case. What must not be kept is fresh for 0 seconds.
     """
-    found: float | None = None
-    for directive in headers.get("cache-control", "").lower().split(","):
-        name, _, value = directive.strip().partition("=")
-        value = value.strip('" ')
-        if name in ("no-store", "no-cache"):
-            return 0.0
-        if name == "max-age" and value.isascii() and value.isdigit():
-            found = float(value[:10])
+    found = max_age(headers.get("cache-control", ""))
     if found is None:
         return seconds_of(headers.get("expires")) if headers.get("expires") else None
     age = headers.get("age", "").strip()
@@ -311,18 +310,16 @@ class WebFetcher:
         trusted = self.egress.trusts(urlsplit(url).hostname or "")
         session = self._sessions.get(trusted)
         if session is None or session.closed:
-            options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
-            connector = self.egress.connector(
-                resolver=self._lookup, trusted=trusted, limit=self.limits.at_once, **options
+            timeout = aiohttp.ClientTimeout(
+                total=self.limits.fetch_seconds, sock_connect=self.limits.connect_seconds
             )
-            session = self._sessions[trusted] = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                timeout=aiohttp.ClientTimeout(
-                    total=self.limits.fetch_seconds, sock_connect=self.limits.connect_seconds
-                ),
+            session = self._sessions[trusted] = guarded_session(
+                self.egress,
+                trusted=trusted,
+                resolver=self._lookup,
+                options={"auto_decompress": False, "timeout": timeout},
+                limit=self.limits.at_once,
+                **({} if self._tls is None else {"ssl": self._tls}),
             )
         return session
 

@@ -13,20 +13,12 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-from weakref import WeakValueDictionary
 
 import msgspec
 
-from parley.client.card.key_sets import (
-    DEFAULT_AGE,
-    MAX_AGE,
-    MIN_AGE,
-    Fetched,
-    KeySetCache,
-    KeySetUnavailable,
-)
 from parley.model.catalog.entries import Attestation, CatalogEntry, TrustManifest
 from parley.model.catalog.urn import AirUrn, InvalidUrn, domain
+from parley.model.concurrency import KeyedLocks
 from parley.registry.ingest.addresses import (
     THIS_MACHINE,
     UnfitAddress,
@@ -36,15 +28,21 @@ from parley.registry.ingest.addresses import (
 )
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher, freshness
 from parley.registry.records import Trust
-from parley.security.issuers.jwks import KeySet
-from parley.security.signing.canonical import NotCanonical, canonical
-from parley.security.signing.card_signing import JWKS_PATH
+from parley.security.key_sets import (
+    ASYMMETRIC,
+    SYMMETRIC,
+    KeySet,
+    KeySetCache,
+    VerificationKey,
+    read_keys,
+)
+from parley.security.outbound import FetchFailed
+from parley.security.signing.canonical import AmbiguousJson, NotCanonical, canonical, read_object
+from parley.security.signing.cards import JWKS_PATH
 from parley.security.signing.keys import decode
-from parley.security.signing.strict_json import AmbiguousJson, read_object
 
 if TYPE_CHECKING:
-    from parley.security.issuers.jwks import VerificationKey
-    from parley.security.signing.card_verification import CardSignature, SignatureVerdict
+    from parley.security.signing.cards import CardSignature, SignatureVerdict
 
 # The keys of publishers: JWK Sets and DID documents, fetched within limits and kept.
 
@@ -95,29 +93,20 @@ class PublishedKeySets:
     def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
         self._kept = KeySetCache()
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def _turn(self, url: str) -> asyncio.Lock:
-        """Return what lets one look-up at a time ask for a key set: the others find it kept."""
-        turn = self._turns.get(url)
-        if turn is None:
-            turn = self._turns[url] = asyncio.Lock()
-        return turn
+        self._turns = KeyedLocks()  # one look-up at a time asks: the others find the set kept
 
     async def find(self, places: Iterable[str], kid: str) -> tuple[KeySet | None, str]:
         """Return the first set that has a key, or all keys that were found, or why there are none.
 
         Without a ``kid`` it is the first set.
         """
-        from parley.security.issuers.jwks import KeySet
-
         found: list[VerificationKey] = []
         problems: list[str] = []
         for url in places:
             try:
-                async with self._turn(url):
+                async with self._turns.of(url):
                     keys = await self._kept.find(url, kid, partial(self._fetch, url))
-            except KeySetUnavailable as error:
+            except FetchFailed as error:
                 problems.append(str(error))
                 continue
             if not kid or keys.has(kid):
@@ -127,23 +116,20 @@ class PublishedKeySets:
             return KeySet(found), ""
         return None, "; ".join(problems) or "its publisher names no place with keys"
 
-    async def _fetch(self, url: str) -> Fetched:
-        """Return a key set. Raises ``KeySetUnavailable``."""
-        from parley.security.issuers.fetch import FetchFailed
-        from parley.security.issuers.jwks import KeySet, read_keys
-
+    async def _fetch(self, url: str) -> tuple[KeySet, float | None]:
+        """Return a key set, and the seconds that it is fresh. Raises ``FetchFailed``."""
         try:
             answer = await self._fetcher.get(
                 url, accept=_KEY_TYPES, limit=self._fetcher.limits.key_bytes
             )
         except PageUnavailable as error:
-            raise KeySetUnavailable(f"the keys cannot be had: {error}") from None
+            raise FetchFailed(f"the keys cannot be had: {error}") from None
         if answer.url != url:
             # An attacker with an open redirect at a publisher would have keys there.
             words = f"the keys cannot be had: {url} redirects, and redirects are not followed"
-            raise KeySetUnavailable(words)
+            raise FetchFailed(words)
         if answer.status != 200:
-            raise KeySetUnavailable(f"the keys cannot be had: {url} answered {answer.status}")
+            raise FetchFailed(f"the keys cannot be had: {url} answered {answer.status}")
         try:
             content = msgspec.json.decode(answer.body)
             if not isinstance(content, dict):
@@ -151,10 +137,8 @@ class PublishedKeySets:
             keys = read_keys(content if "keys" in content else _of_did(content))
         except (ValueError, RecursionError, FetchFailed) as error:
             said = str(error) if isinstance(error, FetchFailed) else "it is not JSON"
-            raise KeySetUnavailable(f"{url} is no key set: {said}") from None
-        age = freshness(answer.headers)
-        age = DEFAULT_AGE if age is None else min(max(age, MIN_AGE), MAX_AGE)
-        return Fetched(KeySet(keys), age)
+            raise FetchFailed(f"{url} is no key set: {said}") from None
+        return KeySet(keys), freshness(answer.headers)
 
 
 def did_document_url(did: str) -> str:
@@ -237,8 +221,6 @@ class ManifestVerifier:
 
     async def _signature(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
         """Return the proof of the signature. Raises ``_Broken``."""
-        from parley.security.issuers.jwks import ASYMMETRIC
-
         manifest = entry.trust_manifest
         assert manifest is not None
         header, encoded, payload, signature = _parsed(manifest.signature)
@@ -458,12 +440,7 @@ class CardSignatures:
 
         ``url`` is where the card is, ``near`` the address of its catalog.
         """
-        from parley.security.issuers.jwks import ASYMMETRIC
-        from parley.security.signing.card_verification import (
-            CardUnverifiable,
-            signatures_of,
-            verify,
-        )
+        from parley.security.signing.cards import CardUnverifiable, signatures_of, verify
 
         try:
             signatures = signatures_of(raw, ASYMMETRIC)[:MAX_CHECKED]
@@ -563,7 +540,5 @@ def _is_of_other_kind(signature: CardSignature) -> bool:
 
     One that says that no key is needed, or that has a secret for one, is bad.
     """
-    from parley.security.issuers.jwks import ASYMMETRIC, SYMMETRIC
-
     alg = signature.alg
     return bool(alg) and alg.lower() != "none" and alg not in (*ASYMMETRIC, *SYMMETRIC)

@@ -45,7 +45,7 @@ from parley.registry.ingest.fetching import (
 )
 from parley.registry.ingest.names import DnsNames, DnsUnavailable
 from parley.registry.records import Authority, Source, SourceKind
-from parley.security.loopback import is_loopback, literal_address
+from parley.security.networks import is_loopback, literal_address
 
 # Links to catalogs: ``Link`` headers (RFC 8288), and ``<link>`` in the head of a page.
 

@@ -22,7 +22,6 @@ from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
-from parley.security.credentials.client_address import network_of
 from parley.security.limits.counters import Counters, LocalCounters, Taken, short_key
 from parley.security.limits.declaration import (
     DAY_MS,
@@ -34,6 +33,7 @@ from parley.security.limits.declaration import (
     StreamLimit,
 )
 from parley.security.limits.usage import UsageMeter, Whose
+from parley.security.networks import network_of
 
 QUOTA_FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
 

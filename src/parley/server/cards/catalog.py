@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.cards import AgentCard
 from parley.model.catalog.entries import CATALOG, CATALOG_PATH, AICatalog, CatalogEntry
-from parley.security.signing.trust_manifests import ManifestSigner
+from parley.security.signing.cards import ManifestSigner
 from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog_entries import agent_entry, host_of, tenant_entry

@@ -20,9 +20,9 @@ from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard, AgentCardSignature
 from parley.model.operations import BY_NAME
 from parley.security.authorization import Authorization
-from parley.security.signing.card_signing import MAX_CARD_BYTES, CardSigner, payloads_of
+from parley.security.signing.canonical import read_object
+from parley.security.signing.cards import MAX_CARD_BYTES, CardSigner, payloads_of
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.strict_json import read_object
 from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint

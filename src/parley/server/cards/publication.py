@@ -11,7 +11,7 @@ import msgspec
 from parley.model.cards import AgentCard
 from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.catalog.urn import AirUrn, InvalidUrn, domain, segment
-from parley.security.signing.trust_manifests import ManifestSigner
+from parley.security.signing.cards import ManifestSigner
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog import CatalogItem, CatalogPage
 from parley.server.cards.index import ASSISTANTS

@@ -29,8 +29,8 @@ from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import Operation, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
-from parley.security.credentials.client_address import client_address
 from parley.security.limits.agent_limits import fields_of, standings_of
+from parley.security.networks import client_address
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris

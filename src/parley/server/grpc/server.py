@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from parley.model.errors import InvalidRequestError
 from parley.model.operations import Operation
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.server.app import App
 from parley.server.grpc.call import (
     AgentRouter,

@@ -21,12 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError, UnauthenticatedError
 from parley.model.service import Caller
-from parley.security.signed_tokens import (
-    CredentialRefused,
-    NoLongerNeeded,
-    TokenExpired,
-    TokenInvalid,
-)
+from parley.security.sealing import CredentialRefused, NoLongerNeeded, TokenExpired, TokenInvalid
 from parley.server.address import route_path
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CallbackReceiver, CredentialReceiver

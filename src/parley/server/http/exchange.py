@@ -27,9 +27,9 @@ from parley.model.errors import (
 )
 from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
-from parley.security.credentials.client_address import client_address
 from parley.security.limits.agent_limits import Fields, LimitExceeded, LimitGrant, fields_of
-from parley.security.schemes.challenge import with_parameter
+from parley.security.networks import client_address
+from parley.security.schemes.scheme import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.http.open_credentials import open_credentials

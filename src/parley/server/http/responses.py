@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from parley.security.loopback import literal_address
+from parley.security.networks import literal_address
 from parley.server.address import split_host
 from parley.server.limits import ByteReservation
 

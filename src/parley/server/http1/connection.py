@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import CONNECTION, network_of
+from parley.security.networks import CONNECTION, network_of
 from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.direct import DirectExchange

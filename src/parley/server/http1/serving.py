@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.types import ASGIApp, Scope
 
-from parley.security.credentials.client_address import KNOWN_PROXIES
-from parley.security.loopback import literal_address
+from parley.security.networks import KNOWN_PROXIES, literal_address
 from parley.server.http1.direct import AnswersDirectly
 from parley.server.limits import ByteReservation, UnsentBytes
 from parley.server.websocket.serving import Handed, SocketServing, asks_for_socket

@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.address import BadAddress, server_address
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits import SocketLimits

@@ -21,7 +21,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.log import log_request
 from parley.server.websocket.admission import DENIAL, SERVICE_RESTART, SHUTTING_DOWN, short
 from parley.server.websocket.serving import (

@@ -1,4 +1,4 @@
-"""HTTP Basic (RFC 7617): a user and a password with every request."""
+"""HTTP authentication: Basic, and Bearer with a token that a function of the operator's judges."""
 
 from __future__ import annotations
 
@@ -16,13 +16,26 @@ from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.errors import an
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
-from parley.security.credentials.passwords import MAX_PASSWORD, PasswordHash, hash_password, normal
-from parley.security.credentials.slots import Slots
-from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
-from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources
-from parley.security.schemes.challenge import challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, checked_name
+from parley.security.credentials import (
+    MAX_PASSWORD,
+    PasswordHash,
+    Slots,
+    VerdictCache,
+    checked_seconds,
+    hash_password,
+    normal,
+)
+from parley.security.evidence import Evidence, SchemeResources
+from parley.security.schemes.scheme import (
+    CredentialsRefused,
+    Proof,
+    Scheme,
+    bearer_challenge,
+    challenge,
+    checked_name,
+)
+
+# -- basic ------------------------------------------------------------------------------------
 
 Users = Mapping[str, str] | Callable[[str, str], Caller | Awaitable[Caller | None] | None]
 """Password hashes by user, or a function of user and password that returns the caller."""
@@ -111,7 +124,7 @@ class Basic(Scheme):
         return found if isinstance(found, Proof) else self._find(key, user, password, evidence)
 
     async def knows(self, id: str, resources: SchemeResources) -> bool:
-        """Return whether an id is that of a user of the mapping."""
+        """Return whether an id is a user's of the mapping."""
         return self._hashes is not None and id in self._hashes
 
     def challenge(
@@ -129,7 +142,7 @@ class Basic(Scheme):
         return found
 
     def _reason(self, user: str) -> str:
-        """Return what the log says. A name that is no user's may be a password, typed there."""
+        """Return the words for the log. A name that is no user's may be a password, typed there."""
         if self._hashes is None:
             return "a user and a password that the function of Basic does not accept"
         return f"a wrong password for the user {user!r}" if user in self._hashes else "no such user"
@@ -158,7 +171,7 @@ class Basic(Scheme):
         return await returned if inspect.isawaitable(returned) else returned
 
     def _matches(self, user: str, password: str) -> bool:
-        """Return whether a password is that of a user; it takes as long if there is none."""
+        """Return whether a password is the user's; it takes as long without that user."""
         assert self._hashes is not None
         found = self._hashes.get(user)
         if found is not None:
@@ -200,3 +213,70 @@ def _user_and_password(evidence: Evidence) -> tuple[str, str]:
     if not colon or not user or not may_be_name(user) or len(password) > MAX_PASSWORD:
         raise CredentialsRefused("malformed Basic credentials", right)
     return user, password
+
+
+# -- bearer -----------------------------------------------------------------------------------
+
+Judge = Callable[[str], Caller | Awaitable[Caller | None] | None]
+"""Returns the caller of a token, ``None`` for a token that it does not accept."""
+
+
+class Bearer(Scheme):
+    """A bearer token of any kind. ``judge`` returns whose it is, with its ``scopes``, or ``None``.
+
+    It runs on the event loop for every request: what takes time is an ``async def``.
+    """
+
+    credential = "bearer"
+
+    def __init__(
+        self, judge: Judge, *, name: str = "bearer", format: str = "", description: str = ""
+    ) -> None:
+        if not callable(judge):
+            raise TypeError(f"Bearer takes a function of a token, not {judge!r}")
+        self.name = checked_name(name)
+        self._judge = judge
+        self._format = format
+        self._description = description
+
+    def __repr__(self) -> str:
+        return f"Bearer({self.name!r})"
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as a card has it."""
+        return SecurityScheme(
+            http_auth_security_scheme=HTTPAuthSecurityScheme(
+                scheme="Bearer", bearer_format=self._format, description=self._description
+            )
+        )
+
+    def is_presented(self, evidence: Evidence) -> bool:
+        """Return whether a request has a bearer token."""
+        return any(scheme == "bearer" for scheme, _ in evidence.authorization)
+
+    async def verify(self, evidence: Evidence) -> Proof:
+        """Return the token's proof. Raises ``CredentialsRefused``."""
+        token = bearer_token(evidence)
+        caller = self._judge(token)
+        if inspect.isawaitable(caller):
+            caller = await caller
+        if caller is None:
+            raise CredentialsRefused("an unknown token", "the bearer token is not accepted here")
+        caller = replace(caller, authenticated=True, issuer=caller.issuer or self.name)
+        return Proof(caller, caller.scopes)
+
+    def challenge(
+        self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
+    ) -> str:
+        """Return the value of ``WWW-Authenticate`` that asks for a token."""
+        return bearer_challenge(error=error, scopes=scopes)
+
+
+def bearer_token(evidence: Evidence) -> str:
+    """Return the only bearer token of a request. Raises ``CredentialsRefused``."""
+    found = [credentials for scheme, credentials in evidence.authorization if scheme == "bearer"]
+    if len(found) != 1 or len(evidence.authorization) != 1:
+        raise CredentialsRefused("several Authorization headers", "send one Authorization header")
+    if not found[0] or not found[0].isascii() or " " in found[0]:
+        raise CredentialsRefused("a malformed bearer token", "send Authorization: Bearer <token>")
+    return found[0]

@@ -1,17 +1,15 @@
-"""Keys that verify tokens: those of an operator, and those that an issuer publishes (RFC 7517)."""
+"""Keys that verify signatures: an operator's keys, and published key sets (RFC 7517)."""
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from parley.model.concurrency import SingleFlight
-from parley.security.issuers.fetch import Document, FetchFailed
-
-log = logging.getLogger("parley.security")
+from parley.model.bounded import Bounded
+from parley.security.outbound import Ages, Cached, FetchFailed
 
 RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 SYMMETRIC = ("HS256", "HS384", "HS512")
@@ -23,22 +21,10 @@ MAX_KEYS = 100
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8200
 MIN_SECRET_BYTES = 32
 
-MIN_AGE, DEFAULT_AGE, MAX_AGE = 60.0, 600.0, 24 * 3600.0
-"""The seconds that keys are fresh: by ``Cache-Control``, within bounds."""
+KEY_AGES = Ages(minimum=60.0, default=600.0)
+"""How long keys are fresh."""
 
-KEPT_SECONDS = 3600.0
-"""How long keys are used that are no longer fresh, while the issuer does not answer."""
-
-REFETCH_SECONDS = 10.0
-MAX_REFETCHES = 5
-"""The fetches for the sake of unknown keys: so many at once, and then one in ``REFETCH_SECONDS``.
-Whoever sends a token can ask for one.
-"""
-
-_MAX_MISSING = 1000
-
-RETRY_SECONDS = 2.0
-"""The pause after a failure."""
+_MAX_KEPT = 64
 
 _CURVES = {
     ("EC", "P-256"): ("ES256",),
@@ -51,7 +37,7 @@ _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 
 class VerificationKey(msgspec.Struct, frozen=True):
-    """A key, and the algorithms that it may verify: a key never verifies those of another kind."""
+    """A key, and the algorithms that it may verify: never algorithms of another kind."""
 
     kid: str
     algorithms: frozenset[str]
@@ -61,21 +47,13 @@ class VerificationKey(msgspec.Struct, frozen=True):
         return f"VerificationKey({self.kid!r}, {sorted(self.algorithms)})"
 
     def verifies(self, alg: str, signing_input: bytes, signature: bytes) -> bool:
-        """Return whether a signature is this key's, by an algorithm that is one of its own."""
+        """Return whether a signature is this key's, by an algorithm of its own."""
         from joserfc.jws import JWSRegistry
 
         try:
             return JWSRegistry.algorithms[alg].verify(signing_input, signature, self.key)
         except ValueError:  # a signature of an impossible form
             return False
-
-
-class KeysUnavailable(Exception):
-    """The keys cannot be had now. ``retry_after`` is in seconds."""
-
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class KeySet:
@@ -85,7 +63,7 @@ class KeySet:
         self.keys = tuple(keys)
 
     def find(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return the key of a token; one without a key id has it only if there is no choice."""
+        """Return the key of a token; without a key id, the only fitting key."""
         fitting = [key for key in self.keys if alg in key.algorithms]
         if kid is None:
             return fitting[0] if len(fitting) == 1 else None
@@ -116,94 +94,43 @@ class FixedKeys:
         """Do nothing: there is nothing to close."""
 
 
-class PublishedKeys:
-    """The keys that an issuer publishes, kept as long as it allows, within bounds.
+class KeySetCache:
+    """The last key sets by address, for all who verify signatures by them."""
 
-    A key that is unknown is looked for once more, by one request for all who wait, and within
-    limits. Beyond them nothing is known about a token: it may be of a new key. While the issuer
-    does not answer, the old keys count for ``KEPT_SECONDS``.
-    """
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: Bounded[str, Cached[KeySet]] = Bounded(_MAX_KEPT)
 
-    def __init__(self, fetch: Callable[[], Awaitable[Document]], now: Callable[[], float]) -> None:
-        self._fetch = fetch
-        self._now = now
-        self._keys: KeySet | None = None
-        self._fresh_until = self._usable_until = self._next_attempt = 0.0
-        self._missing: dict[tuple[str | None, str], float] = {}
-        self._refetches = float(MAX_REFETCHES)
-        self._counted_at = 0.0
-        self._failure = ""
-        self._flight = SingleFlight(self._refresh)
+    async def find(
+        self,
+        url: str,
+        kid: str,
+        fetch: Callable[[], Awaitable[tuple[KeySet, float | None]]],
+        *,
+        looks_again: bool = True,
+    ) -> KeySet:
+        """Return the keys at an address; with ``looks_again`` they are fetched again if one lacks.
 
-    def find_now(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return a key if it is known and fresh."""
-        if self._keys is None or self._now() >= self._fresh_until:
-            return None
-        return self._keys.find(kid, alg)
-
-    async def find(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return a key, ``None`` if the issuer has none like it. Raises ``KeysUnavailable``."""
-        now = self._now()
-        if self._keys is None or now >= self._usable_until:
-            if now >= self._next_attempt:
-                await self._flight.join()
-            if self._keys is None or self._now() >= self._usable_until:
-                wait = max(self._next_attempt - self._now(), 1.0)
-                raise KeysUnavailable(self._failure, wait)
-        elif now >= self._fresh_until and now >= self._next_attempt:
-            self._flight.begin()  # and go on with the keys that are there
-        found = self._keys.find(kid, alg)
-        if found is None and not self._keys.has(kid):
-            found = await self._look_again(kid, alg)
-        return found
-
-    async def _look_again(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Fetch the keys for the sake of one that is unknown. Raises ``KeysUnavailable``."""
-        now = self._now()
-        if now < self._missing.get((kid, alg), 0.0):
-            return None
-        if not self._flight.is_under_way:
-            left = self._refetches + (now - self._counted_at) / REFETCH_SECONDS
-            self._refetches, self._counted_at = min(left, float(MAX_REFETCHES)), now
-            if self._refetches < 1 or now < self._next_attempt:
-                raise KeysUnavailable("too many unknown keys were looked for", REFETCH_SECONDS)
-            self._refetches -= 1
-        await self._flight.join()
-        if self._next_attempt:
-            raise KeysUnavailable(self._failure, RETRY_SECONDS)
-        found = self._keys.find(kid, alg) if self._keys is not None else None
-        if found is None:
-            self._missing[kid, alg] = self._now() + REFETCH_SECONDS
-            while len(self._missing) > _MAX_MISSING:
-                del self._missing[next(iter(self._missing))]
-        return found
-
-    async def close(self) -> None:
-        """End what is under way."""
-        await self._flight.close()
-
-    async def _refresh(self) -> None:
-        try:
-            document = await self._fetch()
-            keys = read_keys(document.content)
-        except FetchFailed as failure:
-            log.warning("keys of an issuer are unavailable: %s", failure)
-            self._failure = str(failure)
-            self._next_attempt = self._now() + RETRY_SECONDS
-            return
-        age = document.max_age
-        age = DEFAULT_AGE if age is None else min(max(age, MIN_AGE), MAX_AGE)
-        self._keys = KeySet(keys)
-        self._fresh_until = self._now() + age
-        self._usable_until = self._fresh_until + KEPT_SECONDS
-        self._next_attempt = 0.0
+        Raises ``FetchFailed``.
+        """
+        kept = self._kept[url] = self._kept.get(url) or Cached(KEY_AGES, self._clock)
+        fresh = kept.fresh
+        if fresh is None:
+            if kept.may_fetch:
+                await kept.refresh(fetch)
+        elif looks_again and not fresh.has(kid) and kept.may_refetch():
+            await kept.refresh(fetch)
+        keys = kept.usable
+        if keys is None:
+            raise FetchFailed(kept.failure)
+        return keys
 
 
 def read_keys(content: Mapping[str, Any]) -> list[VerificationKey]:
     """Return the usable keys of a published set. Raises ``FetchFailed``.
 
-    A key that is not understood is left out (RFC 7517 §5), and so is one for encryption, a weak
-    one, and a secret: what is published is no secret.
+    A key that is not understood is left out (RFC 7517 §5), like a key for encryption, a weak
+    key, and a secret: a published key is no secret.
     """
     keys = content.get("keys")
     if not isinstance(keys, list):

@@ -1,26 +1,82 @@
-"""Fetches small JSON documents: keys, metadata of issuers, introspected tokens.
+"""Outbound HTTP: guarded sessions, small JSON documents, and a cache for documents.
 
-An address that the operator names may be on any host. One that a document names is on the issuer's
-own origin, or it is https and passes the egress policy: an issuer must not lead the server into
-its own network.
+An address that the operator names may be on any host. An address in a document is on the
+document's own origin, or it is https and passes the egress policy: an issuer must not lead the
+server into its own network.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.security.egress import Egress, find_forbidden, origin_of
-from parley.security.egress.policy import LOOPBACK
-from parley.security.loopback import is_loopback
+from parley.security.egress import LOOPBACK, Egress, find_forbidden, origin_of
+from parley.security.networks import is_loopback
 from parley.security.response_limits import bounded_connector
 
 if TYPE_CHECKING:
     import aiohttp
+
+log = logging.getLogger("parley.security")
+
+T = TypeVar("T")
+
+
+def guarded_session(
+    egress: Egress | None,
+    *,
+    trusted: bool = False,
+    resolver: Any = None,
+    options: Mapping[str, Any] | None = None,
+    **connector: Any,
+) -> aiohttp.ClientSession:
+    """Return a session that dials what ``egress`` allows, without one any address.
+
+    It bounds responses, keeps no cookie, and takes no proxy and no password from the environment.
+    ``trusted`` and ``resolver`` are those of ``Egress.connector``, ``options`` of
+    ``ClientSession``, the rest of ``TCPConnector``.
+    """
+    import aiohttp
+
+    if egress is None:
+        made = bounded_connector(**connector)
+    else:
+        made = egress.connector(resolver=resolver, trusted=trusted, **connector)
+    return aiohttp.ClientSession(
+        connector=made,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,  # passwords from ~/.netrc would go to any port of their hosts
+        **(options or {}),
+    )
+
+
+async def read_start(content: aiohttp.StreamReader, most: int) -> bytes:
+    """Return the first bytes of a body."""
+    found = b""
+    while len(found) < most and (piece := await content.read(most - len(found))):
+        found += piece
+    return found
+
+
+def max_age(control: str) -> float | None:
+    """Return the seconds that a ``Cache-Control`` allows, ``None`` if it does not say."""
+    found = None
+    for directive in control.lower().split(","):
+        name, _, value = directive.strip().partition("=")
+        if name in ("no-store", "no-cache"):
+            return 0.0
+        value = value.strip('" ')
+        if name == "max-age" and value.isascii() and value.isdigit():
+            found = float(value[:10])
+    return found
+
+
+# -- small JSON documents ---------------------------------------------------------------------
 
 MAX_BYTES = 512 * 1024
 """The size of a document."""
@@ -37,7 +93,7 @@ _Route = tuple[asyncio.AbstractEventLoop, Egress | None, bool]
 class FetchFailed(Exception):
     """A document could not be had. The message says why, for the server's log.
 
-    ``status`` is that of an answer, 0 without one.
+    ``status`` is the answer's, 0 without an answer.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -69,7 +125,7 @@ def is_url(text: str) -> bool:
 
 
 def _unfit(url: str) -> str:
-    """Return what is wrong with an address, empty for a right one."""
+    """Return the fault of an address, empty for a right one."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         return f"not {url!r:.200}"
     try:
@@ -154,8 +210,10 @@ class Fetcher:
                     raise FetchFailed(f"{shown} answered {response.status}", response.status)
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     raise FetchFailed(f"{shown} answered with compressed data")
-                body = await _read(response, shown)
-                max_age = _max_age(response.headers.getall("Cache-Control", []))
+                body = await read_start(response.content, MAX_BYTES + 1)
+                if len(body) > MAX_BYTES:
+                    raise FetchFailed(f"{shown} answered with more than {MAX_BYTES} bytes")
+                age = max_age(",".join(response.headers.getall("Cache-Control", [])))
         except TimeoutError:
             raise FetchFailed(f"{shown} did not answer within {TIMEOUT:g} seconds") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -168,10 +226,10 @@ class Fetcher:
             raise FetchFailed(f"{shown} answered with something else than JSON") from None
         if not isinstance(content, dict):
             raise FetchFailed(f"{shown} answered with something else than a JSON object")
-        return Document(content, max_age)
+        return Document(content, age)
 
     def _policy_for(self, url: str, named_by: str) -> Egress | None:
-        """Return the policy for an address; none for what the operator names.
+        """Return the policy for an address; none for an operator's address.
 
         Raises ``FetchFailed``.
         """
@@ -190,42 +248,103 @@ class Fetcher:
         return self.egress
 
     def _session(self, egress: Egress | None, url: str) -> aiohttp.ClientSession:
-        import aiohttp
-
         is_trusted = egress is not None and egress.trusts(urlsplit(url).hostname or "")
         key = (asyncio.get_running_loop(), egress, is_trusted)
         session = self._sessions.get(key)
         if session is None or session.closed:
-            limit = _MAX_CONNECTIONS
-            if egress is None:
-                connector = bounded_connector(limit=limit)
-            else:
-                connector = egress.connector(trusted=is_trusted, limit=limit)
-            session = self._sessions[key] = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT),
+            session = self._sessions[key] = guarded_session(
+                egress,
+                trusted=is_trusted,
+                options={"auto_decompress": False},
+                limit=_MAX_CONNECTIONS,
             )
         return session
 
 
-async def _read(response: aiohttp.ClientResponse, shown: str) -> bytes:
-    body = b""
-    while piece := await response.content.read(64 * 1024):
-        body += piece
-        if len(body) > MAX_BYTES:
-            raise FetchFailed(f"{shown} answered with more than {MAX_BYTES} bytes")
-    return body
+# -- cache ------------------------------------------------------------------------------------
+
+KEPT_SECONDS = 3600.0
+"""How long a document is used that is no longer fresh, while its server does not answer."""
+
+RETRY_SECONDS = 2.0
+"""The pause after a failure."""
+
+REFETCH_SECONDS = 10.0
+MAX_REFETCHES = 5
+"""Fetches of a document that is fresh and lacks something: so many at once, then one in
+``REFETCH_SECONDS``. Senders of tokens and cards can cause one.
+"""
 
 
-def _max_age(headers: list[str]) -> float | None:
-    """Return the seconds that ``Cache-Control`` allows."""
-    found = None
-    for directive in ",".join(headers).lower().split(","):
-        name, _, value = directive.strip().partition("=")
-        if name in ("no-store", "no-cache"):
-            return 0.0
-        if name == "max-age" and value.strip('"').isdecimal():
-            found = float(value.strip('"')[:9])
-    return found
+class Ages(msgspec.Struct, frozen=True, kw_only=True):
+    """The seconds that a document is fresh: as its server says, within bounds."""
+
+    minimum: float
+    default: float
+    maximum: float = 24 * 3600.0
+
+
+class Cached(Generic[T]):
+    """A document of others: fresh for its age, and usable for ``KEPT_SECONDS`` beyond it.
+
+    ``failure`` says why the last fetch failed, ``next_attempt`` until when its server is left
+    alone; empty and 0 after a success. ``what`` begins the warning about a failure, if there is
+    one in the log.
+    """
+
+    def __init__(self, ages: Ages, now: Callable[[], float], what: str = "") -> None:
+        self.failure = ""
+        self.next_attempt = 0.0
+        self._ages = ages
+        self._now = now
+        self._what = what
+        self._value: T | None = None
+        self._fresh_until = self._usable_until = 0.0
+        self._refetches = float(MAX_REFETCHES)
+        self._counted_at = 0.0
+
+    @property
+    def known(self) -> T | None:
+        """The document, however old."""
+        return self._value
+
+    @property
+    def fresh(self) -> T | None:
+        """The document, unless it is older than its server allows."""
+        return self._value if self._now() < self._fresh_until else None
+
+    @property
+    def usable(self) -> T | None:
+        """The document, unless it is so old that it counts no more."""
+        return self._value if self._now() < self._usable_until else None
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether the pause after a failure is over."""
+        return self._now() >= self.next_attempt
+
+    def may_refetch(self) -> bool:
+        """Return whether a fresh document may be fetched for what it lacks, and count it."""
+        now = self._now()
+        left = self._refetches + (now - self._counted_at) / REFETCH_SECONDS
+        self._refetches, self._counted_at = min(left, float(MAX_REFETCHES)), now
+        if self._refetches < 1 or now < self.next_attempt:
+            return False
+        self._refetches -= 1
+        return True
+
+    async def refresh(self, fetch: Callable[[], Awaitable[tuple[T, float | None]]]) -> None:
+        """Fetch the document, with the age that its server allows. Keeps a ``FetchFailed``."""
+        try:
+            value, age = await fetch()
+        except FetchFailed as failure:
+            if self._what:
+                log.warning("%s unavailable: %s", self._what, failure)
+            self.failure = str(failure)
+            self.next_attempt = self._now() + RETRY_SECONDS
+            return
+        ages = self._ages
+        age = ages.default if age is None else min(max(age, ages.minimum), ages.maximum)
+        self._value, self.failure, self.next_attempt = value, "", 0.0
+        self._fresh_until = self._now() + age
+        self._usable_until = self._fresh_until + KEPT_SECONDS

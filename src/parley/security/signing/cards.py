@@ -1,32 +1,35 @@
-"""Signatures of agent cards (specification §8.4), verified over the JSON as it was received.
-
-A signature proves only the members that are signed. ``CardVerdict.members`` has these, and whoever
-trusts a card reads it from there: members that a proxy added are not among them.
-"""
+"""Signatures of agent cards (specification §8.4) and of trust manifests."""
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from parley.security.issuers.jwks import ASYMMETRIC, KeySet
+from parley.model.bounded import Bounded
+from parley.model.catalog.entries import TrustManifest
+from parley.security.key_sets import ASYMMETRIC, KeySet
 from parley.security.signing.canonical import (
     SIGNATURES,
+    AmbiguousJson,
     CardForm,
     NotCanonical,
     canonical,
     exact,
     has_latest_form,
+    read_object,
     received,
     stripped,
     stripped_as_received,
 )
-from parley.security.signing.keys import ALGORITHMS, decode, encode
-from parley.security.signing.strict_json import AmbiguousJson, read_object
+from parley.security.signing.keys import ALGORITHMS, SigningKey, SigningKeys, decode, encode
 
-MAX_CARD_BYTES = 2 * 1024 * 1024
+# -- card verification ------------------------------------------------------------------------
+
+MAX_VERIFIED_BYTES = 2 * 1024 * 1024
 MAX_SIGNATURES = 32
 MAX_PROTECTED = 8 * 1024
 MAX_SIGNATURE = 2 * 1024
@@ -60,7 +63,7 @@ class CardSignature(msgspec.Struct, frozen=True):
 class SignatureVerdict(msgspec.Struct, frozen=True):
     """What became of one signature: the form of the card that it is of, or why it is not trusted.
 
-    ``members`` are those that it signs, ``reason`` is empty for a signature that verifies.
+    ``members`` are the signed members, ``reason`` is empty for a signature that verifies.
     """
 
     number: int
@@ -110,12 +113,12 @@ Keys = KeySet | Callable[[CardSignature], KeySet | str]
 def members_of_card(card: bytes | Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of a card. Raises ``CardUnverifiable`` if two readers could differ.
 
-    Only bytes show members that are there twice; whoever has bytes gives these.
+    Only bytes show members that are there twice: give bytes where there are bytes.
     """
     if isinstance(card, Mapping):
         return dict(card)
     try:
-        return read_object(card, limit=MAX_CARD_BYTES, what="the card")
+        return read_object(card, limit=MAX_VERIFIED_BYTES, what="the card")
     except AmbiguousJson as error:
         raise CardUnverifiable(str(error)) from None
 
@@ -142,8 +145,8 @@ def verify(
 ) -> CardVerdict:
     """Return whether a card is signed with one of the trusted keys, and for each signature why not.
 
-    Raises ``CardUnverifiable`` for what has no single reading, and ``ValueError`` for algorithms
-    that prove nothing.
+    Raises ``CardUnverifiable`` for a card without a single reading, and ``ValueError`` for
+    algorithms that prove nothing.
     """
     members = members_of_card(card)
     signatures = signatures_of(members, algorithms)
@@ -314,6 +317,172 @@ def _text(header: Mapping[str, Any], name: str) -> str | None:
 
 
 def shown(value: object) -> str:
-    """Return what a card says, short, for a message."""
+    """Return a text of a card, short, for a message."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# -- card signing -----------------------------------------------------------------------------
+
+JWKS_PATH = "/.well-known/jwks.json"
+"""Where a server publishes its keys, below its address."""
+
+MAX_CARD_BYTES = 16 * 1024 * 1024
+
+_MAX_CACHED = 64
+
+
+def payloads_of(*written: Mapping[str, Any]) -> list[bytes]:
+    """Return the payloads to sign for a card, which is written in one way or in several.
+
+    The form of the specification is first, then the card as it is written, then the form of SDKs
+    that leave out empty members. Equal payloads are signed once.
+    """
+    found: dict[bytes, None] = {}
+    for members in written:
+        forms = (exact, received, stripped) if has_latest_form(members) else (received,)
+        for form in forms:
+            found[canonical(form(members))] = None
+    return list(found)
+
+
+def signatures_over(
+    payloads: Iterable[bytes], signers: Iterable[SigningKey], jku: str = ""
+) -> list[dict[str, str]]:
+    """Return the signatures of payloads, as a card has them."""
+    signers = tuple(signers)
+    header = {"typ": "JOSE", **({"jku": jku} if jku else {})}
+    found = []
+    for payload in payloads:
+        for key in signers:
+            protected, signature = key.sign_payload(header, payload)
+            found.append({"protected": protected, "signature": signature})
+    return found
+
+
+def sign_card(
+    card: bytes, signers: Iterable[SigningKey], *, jku: str = "", replace: bool = False
+) -> bytes:
+    """Return a card in JSON with signatures, after those that it has, or in their place.
+
+    Nothing else in the text changes. Raises ``ValueError`` for what is no card with one reading.
+    """
+    members = read_object(card, limit=MAX_CARD_BYTES, what="the card")
+    added = signatures_over(payloads_of(members), signers, jku)
+    if replace:
+        members[SIGNATURES] = None
+    return with_signatures(card, members, added)
+
+
+def with_signatures(
+    card: bytes, members: Mapping[str, Any], added: Iterable[Mapping[str, str]]
+) -> bytes:
+    """Return a card, whose members were read from its JSON, with more signatures."""
+    before = members.get(SIGNATURES)
+    if before is not None and not isinstance(before, list):
+        raise ValueError("the signatures of the card are no list")
+    signatures = msgspec.json.encode([*(before or ()), *added])
+    if SIGNATURES in members:
+        rest = received(members)
+        card = msgspec.json.encode(rest)
+    text = card.rstrip()
+    separator = b"" if text[:-1].rstrip().endswith(b"{") else b","
+    return text[:-1] + separator + b'"signatures":' + signatures + b"}"
+
+
+class CardSigner:
+    """Signs what a server writes, with its current keys; the last results are kept.
+
+    ``url`` is the public address of the server, that the operator named. ``revision`` changes when
+    the keys do.
+    """
+
+    def __init__(self, keys: SigningKeys, url: str) -> None:
+        self._keys = keys
+        self.jku = url.rstrip("/") + JWKS_PATH
+        self._cached: Bounded[tuple[int, bytes], Any] = Bounded(_MAX_CACHED)
+        self._lock = threading.Lock()
+
+    @property
+    def revision(self) -> int:
+        """A number that changes with the keys."""
+        return self._keys.revision
+
+    def sign(self, card: bytes) -> bytes:
+        """Return a written card with signatures."""
+
+        def signed() -> bytes:
+            return sign_card(card, self._keys.signers, jku=self.jku)
+
+        found: bytes = self._cache(card, signed)
+        return found
+
+    def signatures(self, *written: bytes) -> list[dict[str, str]]:
+        """Return the signatures of a card that is written in several ways, for any of them."""
+
+        def signed() -> list[dict[str, str]]:
+            read = [read_object(each, limit=MAX_CARD_BYTES, what="the card") for each in written]
+            return signatures_over(payloads_of(*read), self._keys.signers, self.jku)
+
+        found: list[dict[str, str]] = self._cache(b"\0".join(written), signed)
+        return found
+
+    def _cache(self, content: bytes, make: Any) -> Any:
+        key = (self.revision, hashlib.sha256(content).digest())
+        with self._lock:
+            found = self._cached.use(key)
+            if found is None:
+                found = self._cached[key] = make()
+        return found
+
+
+# -- trust manifests --------------------------------------------------------------------------
+
+
+def payload_of(manifest: TrustManifest) -> bytes:
+    """Return what is signed of a manifest: its canonical JSON (RFC 8785) without the signature."""
+    members: dict[str, Any] = msgspec.to_builtins(manifest)
+    members.pop("signature", None)
+    return canonical(members)
+
+
+_MAX_KEPT = 10_000
+
+
+class ManifestSigner:
+    """Signs manifests with the first of the keys that sign now, each once.
+
+    Signatures are kept, because a manifest is the same in the catalogs of all addresses, and
+    requests choose these.
+
+    ``url`` is the public address of the server, if the operator named it: then a signature says
+    where the public keys are (``jku``). Without it, they are found at the identity's domain.
+    """
+
+    def __init__(self, keys: SigningKeys, url: str | None) -> None:
+        self._keys = keys
+        self._header = {"typ": "JOSE"}
+        if url is not None:
+            self._header["jku"] = url.rstrip("/") + JWKS_PATH
+        self._kept: dict[bytes, str] = {}
+        self._kept_of = 0
+
+    @property
+    def revision(self) -> int:
+        """A number that changes with the keys."""
+        return self._keys.revision
+
+    @property
+    def key(self) -> SigningKey:
+        """The key that signs now."""
+        return self._keys.signers[0]
+
+    def sign(self, manifest: TrustManifest) -> TrustManifest:
+        """Return the manifest with a detached JWS over the rest of it."""
+        revision, payload = self.revision, payload_of(manifest)
+        if revision != self._kept_of or len(self._kept) >= _MAX_KEPT:
+            self._kept, self._kept_of = {}, revision
+        signature = self._kept.get(payload)
+        if signature is None:
+            signature = self._kept[payload] = self.key.jws(self._header, payload, detached=True)
+        return msgspec.structs.replace(manifest, signature=signature)
