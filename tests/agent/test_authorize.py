@@ -230,7 +230,7 @@ async def test_an_agent_without_a_policy_is_told_to_have_one(talk: Any, caplog: 
 
     async with talk(agent) as caller:
         assert (await caller.task("go", context=context(BOB))).state is TaskState.FAILED
-    assert "Agent(..., policy=...)" in caplog.text
+    assert "Agent(..., rights=Rights(policy=...))" in caplog.text
 
 
 async def test_a_skill_that_replies_directly_asks_without_a_log(talk: Any) -> None:

@@ -145,7 +145,7 @@ async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_s
     told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]
     assert told == [
         "tasks are removed with all that is theirs when they have ended for 7 days; "
-        "Agent(retention=...) says how long they are kept, None for ever"
+        "Retention(tasks=...) says how long they are kept, None for ever"
     ]
 
 
