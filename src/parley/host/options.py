@@ -488,7 +488,6 @@ class ServeKeywords(AppKeywords, total=False):
 
 
 _LISTS = (
-    "middleware",
     "bindings",
     "allow_private_webhooks",
     "allow_private_files",

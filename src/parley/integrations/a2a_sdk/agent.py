@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.engine import agent_options
+from parley.engine.agent_options import CardDetails, Execution
 from parley.engine.content import KINDS
-from parley.integrations.a2a_sdk.execution import Execution
+from parley.integrations.a2a_sdk.execution import ExecutorRun
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.integrations.serving import missing
 from parley.model.cards import AgentCard, AgentSkill, SecurityRequirement, SecurityScheme
@@ -78,8 +78,8 @@ def agent(
         described, options.pop("security", None), verified_elsewhere=verified_elsewhere
     )
     settings["extensions"] += tuple(options.pop("extensions", ()))
-    turns = options.pop("execution", None) or agent_options.Execution()
-    if turns.direct_reply_timeout == agent_options.Execution().direct_reply_timeout:
+    turns = options.pop("execution", None) or Execution()
+    if turns.direct_reply_timeout == Execution().direct_reply_timeout:
         # An executor decides by its first event whether there is a task.
         turns = replace(turns, direct_reply_timeout=86_400.0)
     settings["execution"] = turns
@@ -87,7 +87,7 @@ def agent(
     builder = request_context_builder or sdk.builder()
 
     async def execute(turn: Turn) -> object:
-        return await Execution(sdk, executor, builder, turn).run()
+        return await ExecutorRun(sdk, executor, builder, turn).run()
 
     for index, skill in enumerate((*public, *hidden)):
         served.skill(
@@ -127,7 +127,7 @@ def _options_of(card: AgentCard) -> dict[str, Any]:
     return {
         "description": card.description,
         "version": card.version,
-        "card": agent_options.CardDetails(
+        "card": CardDetails(
             provider=card.provider,
             documentation_url=card.documentation_url,
             icon_url=card.icon_url,
