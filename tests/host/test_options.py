@@ -9,7 +9,7 @@ import pytest
 
 import parley
 from parley import Agent, Settings
-from parley.cli.settings.server import FLAGS
+from parley.cli.settings.server import FLAGS, server_settings
 from parley.host.options import AppKeywords, ServeKeywords, ServerOptions, options_of
 from parley.security import ApiKey
 from parley.security.egress import Egress
@@ -92,3 +92,15 @@ def test_the_record_for_the_audit_has_no_secret() -> None:
     assert record["settings"]["max_parts"] == 7
     assert "*.example.net" in record["egress"]
     assert set(record) == set(AppKeywords.__annotations__)
+
+
+def test_settings_in_force_are_shown_with_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLEY_STORE", "postgresql://ada:hunter2@db/tasks")
+    monkeypatch.setenv("PARLEY_EGRESS_DENY", "*.example.net")
+    monkeypatch.setenv("PARLEY_SIGNING_KEYS_FILE", "keys.json")
+    shown = {name: (value, source) for name, value, source in server_settings()}
+    assert shown["--store"] == ("postgresql://ada@db/tasks", "PARLEY_STORE")
+    assert shown["--egress-deny"] == ("*.example.net", "PARLEY_EGRESS_DENY")
+    assert shown["--signing-keys"] == ("keys.json", "PARLEY_SIGNING_KEYS_FILE")
+    assert shown["--usage"] == ("no", "default")
+    assert shown["--drain"] == ("10s", "default")

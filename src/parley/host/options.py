@@ -257,7 +257,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "PARLEY_SIGNING_KEYS has the keys, as JSON.",
             metavar="FILE",
             panel=_CALLERS,
-            variable="",
+            variable="PARLEY_SIGNING_KEYS_FILE",
+            reads_itself=True,
         ),
     ] = None
 

@@ -29,7 +29,8 @@ class Option(msgspec.Struct, frozen=True):
     Python code gives. A flag with ``sets`` takes no value, and sets that one. ``kind`` is the type
     of a value whose default is ``None``. ``variable`` is the environment variable, by default
     ``PARLEY_`` and the field's name, or that of a flag without a value; empty for none. There a
-    list is split at its ``separator``. ``default`` says in words what holds without the option.
+    list is split at its ``separator``. With ``reads_itself`` the owner of the option reads the
+    variable, and no command does. ``default`` says in words what holds without the option.
     """
 
     help: str
@@ -43,6 +44,7 @@ class Option(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     separator: str = ""
     secret: bool = False
+    reads_itself: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,30 +37,27 @@ class EgressFlags(msgspec.Struct, frozen=True):
         tuple[str, ...],
         Option(
             "A host (*.example.com for all below), an address or a network, with a port or "
-            "without, that requests may go to which others cause; repeat it. "
-            "[env: PARLEY_EGRESS_ALLOW]",
+            "without, that requests may go to which others cause; repeat it.",
             metavar="PLACE",
             panel=_SENT,
-            variable="",
+            reads_itself=True,
         ),
     ] = ()
     egress_deny: Annotated[
         tuple[str, ...],
         Option(
-            "One that they must not go to, whatever allows it; repeat it. "
-            "[env: PARLEY_EGRESS_DENY]",
+            "One that they must not go to, whatever allows it; repeat it.",
             metavar="PLACE",
             panel=_SENT,
-            variable="",
+            reads_itself=True,
         ),
     ] = ()
     egress_only_allowed: Annotated[
         bool,
         Option(
-            "Send such requests nowhere but where --egress-allow says, not to the public "
-            "internet. [env: PARLEY_EGRESS_ONLY_ALLOWED]",
+            "Send such requests nowhere but where --egress-allow says, not to the public internet.",
             panel=_SENT,
-            variable="",
+            reads_itself=True,
         ),
     ] = False
 
@@ -127,13 +124,14 @@ class ServerFlag(msgspec.Struct, frozen=True):
     @property
     def default_text(self) -> str:
         """The words for the value without the flag, empty for none."""
-        is_plain = self.kind in (str, int) and self.default is not None
-        return self.option.default or (str(self.default) if is_plain else "")
+        if self.option.default or self.kind is bool:
+            return self.option.default or "no"
+        return str(self.default) if self.kind in (str, int) and self.default is not None else ""
 
     def parameter(self) -> inspect.Parameter:
         """Return the parameter that typer makes the flag of."""
         option = self.option
-        is_shown = bool(self.default_text) and not option.default
+        is_shown = self.kind in (str, int) and bool(self.default_text) and not option.default
         kinds: dict[type, tuple[Any, Any]] = {
             bool: (bool, False),
             tuple: (list[str] | None, None),
@@ -141,8 +139,9 @@ class ServerFlag(msgspec.Struct, frozen=True):
         }
         kind, default = kinds.get(self.kind, (str, self.default if is_shown else ""))
         # click splits the variable of a list at spaces; that of another separator is read later.
-        variable = "" if option.separator else self.variable
-        text = f"  [env var: {self.variable}]" if option.separator else ""
+        is_own = bool(option.separator) or option.reads_itself
+        variable = "" if is_own else self.variable
+        text = f"  [env var: {self.variable}]" if is_own else ""
         text += f"  [default: {option.default}]" if option.default else ""
         declared = typer.Option(
             default,
