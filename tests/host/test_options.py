@@ -67,6 +67,9 @@ def test_unknown_and_contradicting_options_are_refused() -> None:
     agent = Agent("Plain")
     with pytest.raises(TypeError, match="stores"):
         parley.asgi(agent, stores="memory:")  # type: ignore[call-arg]
+    for name, value in {"port": 8000, "tls_cert": "cert.pem", "allow_anonymous": True}.items():
+        with pytest.raises(TypeError, match=f"asgi takes no {name}: give it to parley.serve"):
+            parley.asgi(agent, **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="but not both"):
         parley.asgi(agent, caller=lambda scope: parley.Caller(id="ada"), auth=ApiKey())
     with pytest.raises(ValueError, match="'both', 'api' or 'worker'"):

@@ -145,6 +145,9 @@ class SharedResource(Protocol):
         ...
 
 
+MAX_SHARED = 100
+"""The resources that the turns of an agent share."""
+
 S = TypeVar("S", bound=SharedResource)
 
 
@@ -194,6 +197,11 @@ class TurnServices:
     def shared(self, make: Callable[[], S]) -> S:
         """Return the resource that ``make`` makes once for all turns, until ``aclose``."""
         if make not in self._shared:
+            if len(self._shared) == MAX_SHARED:
+                raise RuntimeError(
+                    f"the turns of this agent share {MAX_SHARED} resources: give turn.shared the "
+                    f"same class or function each time, not {make!r:.100}, which each turn makes"
+                )
             resource = self._shared[make] = make()
             self._open_resources.push_async_callback(resource.aclose)
         found: S = self._shared[make]

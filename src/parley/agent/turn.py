@@ -579,7 +579,10 @@ class Turn(TurnFacts):
     def shared(self, make: Callable[[], S]) -> S:
         """Return the resource that ``make`` makes once for all turns of the agent on its server.
 
-        The server awaits ``aclose()`` of the resource when it stops.
+        ``make`` is a class or a function of a module: its identity names the resource. The server
+        awaits ``aclose()`` of the resource when it stops.
+
+        Raises ``RuntimeError`` for more than 100 resources, as a new function in each turn makes.
         """
         return self._services.shared(make)
 

@@ -36,6 +36,9 @@ WORKER = (
 )
 
 
+_APP = AppKeywords.__annotations__.keys()
+
+
 def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -51,6 +54,11 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
     the agents. Raises ``ValueError`` for what cannot be served, and ``TypeError`` for what is no
     middleware.
     """
+    if others := sorted(options.keys() & ServeKeywords.__annotations__.keys() - _APP):
+        raise TypeError(
+            f"an app does not listen, so asgi takes no {others[0]}: give it to parley.serve, or to "
+            "the server that runs the app"
+        )
     given: dict[str, Any] = {"store": "memory:", **options}
     return open_app(agents, ServerOptions(**given))
 

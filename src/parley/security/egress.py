@@ -333,7 +333,7 @@ def dialled(address: str) -> None:
         told(address)
 
 
-def network_of(address: str) -> str:
+def site_of(address: str) -> str:
     """Return what one machine or site has: an IPv4 address, or the first 64 bits of an IPv6 one.
 
     The IPv4 address in an IPv6 one (mapped, NAT64, 6to4) stands for it.

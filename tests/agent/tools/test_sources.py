@@ -102,3 +102,21 @@ async def test_what_turns_share_is_made_once_and_closed_with_the_server() -> Non
     async with served(agent) as caller:
         assert [(await caller.task("go")).text for _ in range(2)] == ["True", "True"]
     assert [tower.is_closed for tower in made] == [True]
+
+
+async def test_functions_that_each_turn_makes_do_not_share_without_bound() -> None:
+    agent = Agent("Leaking")
+
+    class Tower:
+        async def aclose(self) -> None: ...
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        for _ in range(100):
+            turn.shared(lambda: Tower())
+        with pytest.raises(RuntimeError, match=r"share 100 resources: give turn\.shared the same"):
+            turn.shared(lambda: Tower())
+        return "refused"
+
+    async with served(agent) as caller:
+        assert (await caller.task("go")).text == "refused"

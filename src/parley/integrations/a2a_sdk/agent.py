@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
@@ -30,6 +30,7 @@ def agent(
     card: Any,
     *,
     extended_card: Any = None,
+    details: CardDetails | None = None,
     request_context_builder: Any = None,
     durable: bool = False,
     verified_elsewhere: bool = False,
@@ -49,6 +50,9 @@ def agent(
     skills are shown, and its skills can be called. Addresses, versions, capabilities and
     credentials are the agent's: callers need them to read it too.
 
+    ``details`` take precedence over what the card says, as far as they are not the defaults of
+    ``CardDetails``.
+
     ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own. A card with
     security requirements needs ``security``, which verifies the credentials, or
     ``verified_elsewhere``: something in front of the server verifies it.
@@ -65,6 +69,10 @@ def agent(
     settings = _options_of(described)
     public = described.skills or (_only_skill(described),)
     hidden: tuple[AgentSkill, ...] = ()
+    if details is not None:
+        usual, given = asdict(CardDetails()), asdict(details)
+        own = {name: value for name, value in given.items() if value != usual[name]}
+        settings["card"] = replace(settings["card"], **own)
     if extended_card is not None:
         extended = _read(sdk, extended_card)
         check_extended(described, extended)
