@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.files.stream import FileStream
-    from parley.client.registry.finding import find, find_sync
-    from parley.client.registry.found import FoundAgent
-    from parley.client.registry.remote_registry import RemoteRegistry
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.agent_options import CardDetails, Execution, Retention, Rights
     from parley.engine.routing import RoutedMessage
@@ -62,6 +59,8 @@ if TYPE_CHECKING:
         TaskStatus,
         TaskStatusUpdateEvent,
     )
+    from parley.registry.client.found import FoundAgent
+    from parley.registry.client.remote_registry import RemoteRegistry, find, find_sync
     from parley.server.settings import Settings
     from parley.store.protocols.errors import StoreError
     from parley.store.protocols.tables import EventCompleted
@@ -95,7 +94,7 @@ _HOMES = {
     "EventCompleted": "parley.store.protocols.tables",
     "Execution": "parley.engine.agent_options",
     "FileStream": "parley.client.files.stream",
-    "FoundAgent": "parley.client.registry.found",
+    "FoundAgent": "parley.registry.client.found",
     "MaintenanceWindow": "parley.envelope.declared",
     "McpServer": "parley.mcp.tool_server",
     "McpServerUnavailable": "parley.mcp.tool_server",
@@ -103,7 +102,7 @@ _HOMES = {
     "NotAuthorized": "parley.engine.turn.attempt",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
-    "RemoteRegistry": "parley.client.registry.remote_registry",
+    "RemoteRegistry": "parley.registry.client.remote_registry",
     "RemoteTaskFailed": "parley.client.errors",
     "Retention": "parley.engine.agent_options",
     "Rights": "parley.engine.agent_options",
@@ -127,8 +126,8 @@ _HOMES = {
     "complete_sync": "parley.host.complete",
     "connect": "parley.host.connecting",
     "connect_sync": "parley.host.connecting",
-    "find": "parley.client.registry.finding",
-    "find_sync": "parley.client.registry.finding",
+    "find": "parley.registry.client.remote_registry",
+    "find_sync": "parley.registry.client.remote_registry",
     "serve": "parley.host.app",
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from parley.registry.catalog.reading import InvalidCatalog
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import IngestLimits, WebFetcher
@@ -21,7 +22,6 @@ from parley.registry.ingest.sites import (
 )
 from parley.registry.records import Authority, EntryStanding, Trust
 from parley.security.egress import Egress
-from parley.wire.catalog.entries import InvalidCatalog
 from tests.registry.ingest.sites import card, catalog, entry, nested, old_card
 
 LIMITS = IngestLimits(entries_per_catalog=50, fetch_seconds=1.0)

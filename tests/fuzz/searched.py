@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.reading import InvalidEntry, read_entry
 from parley.registry.search.filters import (
     constraints_of,
     constraints_of_expression,
@@ -23,7 +24,6 @@ from parley.registry.search.texts import (
     findings_of,
     texts_of,
 )
-from parley.wire.catalog.entries import InvalidEntry, read_entry
 
 DATA = Path(__file__).parents[1] / "data" / "registry"
 ASKED = asked_digest("search", "weather")

@@ -62,7 +62,7 @@ OUTBOUND = {
     "agent/services.py": f"{FILES}; {ISSUERS}",
     "mcp/session_http.py": TOOLS,
     "cli/calls/agent_call.py": USER,
-    "client/registry/remote_registry.py": GIVEN,
+    "registry/client/remote_registry.py": GIVEN,
     "registry/federation/federated.py": OPERATOR,
     "host/audit/otlp.py": OPERATOR,
     "host/audit/syslog.py": OPERATOR,

@@ -18,15 +18,12 @@ from parley.host.bindings import BoundBinding, ServerParts, bindings_of, check_p
 from parley.host.files import open_files
 from parley.host.host import Agents, Host, placed
 from parley.host.options import AppKeywords, Identify, ServeKeywords, ServerOptions, shown
-from parley.host.publishing import log_publication, read_publication
-from parley.host.registration import RegistryRegistration, read_registration
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.security.egress import LOOPBACK
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.discovery import ServerCardSigner, signed_endpoints
-from parley.server.cards.publication import Publication
 from parley.server.endpoint import FileService, Interfaces
 from parley.store.protocols.errors import StoreError
 
@@ -65,10 +62,6 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
 
 def open_app(agents: Agents | None, options: ServerOptions) -> App:
     """Return the app of agents with these options. Raises what ``asgi`` raises."""
-    publication = read_publication(options.publisher, options.namespace, options.unlisted)
-    registration = read_registration(
-        options.registry, options.url, publishes=publication is not None
-    )
     host = Host(
         placed(agents, options.tenants),
         open_store(options.store, options.lease, migrate=options.migrate),
@@ -76,12 +69,8 @@ def open_app(agents: Agents | None, options: ServerOptions) -> App:
         bus=open_bus(options.bus, options.store),
         files=open_files(options.files, options.store),
     )
-    host.audit.settings |= {
-        **options.record(),
-        "signing_keys": _signer_names(host.signing_keys),
-        "publisher": "" if publication is None else publication.publisher,
-    }
-    return app_of(host, publication=publication, registration=registration)
+    host.audit.settings |= {**options.record(), "signing_keys": _signer_names(host.signing_keys)}
+    return app_of(host)
 
 
 def _signer_names(keys: SigningKeys | None) -> list[str]:
@@ -89,13 +78,7 @@ def _signer_names(keys: SigningKeys | None) -> list[str]:
     return [] if keys is None else [f"{key.kid} {key.alg}" for key in keys.signers]
 
 
-def app_of(
-    host: Host,
-    *,
-    caller: Identify | None = None,
-    publication: Publication | None = None,
-    registration: RegistryRegistration | None = None,
-) -> App:
+def app_of(host: Host, *, caller: Identify | None = None) -> App:
     """Return the ASGI app that serves a host, starts it and stops it.
 
     ``caller`` identifies callers in place of the option of that name.
@@ -109,14 +92,16 @@ def app_of(
             **{f"/{name}": each.agent for name, each in host.tenants.items()},
         },
         store=host.store,
+        publisher=options.publisher,
+        namespace=options.namespace,
+        unlisted=options.unlisted,
+        registry=options.registry,
         settings=settings,
         url=url,
         authenticator=host.authenticator,
         identifies=caller is not None,
         resources=host.scheme_resources,
         signing_keys=host.signing_keys,
-        registry="" if registration is None else registration.registry,
-        publisher="" if publication is None else publication.publisher,
         egress=lambda: host.agent_egress,
     )
     bound = {each.name: each.bind(parts) for each in bindings_of(options.bindings)}
@@ -137,18 +122,12 @@ def app_of(
         for each in bound.values():
             await each.start()
         await host.start()
-        if publication is not None and endpoints:
-            log_publication(publication, url, host.tenants)
-            if registration is not None:
-                registration.start(app)
 
     async def stop() -> None:
         async with AsyncExitStack() as stack:  # a failure of one keeps no other open
             stack.push_async_callback(host.stop)
             for each in bound.values():
                 stack.push_async_callback(each.close)
-            if registration is not None:
-                stack.push_async_callback(registration.stop)
 
     app = create_app(
         endpoints,
@@ -162,7 +141,6 @@ def app_of(
         unavailable_message=WORKER if role == "worker" else "",
         middleware=options.middleware,
         signing_keys=host.signing_keys if endpoints else None,
-        publication=publication if endpoints else None,
     )
     app.bindings = bound
     for each in bound.values():

@@ -16,7 +16,7 @@ import msgspec
 from parley.agent.remote.callees import Callee, UsableAgent
 from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, failed, source_name
 from parley.agent.turn import Turn
-from parley.client.registry.found import FoundAgent
+from parley.client.card.resolver import CatalogReference
 from parley.engine.turn.attempt import TOOL_PREFIX
 from parley.llm.conversation import shortened
 from parley.llm.current_turn import current_turn
@@ -103,7 +103,7 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
     for each in given:
         if isinstance(each, list | tuple):
             found += sorted_out(each)
-        elif isinstance(each, str | AgentCard | UsableAgent | FoundAgent):
+        elif isinstance(each, str | AgentCard | UsableAgent | CatalogReference):
             found.append(AgentSkills(each))
         elif isinstance(each, ToolSource) or is_tool(each):
             found.append(each)

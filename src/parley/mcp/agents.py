@@ -16,7 +16,6 @@ from mcp import types
 from parley.agent.remote.connections import Connections
 from parley.agent.tools.tool import NAME_LENGTH, free_name, tool_name
 from parley.client.errors import ClientError
-from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.declared import schemas_on
 from parley.host.connecting import connect
@@ -25,6 +24,7 @@ from parley.mcp.session import schema_problem
 from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
+from parley.registry.client.found import FoundAgent
 
 log = logging.getLogger("parley.mcp")
 

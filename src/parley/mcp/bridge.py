@@ -17,8 +17,6 @@ from mcp.server.stdio import stdio_server
 from pydantic import Field
 
 from parley.client.errors import CardNotFound, ClientError
-from parley.client.registry.found import FoundAgent
-from parley.client.registry.remote_registry import RemoteRegistry
 from parley.llm.remote_skills import result_of
 from parley.mcp.agents import BridgedAgent, BridgedAgents, SkillTool
 from parley.mcp.calls import (
@@ -38,7 +36,9 @@ from parley.model.distribution import VERSION
 from parley.model.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
 from parley.model.struct import encode
 from parley.model.tasks import Task, TaskState
-from parley.wire.catalog.entries import write_entry
+from parley.registry.catalog.reading import write_entry
+from parley.registry.client.found import FoundAgent
+from parley.registry.client.remote_registry import RemoteRegistry
 
 WAIT_SECONDS = 50.0
 """How long a call of a tool takes at most: most hosts wait for a minute."""

@@ -11,7 +11,6 @@ import typer
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr
-from parley.cli.settings.options import PANEL as REGISTRY_PANEL
 from parley.cli.settings.options import settings_command
 from parley.cli.settings.table import CommandSettings
 from parley.model.distribution import install_command
@@ -66,7 +65,7 @@ def register(app: typer.Typer) -> None:
                 envvar="PARLEY_REGISTRY",
                 show_default=False,
                 show_envvar=False,
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = "",
         search: Annotated[
@@ -75,7 +74,7 @@ def register(app: typer.Typer) -> None:
                 metavar="TEXT",
                 help="Offer the skills of agents that the registry finds for this.",
                 show_default=False,
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = "",
         limit: Annotated[
@@ -85,7 +84,7 @@ def register(app: typer.Typer) -> None:
                 min=1,
                 max=50,
                 help="The most agents that --search offers.",
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = 5,
         registry_bearer: Annotated[
@@ -96,7 +95,7 @@ def register(app: typer.Typer) -> None:
                 envvar="PARLEY_REGISTRY_BEARER",
                 show_default=False,
                 show_envvar=False,
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = "",
         name: Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
-from parley.security.signing.cards import JWKS_PATH, ManifestSigner
+from parley.security.signing.cards import JWKS_PATH
 from parley.security.signing.keys import SigningKeys
 from parley.server.address import AllowedHosts, HostNotAllowed, route_path
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.catalog_link import CatalogLink, ServedAgent
 from parley.server.cards.discovery import KeySetPage
-from parley.server.cards.publication import Publication
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.http.exchange import DirectRequests, Identify, direct_requests
 from parley.server.http.refusals import refusing_host
@@ -100,7 +101,6 @@ def create_app(
     unavailable_message: str = "",
     middleware: Iterable[AnyMiddleware] = (),
     signing_keys: SigningKeys | None = None,
-    publication: Publication | None = None,
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
@@ -113,7 +113,7 @@ def create_app(
     ``middleware`` is around every HTTP request and every WebSocket, the first of it outermost.
     With ``unavailable_message`` there may be no agents: the app answers health probes, and refuses
     every other request with that message. The public half of ``signing_keys`` is published; what
-    signs cards is in the endpoints. With a ``publication`` the app serves a catalog of its agents.
+    signs cards is in the endpoints.
 
     Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for invalid middleware.
     """
@@ -132,7 +132,6 @@ def create_app(
         unavailable_message=unavailable_message,
         middleware=middleware_of(middleware),
         signing_keys=signing_keys,
-        publication=publication,
     )
 
 
@@ -157,7 +156,6 @@ class App:
         unavailable_message: str = "",
         middleware: Iterable[AnyMiddleware] = (),
         signing_keys: SigningKeys | None = None,
-        publication: Publication | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
@@ -186,14 +184,12 @@ class App:
             request_bytes=self.request_bytes,
             sockets=self.sockets,
             unavailable_message=unavailable_message,
-            publication=publication,
-            manifest_signer=None if signing_keys is None else ManifestSigner(signing_keys, url),
         )
         if is_closed and identify is not None:
             self.identify = authenticated_only(identify)
         self.agents = self._routes.agents
         self.bindings: Mapping[str, Any] = {}
-        self.publishes = publication is not None
+        self.publishes = False
         self.grpc = self._routes.grpc
         self.gate = self._routes.gate
         for path, handler in (("live", live), ("ready", ready(lifecycle))):
@@ -251,6 +247,32 @@ class App:
         if restrict:
             handler = self._routes.restricted(restrict, handler)
         self._routes.put(path, handler, below=below)
+
+    @property
+    def served(self) -> Sequence[ServedAgent]:
+        """The agents, with their tenants, and how their addresses are told."""
+        return self._routes.served
+
+    @property
+    def address(self) -> AdvertisedInterfaces:
+        """How the address of the server is told."""
+        return self._routes.server
+
+    @property
+    def cards_are_public(self) -> bool:
+        """Whether everyone may see cards, and so a catalog of them."""
+        return self._routes.cards_are_public
+
+    def publish(
+        self, link: CatalogLink | None, pages: Mapping[str, tuple[ASGIApp, Endpoint | None]]
+    ) -> None:
+        """Add the pages of a catalog by path, each with the agent whose callers may see it.
+
+        Without an agent, callers of any agent may: as with cards. Cards, pages for people and the
+        root ``link`` to it. What agents have at a path stays.
+        """
+        self.publishes = link is not None
+        self._routes.publish(link, pages)
 
     def handler_at(self, path: str) -> ASGIApp:
         """Return what answers at a path."""

@@ -9,8 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.model.catalog.searching import FederationMode, QueryModel, SearchRequest, SearchResponse
 from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.searching import (
+    FederationMode,
+    QueryModel,
+    SearchRequest,
+    SearchResponse,
+)
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import HEADER, CircuitState, Hops, Upstream, registry_id
 from parley.registry.index.selections import Viewer

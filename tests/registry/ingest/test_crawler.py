@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parley.database.errors import StoreUnavailable
+from parley.registry.catalog.reading import read_entry
 from parley.registry.records import Authority, EntryStanding, Source, SourceKind, SourceState
-from parley.wire.catalog.entries import read_entry
 from tests.client.scripted_server import Exchange, card
 from tests.polling import until
 from tests.registry.ingest.sites import (

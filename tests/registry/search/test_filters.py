@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parley.model.catalog.entries import A2A_CARD_TYPES
-from parley.model.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
 from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import A2A_CARD_TYPES
+from parley.registry.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
 from parley.registry.index.selections import Constraint, Order
 from parley.registry.search.filters import constraints_of, facets_of, order_of, read_filter
 

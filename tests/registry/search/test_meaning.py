@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parley.database.errors import StoreUnavailable
-from parley.model.catalog.searching import QueryModel, SearchRequest
+from parley.registry.catalog.searching import QueryModel, SearchRequest
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryStanding, IndexedEntry

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.model.catalog.searching import (
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.searching import (
     ExploreRequest,
     FacetRequest,
     ListRequest,
@@ -16,7 +17,6 @@ from parley.model.catalog.searching import (
     SearchRequest,
     SearchResult,
 )
-from parley.model.errors import InvalidParamsError
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Viewer
 from parley.registry.records import EntryStanding, Trust

@@ -86,7 +86,6 @@ async def test_a_handler_answers_an_action_that_no_agent_has(
         lambda: {"registration": RegistrationSettings(anonymous="false")},  # type: ignore[arg-type]
         lambda: {"handler_timeout": 0},
         lambda: {"handler_timeout": float("nan")},
-        lambda: {"registrar": "https://registry.example.com"},
         lambda: {"max_requests": 0},
         lambda: {"max_requests_per_socket": 0},
         lambda: {"max_requests_waiting": -1},

@@ -29,14 +29,13 @@ from msgspec.structs import replace
 
 from parley.client.calls.service import RemoteService
 from parley.client.card.interface import Candidate
-from parley.client.card.resolver import ForeignCard, Reference
+from parley.client.card.resolver import CatalogReference, ForeignCard, Reference
 from parley.client.card.trust import NOT_VERIFIED
 from parley.client.errors import ClientError
 from parley.client.extensions import activate
 from parley.client.files.stream import FileStream, Progress
 from parley.client.files.transfer import AgentFiles
 from parley.client.message import Sendable
-from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.engine.agent_options import GROUPS
@@ -123,7 +122,7 @@ class UsableAgent:
             )
 
 
-Callee = Reference | FoundAgent | UsableAgent
+Callee = Reference | CatalogReference | UsableAgent
 """Whom a turn may call."""
 
 
@@ -186,7 +185,7 @@ def _walk(agent: UsableAgent, above: Sequence[UsableAgent], found: dict[int, Usa
 
 def referred(agent: Callee) -> tuple[Reference | UsableAgent, dict[str, Any]]:
     """Return the reference of an agent, and its options if a registry named it."""
-    if not isinstance(agent, FoundAgent):
+    if not isinstance(agent, CatalogReference):
         return agent, {}
     return agent.reference, {} if agent.egress is None else {"egress": agent.egress}
 

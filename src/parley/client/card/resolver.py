@@ -42,6 +42,7 @@ from parley.model.backoff import seconds_of
 from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
+from parley.security.egress import Egress
 from parley.security.networks import is_loopback
 from parley.wire import versions
 from parley.wire.json.syntax import without_bom
@@ -61,6 +62,30 @@ class ForeignCard(msgspec.Struct, frozen=True):
     """
 
     card: Mapping[str, Any]
+
+
+class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that a catalog names, such as a ``FoundAgent``, and how it may be called."""
+
+    @property
+    def identifier(self) -> str:
+        """The identifier in the catalog."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        raise NotImplementedError
+
+    @property
+    def reference(self) -> Reference:
+        """The address or the card. Raises ``CardNotFound`` for an entry without an A2A card."""
+        raise NotImplementedError
+
+    @property
+    def egress(self) -> Egress | None:
+        """The addresses that may be called, ``None`` for any."""
+        raise NotImplementedError
 
 
 Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard | ForeignCard

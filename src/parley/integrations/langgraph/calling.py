@@ -22,7 +22,7 @@ from langgraph.types import interrupt
 
 from parley.agent.remote.callees import Callee, address_of
 from parley.agent.tools.tool import ToolResult, tool_name
-from parley.client.registry.found import FoundAgent
+from parley.client.card.resolver import CatalogReference
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.questions import question
 from parley.host.connecting import connect
@@ -132,7 +132,7 @@ def node(
 
     Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
     """
-    address = agent.identifier if isinstance(agent, FoundAgent) else address_of(agent)
+    address = agent.identifier if isinstance(agent, CatalogReference) else address_of(agent)
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
         place = NodePlace(name or "node")

@@ -6,8 +6,8 @@ publishing over REST.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -15,17 +15,15 @@ import msgspec
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.engine.agent_options import Execution
-from parley.envelope.errors import AgentUnavailable
-from parley.envelope.routing.registration import outcome_of
-from parley.envelope.server.directory import MessageContext
-from parley.model.catalog.searching import MAX_PAGE, FederationMode, QueryModel, SearchRequest
-from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
+from parley.model.errors import InvalidParamsError, PermissionDeniedError
 from parley.model.parts import Part
+from parley.model.service import Caller
 from parley.registry.app.routes import viewer_of
 from parley.registry.app.searching import SearchOperations
+from parley.registry.catalog.searching import MAX_PAGE, FederationMode, QueryModel, SearchRequest
 from parley.registry.health.prober import Heartbeats
 from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
-from parley.store.protocols.errors import StoreUnavailable
+from parley.registry.served.registration import outcome_of
 
 # The registry as an A2A agent: a need in words is answered with catalog entries (ARD §7.5).
 
@@ -147,43 +145,26 @@ class IndexRegistrar:
         return given
 
     async def publish(
-        self, entry: Mapping[str, Any], audience: Any, context: MessageContext
+        self, entry: Mapping[str, Any], audience: Any, caller: Caller, address: str
     ) -> Mapping[str, Any]:
         """Publish an entry of the caller's."""
         if audience is not None and not isinstance(audience, list):
             raise InvalidParamsError("audience is a list, such as ['public']")
         options = PublishOptions(audience=None if audience is None else tuple(audience))
         catalog = {"specVersion": "1.0", "entries": [entry]}
-        with _refusals():
-            report = await self._publishing.publish(
-                context.caller, catalog, options, address=context.address
-            )
+        report = await self._publishing.publish(caller, catalog, options, address=address)
         return outcome_of(msgspec.to_builtins(report))
 
-    async def withdraw(self, identifier: str, context: MessageContext) -> None:
+    async def withdraw(self, identifier: str, caller: Caller, address: str) -> None:
         """Withdraw an entry of the caller's."""
-        with _refusals():
-            await self._publishing.withdraw(context.caller, identifier, address=context.address)
+        await self._publishing.withdraw(caller, identifier, address=address)
 
-    async def beat(self, identifiers: Sequence[str], context: MessageContext) -> Mapping[str, Any]:
+    async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
         """Note that agents of the caller are alive."""
-        with _refusals():
-            answer = await self._heartbeats.beat(context.caller, identifiers)
+        answer = await self._heartbeats.beat(caller, identifiers)
         if not answer.alive:
             raise PermissionDeniedError("this caller has published none of these: register first")
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in msgspec.to_builtins(answer).items()
         }
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Say when to try again, where a refusal does not."""
-    try:
-        yield
-    except TooManyRequestsError as error:
-        error.retry_after = error.retry_after or 5
-        raise
-    except StoreUnavailable as error:
-        raise AgentUnavailable("the registry cannot keep anything now", retry_after=5) from error

@@ -16,14 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.agent.agent import Agent
 from parley.database.errors import StoreUnavailable
-from parley.envelope.binding import EnvelopeBinding
 from parley.host.app import asgi
 from parley.host.egress import read_egress
 from parley.host.options import is_of_this_machine
-from parley.host.publishing import read_publication
 from parley.host.store_urls import open_store
-from parley.model.catalog.entries import CATALOG_PATH
-from parley.model.catalog.urn import AirUrn
 from parley.model.concurrency import Periodic
 from parley.registry.app.agent import PATH as AGENT_PATH
 from parley.registry.app.agent import IndexRegistrar, finding_agent
@@ -42,6 +38,7 @@ from parley.registry.app.searching import (
     RegistryPage,
     SearchOperations,
 )
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, AirUrn
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Upstream
 from parley.registry.health.prober import Heartbeats, Prober
@@ -66,17 +63,18 @@ from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing
 from parley.registry.records import Source, SourceKind, SourceState
 from parley.registry.search.searcher import Searcher
+from parley.registry.served.binding import CatalogBinding
+from parley.registry.served.catalog import RELATION, CatalogItem, CatalogPage, ManifestSigner
+from parley.registry.served.publication import read_publication
 from parley.security.egress import Egress
 from parley.security.limits.agent_limits import AgentLimits, OpenStreams
 from parley.security.limits.counters import LocalCounters, StoreCounters
 from parley.security.limits.declaration import Rate, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, anonymous
-from parley.security.signing.cards import ManifestSigner
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
-from parley.server.cards.catalog import CatalogItem, CatalogPage
-from parley.server.cards.catalog_links import LinkedToCatalog, catalog_reference
+from parley.server.cards.catalog_link import CatalogLink, LinkedPage
 from parley.server.http.responses import NO_STORE, reply
 from parley.store.task_store import TaskStore
 
@@ -334,7 +332,7 @@ class Registry:
             limits=[each.text for each in counted if not _is_on(each, rest)],
             publisher="" if publication is None else publication.publisher,
             bindings=[
-                EnvelopeBinding(registrar=IndexRegistrar(self.publishing, self.care.heartbeats))
+                CatalogBinding(registrar=IndexRegistrar(self.publishing, self.care.heartbeats))
             ],
         )
         routes = RestRoutes(
@@ -484,7 +482,8 @@ class Registry:
             items, advertised(""), publisher=publisher, settings=settings, signer=signer
         )
         self.app.serve_at(CATALOG_PATH, page, restrict="card")
-        self.app.serve_at("/", LinkedToCatalog(routes, catalog_reference("/", url)))
+        link = CatalogLink(CATALOG_PATH, RELATION, CATALOG, url)
+        self.app.serve_at("/", LinkedPage(routes, link, "/"))
 
 
 class _Ready:

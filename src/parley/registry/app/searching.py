@@ -15,8 +15,17 @@ from typing import Any
 import msgspec
 from starlette.types import Scope
 
-from parley.model.catalog.entries import REGISTRY, CatalogEntry, CatalogStruct
-from parley.model.catalog.searching import (
+from parley.model.errors import InvalidParamsError
+from parley.registry.app.routes import Operation, RestAnswer, RestRequest, ref
+from parley.registry.catalog.entries import (
+    MAX_URN,
+    REGISTRY,
+    AirUrn,
+    CatalogEntry,
+    CatalogStruct,
+    InvalidUrn,
+)
+from parley.registry.catalog.searching import (
     MAX_FACETS,
     MAX_FILTERS,
     MAX_PAGE,
@@ -28,9 +37,6 @@ from parley.model.catalog.searching import (
     QueryModel,
     SearchRequest,
 )
-from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn
-from parley.model.errors import InvalidParamsError
-from parley.registry.app.routes import Operation, RestAnswer, RestRequest, ref
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Hops, hops_of
 from parley.registry.index.registry_index import RegistryIndex
@@ -39,8 +45,7 @@ from parley.registry.publishing.callers import NotFoundError
 from parley.registry.records import CardVersion, IndexedEntry, Observed
 from parley.registry.search.filters import read_filter
 from parley.registry.search.searcher import Searcher, answered
-from parley.server.cards.catalog import CatalogItem
-from parley.server.cards.catalog_entries import manifest_of
+from parley.registry.served.catalog import CatalogItem, manifest_of
 
 LIST_AGE = 60
 """How long callers may keep a list, in seconds."""

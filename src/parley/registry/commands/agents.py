@@ -9,21 +9,85 @@ import typer
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import (
-    ASKING,
-    PANEL,
-    REGISTRY_EXITS,
-    SOURCES,
-    api_key_option,
-    bearer_option,
-    registry_option,
-    settings_command,
-)
+from parley.cli.settings.options import settings_command
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
-    from parley.client.registry.found import FoundAgent
-    from parley.client.registry.publishing import RegistryPublisher
+    from parley.registry.client.found import FoundAgent
+    from parley.registry.served.registration import RegistryPublisher
+
+ASKING = (
+    "insecure",
+    "ca_file",
+    "client_cert",
+    "client_key",
+    "proxy",
+    "trust_origin",
+    "timeout",
+    "output",
+    "verbose",
+    "debug",
+    "config",
+)
+"""The settings of commands that ask a registry."""
+
+PANEL = "Registry"
+
+REGISTRY_EXITS = """\b
+Exit status:
+  0  done      1  failed, or not found      2  wrong usage
+  3  registry out of reach                  4  credentials missing or refused
+  5  --timeout ran out"""
+
+SOURCES = """\b
+The registry is what --registry or PARLEY_REGISTRY names: its address, a domain
+or the address of a catalog that names one, or a catalog file. There is no
+default. Its credentials are --bearer or --api-key, a login (parley auth login),
+or PARLEY_TOKEN with PARLEY_AUTH_ORIGIN; those of agents never go there."""
+
+
+def registry_option() -> Any:
+    """Return the option that names the registry."""
+    return typer.Option(
+        "",
+        "--registry",
+        envvar="PARLEY_REGISTRY",
+        metavar="URL|DOMAIN|FILE",
+        help="The registry: its address, a domain, or a catalog file. PARLEY_REGISTRY names it "
+        "too.",
+        show_default=False,
+        show_envvar=False,
+        rich_help_panel=PANEL,
+    )
+
+
+def bearer_option() -> Any:
+    """Return the option with a token for the registry."""
+    return typer.Option(
+        "",
+        "--bearer",
+        envvar="PARLEY_REGISTRY_BEARER",
+        metavar="TOKEN",
+        help="A bearer token for the registry. Better in PARLEY_REGISTRY_BEARER.",
+        show_default=False,
+        show_envvar=False,
+        rich_help_panel=PANEL,
+    )
+
+
+def api_key_option() -> Any:
+    """Return the option with an API key for the registry."""
+    return typer.Option(
+        "",
+        "--api-key",
+        envvar="PARLEY_REGISTRY_API_KEY",
+        metavar="KEY",
+        help="An API key for the registry. Better in PARLEY_REGISTRY_API_KEY.",
+        show_default=False,
+        show_envvar=False,
+        rich_help_panel=PANEL,
+    )
+
 
 # ``parley agents publish`` and the other commands that change what a registry lists.
 
@@ -352,8 +416,8 @@ def _run(
     api_key: str,
     work: Callable[[RegistryPublisher], Awaitable[int]],
 ) -> int:
-    from parley.cli.calls.registry_call import RegistryCall
-    from parley.client.registry.publishing import RegistryPublisher
+    from parley.registry.commands.registry_call import RegistryCall
+    from parley.registry.served.registration import RegistryPublisher
 
     status = 0
 
@@ -429,8 +493,8 @@ def _add_search(group: typer.Typer) -> None:
         The score (0 to 100) says how well an agent matches, and nothing about trust. Names and
         descriptions are texts of others; those that try to instruct a language model are marked.
         """
-        from parley.cli.calls.registry_call import RegistryCall
-        from parley.client.registry.remote_registry import RemoteRegistry, mode_of
+        from parley.registry.client.remote_registry import RemoteRegistry, mode_of
+        from parley.registry.commands.registry_call import RegistryCall
 
         call = RegistryCall(
             settings, output, registry, bearer=registry_bearer, api_key=registry_api_key
@@ -482,10 +546,10 @@ def _add_show(group: typer.Typer) -> None:
         registry_api_key: str = api_key_option(),
     ) -> int:
         """Show what a registry knows of one agent: where it is, what is proved, how it is."""
-        from parley.cli.calls.registry_call import RegistryCall
-        from parley.client.registry.remote_registry import RemoteRegistry
+        from parley.registry.catalog.reading import write_entry
+        from parley.registry.client.remote_registry import RemoteRegistry
         from parley.registry.commands.publishing import write_entry_text
-        from parley.wire.catalog.entries import write_entry
+        from parley.registry.commands.registry_call import RegistryCall
 
         call = RegistryCall(
             settings, output, registry, bearer=registry_bearer, api_key=registry_api_key
@@ -550,6 +614,6 @@ def _write_found(output: Output, found: list[FoundAgent], name: str) -> None:
 
 def _document(found: FoundAgent) -> dict[str, Any]:
     """Return a result as registries write it."""
-    from parley.wire.catalog.entries import write_entry
+    from parley.registry.catalog.reading import write_entry
 
     return {**write_entry(found.entry), "score": found.score, "source": found.source}

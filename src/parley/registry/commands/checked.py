@@ -16,8 +16,20 @@ from parley.cli.output.streams import Output
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.card.resolver import MAX_CARD, read_card
 from parley.client.errors import ClientError
-from parley.model.catalog.entries import A2A_CARD_TYPES, CATALOG, CatalogEntry
-from parley.model.catalog.urn import AirUrn, InvalidUrn, is_within
+from parley.registry.catalog.entries import (
+    A2A_CARD_TYPES,
+    CATALOG,
+    AirUrn,
+    CatalogEntry,
+    InvalidUrn,
+    is_within,
+)
+from parley.registry.catalog.reading import (
+    CatalogProblem,
+    InvalidCatalog,
+    problems_of,
+    read_catalog,
+)
 from parley.registry.commands.documents import CatalogDocument, read_document
 from parley.registry.ingest.addresses import is_public_suffix
 from parley.registry.ingest.fetching import JSON_TYPES, PageUnavailable, WebAnswer, WebFetcher
@@ -29,8 +41,6 @@ from parley.registry.ingest.signatures import (
 )
 from parley.registry.records import Trust
 from parley.security.networks import is_loopback
-from parley.wire.catalog.entries import InvalidCatalog, read_catalog
-from parley.wire.catalog.problems import CatalogProblem, problems_of
 
 # Signatures of a catalog: of the trust manifests in it, and of the cards that it names.
 

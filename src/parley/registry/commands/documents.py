@@ -13,9 +13,9 @@ from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import ClientError, ResponseTooLarge
-from parley.model.catalog.entries import CATALOG, CATALOG_PATH, MAX_NESTING, CatalogEntry
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, MAX_NESTING, CatalogEntry
+from parley.registry.catalog.reading import InvalidCatalog, ReadCatalog, read_catalog
 from parley.security.networks import is_loopback
-from parley.wire.catalog.entries import InvalidCatalog, ReadCatalog, read_catalog
 
 # ``parley catalog show``: the entries of a catalog, and of catalogs in it.
 

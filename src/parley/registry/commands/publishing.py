@@ -14,10 +14,10 @@ from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.failures import CommandFailure
 from parley.cli.output.streams import Output
 from parley.cli.output.text import TextWriter, one_line
-from parley.client.registry.found import FoundAgent
-from parley.client.registry.publishing import RegistryPublisher
-from parley.model.catalog.entries import CatalogEntry
+from parley.registry.catalog.entries import CatalogEntry
+from parley.registry.client.found import FoundAgent
 from parley.registry.commands.documents import catalog_address, read_document
+from parley.registry.served.registration import RegistryPublisher
 
 # Agents that were found, as a table of 80 columns, and one entry as labelled text.
 

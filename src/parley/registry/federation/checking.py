@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from parley.client.origin import Origin
-from parley.client.registry.local_catalog import values_at
-from parley.client.registry.places import base_of
-from parley.model.catalog.urn import AirUrn, InvalidUrn
+from parley.registry.catalog.entries import AirUrn, InvalidUrn
+from parley.registry.catalog.reading import write_entry
+from parley.registry.catalog.searching import ListedResult
+from parley.registry.client.local_catalog import values_at
+from parley.registry.client.places import base_of
 from parley.registry.federation.upstream import UpstreamPage, UpstreamRegistry
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Viewer
@@ -26,8 +28,6 @@ from parley.registry.search.searcher import coverage
 from parley.registry.search.texts import marks_of, texts_of
 from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.networks import is_loopback
-from parley.wire.catalog.answers import ListedResult
-from parley.wire.catalog.entries import write_entry
 
 MAX_ENTRY = 64 * 1024
 MAX_SCORED = 2_000

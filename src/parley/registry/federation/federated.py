@@ -24,8 +24,9 @@ import msgspec
 
 from parley.client.bindings.http import HttpTransport
 from parley.model.bounded import Bounded
-from parley.model.catalog.entries import REGISTRY_TYPES
-from parley.model.catalog.searching import (
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import REGISTRY_TYPES
+from parley.registry.catalog.searching import (
     MAX_PAGE,
     FederationMode,
     RegistryReferral,
@@ -33,7 +34,6 @@ from parley.model.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
-from parley.model.errors import InvalidParamsError
 from parley.registry.federation.checking import (
     CheckedResult,
     LocalKnowledge,

@@ -26,16 +26,13 @@ from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import AuthenticationRequired, ClientError
 from parley.client.origin import Origin
-from parley.client.registry.errors import RegistryRefused
-from parley.client.registry.places import base_of
-from parley.client.registry.rest import RestRegistry
 from parley.client.retry import Retry
-from parley.model.catalog.entries import REGISTRY
-from parley.model.catalog.searching import RegistryReferral, SearchRequest
-from parley.model.catalog.urn import InvalidUrn, domain, is_within, segment
 from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import REGISTRY, InvalidUrn, domain, is_within, segment
+from parley.registry.catalog.searching import ListedResult, RegistryReferral, SearchRequest
+from parley.registry.client.places import RegistryRefused, base_of
+from parley.registry.client.rest import RestRegistry
 from parley.security.networks import is_loopback
-from parley.wire.catalog.answers import ListedResult
 
 # The way of a search from registry to registry: a header that bounds it and shows loops.
 

@@ -17,10 +17,10 @@ import msgspec
 
 from parley.model.backoff import Backoff, uniform
 from parley.model.bounded import Bounded
-from parley.model.catalog.urn import MAX_URN
 from parley.model.concurrency import Periodic
 from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
+from parley.registry.catalog.entries import MAX_URN
 from parley.registry.health.probing import AgentProbe, ProbePostponed, host_of_agent
 from parley.registry.health.settings import (
     HealthSettings,

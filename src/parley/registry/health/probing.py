@@ -34,7 +34,6 @@ from parley.client.errors import (
 )
 from parley.client.retry import Retry
 from parley.model.bounded import Bounded
-from parley.model.catalog.urn import is_within
 from parley.model.errors import (
     A2AError,
     InternalError,
@@ -50,6 +49,7 @@ from parley.model.errors import (
 )
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
+from parley.registry.catalog.entries import is_within
 from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome
 from parley.registry.ingest.addresses import domain_of, speaks_for
 from parley.registry.publishing.pushing import MAX_PROBE_TEXT, PROBE

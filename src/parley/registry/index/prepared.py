@@ -27,8 +27,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.catalog.entries import A2A_CARD_TYPES
-from parley.model.catalog.urn import MAX_URN
+from parley.registry.catalog.entries import A2A_CARD_TYPES, MAX_URN
 from parley.registry.records import (
     AUTHORITIES,
     AgentHealth,

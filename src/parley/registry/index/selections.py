@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from parley.client.registry.word_match import MISSPELLED_FROM, is_misspelling
+from parley.registry.client.local_catalog import MISSPELLED_FROM, is_misspelling
 from parley.registry.index.prepared import (
     MAX_ASKED,
     MAX_FIELD,

@@ -11,9 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
-from parley.model.catalog.entries import CATALOG_PATH
-from parley.model.catalog.urn import is_within
 from parley.model.distribution import install_command
+from parley.registry.catalog.entries import CATALOG_PATH, is_within
 from parley.registry.records import Authority, Source
 from parley.security.egress import Place, normalize_host, places
 from parley.security.networks import is_loopback, literal_address

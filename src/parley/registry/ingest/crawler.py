@@ -17,8 +17,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 import msgspec
 
 from parley.database.errors import StoreUnavailable
-from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogEntry, CatalogHost
 from parley.model.concurrency import Periodic
+from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry, CatalogHost
+from parley.registry.catalog.reading import InvalidCatalog, InvalidEntry, RejectedEntry, read_entry
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.addresses import AUDIENCE, authority_of, domains_of
@@ -44,7 +45,6 @@ from parley.registry.records import (
     SourceKind,
     SourceState,
 )
-from parley.wire.catalog.entries import InvalidCatalog, InvalidEntry, RejectedEntry, read_entry
 
 # The entries of one visit: examined a few at a time, and put into the index in batches.
 

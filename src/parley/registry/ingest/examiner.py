@@ -11,8 +11,16 @@ from typing import Any
 import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.catalog.entries import A2A_CARD_TYPES, REGISTRY_TYPES, CatalogEntry, CatalogHost
-from parley.model.catalog.urn import AirUrn, InvalidUrn, is_within
+from parley.registry.catalog.entries import (
+    A2A_CARD_TYPES,
+    REGISTRY_TYPES,
+    AirUrn,
+    CatalogEntry,
+    CatalogHost,
+    InvalidUrn,
+    is_within,
+)
+from parley.registry.catalog.reading import write_entry
 from parley.registry.ingest.addresses import (
     UnfitAddress,
     any_speaks_for,
@@ -42,7 +50,6 @@ from parley.registry.ingest.signatures import (
 )
 from parley.registry.records import Authority, EntryDraft, EntryStanding, IndexedEntry, Trust
 from parley.registry.search.texts import marks_of, texts_of
-from parley.wire.catalog.entries import write_entry
 
 MAX_REASON = 1_000
 MAX_TYPE = 200

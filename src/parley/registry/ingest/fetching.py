@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.model.backoff import Backoff, seconds_of
-from parley.model.catalog.entries import MAX_NESTING
 from parley.model.distribution import VERSION
+from parley.registry.catalog.entries import MAX_NESTING
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
 from parley.security.egress import (
     Egress,

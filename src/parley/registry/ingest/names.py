@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.distribution import install_command
+from parley.registry.catalog.entries import CATALOG_PATH
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver

@@ -18,8 +18,21 @@ from parley.client.card.resolver import WELL_KNOWN, read_card
 from parley.client.errors import CardInvalid
 from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard, SecurityScheme
-from parley.model.catalog.entries import CATALOG, CatalogEntry, CatalogHost
-from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn
+from parley.registry.catalog.entries import (
+    CATALOG,
+    MAX_URN,
+    AirUrn,
+    CatalogEntry,
+    CatalogHost,
+    InvalidUrn,
+)
+from parley.registry.catalog.reading import (
+    InvalidCatalog,
+    ReadCatalog,
+    RejectedEntry,
+    read_catalog,
+    write_entry,
+)
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.fetching import (
     IngestLimits,
@@ -27,13 +40,6 @@ from parley.registry.ingest.fetching import (
     WebAnswer,
     WebFetcher,
     freshness,
-)
-from parley.wire.catalog.entries import (
-    InvalidCatalog,
-    ReadCatalog,
-    RejectedEntry,
-    read_catalog,
-    write_entry,
 )
 from parley.wire.json.syntax import without_bom
 

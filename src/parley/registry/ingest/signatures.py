@@ -16,9 +16,15 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from parley.model.catalog.entries import Attestation, CatalogEntry, TrustManifest
-from parley.model.catalog.urn import AirUrn, InvalidUrn, domain
 from parley.model.concurrency import KeyedLocks
+from parley.registry.catalog.entries import (
+    AirUrn,
+    Attestation,
+    CatalogEntry,
+    InvalidUrn,
+    TrustManifest,
+    domain,
+)
 from parley.registry.ingest.addresses import (
     THIS_MACHINE,
     UnfitAddress,

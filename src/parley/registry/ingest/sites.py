@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from parley.model.bounded import Bounded
-from parley.model.catalog.entries import CATALOG_PATH
+from parley.registry.catalog.entries import CATALOG_PATH
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import (
     AUDIENCE,

@@ -166,9 +166,9 @@ def file_source(path: str | Path) -> Source:
 
     It is read again when it has changed. Raises ``ValueError`` for a file without a catalog.
     """
+    from parley.registry.catalog.reading import InvalidCatalog
     from parley.registry.ingest.fetching import IngestLimits
     from parley.registry.ingest.reading import read_whole
-    from parley.wire.catalog.entries import InvalidCatalog
 
     found = Path(path).expanduser().absolute()
     limits = IngestLimits()

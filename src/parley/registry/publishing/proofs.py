@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.model.catalog.urn import InvalidUrn
-from parley.model.catalog.urn import domain as read_domain
 from parley.model.concurrency import Periodic
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller, caller_of
+from parley.registry.catalog.entries import InvalidUrn
+from parley.registry.catalog.entries import domain as read_domain
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import host_of, is_public_suffix, is_this_machine
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher

@@ -14,11 +14,18 @@ from typing import Any
 
 import msgspec
 
-from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
-from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
 from parley.model.concurrency import KeyedLocks
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller
+from parley.registry.catalog.entries import (
+    A2A_CARD_TYPES,
+    MAX_URN,
+    AirUrn,
+    CatalogHost,
+    InvalidUrn,
+    is_within,
+)
+from parley.registry.catalog.reading import InvalidCatalog
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.examiner import Examiner, rejected
@@ -43,7 +50,6 @@ from parley.registry.records import (
     Source,
     SourceKind,
 )
-from parley.wire.catalog.entries import InvalidCatalog
 
 PUSHED, IMPORTED = "push:", "import:"
 PROBE = "parley.probe"
@@ -559,7 +565,7 @@ def _draft(
 
 def _again(entry: IndexedEntry) -> ListedEntry | None:
     """Return a kept entry as one to be examined again."""
-    from parley.wire.catalog.entries import InvalidEntry, read_entry
+    from parley.registry.catalog.reading import InvalidEntry, read_entry
 
     try:
         return ListedEntry(read_entry(entry.entry), _host(entry), 0)

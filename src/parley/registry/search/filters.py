@@ -27,9 +27,15 @@ from typing import Any
 
 import msgspec
 
-from parley.model.catalog.entries import A2A_CARD, A2A_CARD_TYPES, CATALOG, MCP_CARD, REGISTRY_TYPES
-from parley.model.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
 from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import (
+    A2A_CARD,
+    A2A_CARD_TYPES,
+    CATALOG,
+    MCP_CARD,
+    REGISTRY_TYPES,
+)
+from parley.registry.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
 from parley.registry.index.selections import Constraint, Order
 
 # Field paths of entries: what filters, facets and orders may name.

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from parley.client.registry.word_match import MISSPELLED_FROM, is_misspelling
-from parley.model.catalog.searching import (
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.searching import (
     MAX_PAGE,
     MAX_QUERY_TEXT,
     ExploreRequest,
@@ -38,7 +38,7 @@ from parley.model.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
-from parley.model.errors import InvalidParamsError
+from parley.registry.client.local_catalog import MISSPELLED_FROM, is_misspelling
 from parley.registry.index.prepared import asked_words, words_of
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import EntrySelection, Viewer

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.catalog.entries import CATALOG, CatalogEntry
-from parley.model.catalog.urn import AirUrn, InvalidUrn
+from parley.registry.catalog.entries import CATALOG, AirUrn, CatalogEntry, InvalidUrn
 
 # Marks of texts that try to instruct a language model.
 

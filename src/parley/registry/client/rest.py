@@ -13,23 +13,20 @@ from parley.client.bindings.http import REDIRECTS, HttpTransport, Reply, redacte
 from parley.client.bindings.request_auth import Refusal, refusal_in
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.origin import Origin
-from parley.client.registry.errors import AgentNotFound, NotARegistry, RegistryRefused
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model.backoff import seconds_of
-from parley.model.catalog.entries import CatalogEntry
-from parley.model.catalog.searching import (
+from parley.registry.catalog.entries import CatalogEntry
+from parley.registry.catalog.searching import (
     MAX_PAGE,
+    BrowseAnswer,
     ExploreRequest,
     Facet,
     FederationMode,
+    InvalidAnswer,
     ListRequest,
     QueryModel,
-    SearchRequest,
-)
-from parley.wire.catalog.answers import (
-    BrowseAnswer,
-    InvalidAnswer,
     SearchAnswer,
+    SearchRequest,
     read_error,
     read_explore,
     read_list,
@@ -38,6 +35,7 @@ from parley.wire.catalog.answers import (
     write_explore,
     write_search,
 )
+from parley.registry.client.places import AgentNotFound, NotARegistry, RegistryRefused
 
 T = TypeVar("T")
 

@@ -1,19 +1,30 @@
-"""The catalogs of a server: their publisher, identifiers and pages, for the server and tenants."""
+"""The publisher, the identifiers and the pages of a server's catalogs, from its options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Self
+from urllib.parse import urlsplit
 
 import msgspec
+from starlette.types import ASGIApp
 
 from parley.model.cards import AgentCard
-from parley.model.catalog.entries import CATALOG_PATH
-from parley.model.catalog.urn import AirUrn, InvalidUrn, domain, segment
-from parley.security.signing.cards import ManifestSigner
+from parley.registry.catalog.entries import (
+    CATALOG_PATH,
+    AirUrn,
+    InvalidUrn,
+    domain,
+    is_within,
+    segment,
+)
+from parley.registry.served.catalog import CatalogItem, CatalogPage, ManifestSigner
+from parley.security.networks import is_loopback, is_plain_public
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
-from parley.server.cards.catalog import CatalogItem, CatalogPage
+from parley.server.cards.catalog_link import ServedAgent
 from parley.server.cards.index import ASSISTANTS
 from parley.server.endpoint import Endpoint
 from parley.server.settings import Settings
@@ -90,30 +101,14 @@ def checked_identifiers(given: Iterable[tuple[str, str]]) -> None:
             )
 
 
-# -- catalogs ---------------------------------------------------------------------------------
-
-
-class PublishedEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint of the server, with the path at which it is served."""
-
-    path: str
-    endpoint: Endpoint
-    advertised: AdvertisedInterfaces
-
-    @property
-    def place(self) -> str:
-        """The path, for people."""
-        return self.path or "/"
-
-
 def catalog_pages(
     publication: Publication,
-    served: Iterable[PublishedEndpoint],
+    served: Iterable[ServedAgent],
     advertised: AdvertisedInterfaces,
     *,
     settings: Settings,
     signer: ManifestSigner | None = None,
-) -> dict[str, tuple[CatalogPage, Endpoint | None]]:
+) -> dict[str, tuple[ASGIApp, Endpoint | None]]:
     """Return the pages by path, each with the endpoint whose callers may see it.
 
     The catalog of all agents has none. ``advertised`` tells the address of the server.
@@ -125,7 +120,7 @@ def catalog_pages(
     _check_unlisted(publication, served)
     page = partial(CatalogPage, publisher=publication.publisher, settings=settings, signer=signer)
     items: list[CatalogItem] = []
-    pages: dict[str, tuple[CatalogPage, Endpoint | None]] = {}
+    pages: dict[str, tuple[ASGIApp, Endpoint | None]] = {}
     places: list[tuple[str, str]] = []
     for each in served:
         endpoint = each.endpoint
@@ -176,7 +171,7 @@ def _card_of(endpoint: Endpoint) -> Callable[[], AgentCard]:
     return partial(endpoint.card, ())
 
 
-def _check_unlisted(publication: Publication, served: Iterable[PublishedEndpoint]) -> None:
+def _check_unlisted(publication: Publication, served: Iterable[ServedAgent]) -> None:
     known = {each.path for each in served if each.endpoint.service is not None}
     known.update(name for each in served for name in each.endpoint.tenants)
     if unknown := publication.unlisted - known:
@@ -184,4 +179,74 @@ def _check_unlisted(publication: Publication, served: Iterable[PublishedEndpoint
         raise ValueError(
             f"unlisted= names {names}, which is no path of an agent and no tenant here; there are "
             f"{', '.join(sorted(name or '/' for name in known))}"
+        )
+
+
+log = logging.getLogger("parley.host")
+
+PUBLISHER_VARIABLE = "PARLEY_PUBLISHER"
+NAMESPACE_VARIABLE = "PARLEY_NAMESPACE"
+
+
+def read_publication(
+    publisher: str | None,
+    namespace: str | None = None,
+    unlisted: Iterable[str] = (),
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Publication | None:
+    """Return the publication of a server, ``None`` if it publishes nothing.
+
+    ``None`` for an option leaves it to the environment. Raises ``ValueError`` for what is no domain
+    or namespace, and for options that mean nothing without a publisher.
+    """
+    unlisted = unlisted if isinstance(unlisted, str) else tuple(unlisted)
+    domain = environ.get(PUBLISHER_VARIABLE, "") if publisher is None else publisher
+    if domain == "":
+        given = [*(["namespace"] if namespace else []), *(["unlisted"] if unlisted else [])]
+        if given:
+            raise ValueError(
+                f"{given[0]}= is about the catalog of a server, which publishes one if it has a "
+                "publisher= (a domain such as example.com)"
+            )
+        return None
+    if namespace is None:
+        namespace = environ.get(NAMESPACE_VARIABLE) or NAMESPACE
+    return Publication.of(domain, namespace, unlisted)
+
+
+def log_publication(publication: Publication, url: str | None, tenants: Iterable[str] = ()) -> None:
+    """Log whose names a catalog shows, and warn of an address that registries do not trust."""
+    listed = sorted(set(tenants) - publication.unlisted)
+    if listed:
+        log.info(
+            "the catalog names the tenants %s; unlisted= (--unlisted) leaves out one",
+            ", ".join(listed),
+        )
+    parts = urlsplit(url or "")
+    host = parts.hostname
+    if url is not None and is_plain_public(url):
+        log.warning(
+            "the catalog is at %s, which is not encrypted: registries do not trust it, and list "
+            "none of its agents; give an https:// address (url)",
+            url,
+        )
+    if parts.path.strip("/"):
+        log.warning(
+            "registries look for a catalog at %s://%s%s, and it is below %s: have the proxy pass "
+            "that path on, or set the DNS records that parley catalog dns --url %s prints",
+            parts.scheme,
+            parts.netloc.rpartition("@")[2],
+            CATALOG_PATH,
+            parts.path,
+            url,
+        )
+    is_here = is_loopback(host or "") and publication.publisher.endswith(".localhost")
+    if host and not is_here and not is_within(host, publication.publisher):
+        log.warning(
+            "the agents are published as those of %s, and the catalog is at %s, which is not below "
+            "that domain: registries that read it there do not list them; serve it below the "
+            "domain (url), or prove the domain to the registry and publish the agents there",
+            publication.publisher,
+            host,
         )

@@ -1,4 +1,9 @@
-"""What a user names as a registry: an address, a domain, a catalog, a file, JSON."""
+"""What a user names as a registry, and what goes wrong with it.
+
+A place is an address, a domain, a catalog, a file or JSON. The errors are ``ClientError``s:
+``RegistryRefused`` (an answer with an error), ``NotARegistry`` (something else answers) and
+``AgentNotFound`` (no such entry). ``NoRegistry`` is a ``ValueError``: none was named.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,35 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from parley.client.bindings.http import redacted
+from parley.client.errors import ClientError
 from parley.client.origin import Origin
-from parley.client.registry.errors import NoRegistry
-from parley.model.catalog.entries import CATALOG_PATH
+from parley.registry.catalog.entries import CATALOG_PATH
 from parley.security.networks import is_loopback
+
+
+class RegistryRefused(ClientError):
+    """A registry refused a request: ``status`` is that of HTTP, ``code`` its own error code."""
+
+    def __init__(
+        self, message: str, *, status: int, code: str = "", retry_after: float | None = None
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class NotARegistry(ClientError):
+    """The reference leads to no registry, and to no catalog."""
+
+
+class AgentNotFound(ClientError):
+    """A registry has no entry of an identifier, or shows it to others only."""
+
+
+class NoRegistry(ValueError):
+    """No registry was named; there is no default."""
+
 
 VARIABLE = "PARLEY_REGISTRY"
 ROUTES = ("search", "explore", "agents")

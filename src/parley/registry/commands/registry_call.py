@@ -20,11 +20,16 @@ from parley.client.errors import (
     Timeout,
     Unreachable,
 )
-from parley.client.registry.errors import AgentNotFound, NoRegistry, NotARegistry, RegistryRefused
-from parley.client.registry.found import FoundAgent
-from parley.client.registry.places import VARIABLE
-from parley.client.registry.remote_registry import RemoteRegistry
 from parley.host.program import invocation
+from parley.registry.client.found import FoundAgent
+from parley.registry.client.places import (
+    VARIABLE,
+    AgentNotFound,
+    NoRegistry,
+    NotARegistry,
+    RegistryRefused,
+)
+from parley.registry.client.remote_registry import RemoteRegistry
 
 
 class RegistryCall:

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
-from parley.client.card.resolver import ForeignCard, Reference
+from parley.client.card.resolver import CatalogReference, ForeignCard, Reference
 from parley.client.errors import CardNotFound
 from parley.client.origin import Origin
-from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogEntry
+from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry
 from parley.security.egress import LOOPBACK, Egress
 
 
-class FoundAgent(msgspec.Struct, frozen=True, kw_only=True):
+class FoundAgent(CatalogReference, frozen=True, kw_only=True):
     """An agent that was found: ``parley.connect(found)`` calls it.
 
     ``entry`` is the catalog entry, ``score`` (0 to 100) how well it matches the need, which is no

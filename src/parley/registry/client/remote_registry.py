@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -16,42 +17,44 @@ from parley.client.bindings.request_auth import split_headers
 from parley.client.connection import has_certificate
 from parley.client.errors import ClientError, ConnectionClosed
 from parley.client.origin import Origin
-from parley.client.registry.errors import NotARegistry, RegistryRefused
-from parley.client.registry.found import FoundAgent
-from parley.client.registry.local_catalog import MAX_FILE, LocalCatalog, read_entries, read_file
-from parley.client.registry.places import (
-    PlaceKind,
-    RegistryPlace,
-    RegistryReference,
-    base_of,
-    catalog_of,
-    place_of,
-)
-from parley.client.registry.rest import RestRegistry
 from parley.client.retry import Retry
-from parley.model.catalog.entries import A2A_CARD_TYPES, REGISTRY_TYPES, CatalogEntry
-from parley.model.catalog.searching import (
+from parley.client.sync import run_in_thread
+from parley.registry.catalog.entries import A2A_CARD_TYPES, REGISTRY_TYPES, CatalogEntry
+from parley.registry.catalog.reading import InvalidEntry, read_entry
+from parley.registry.catalog.searching import (
     MAX_FACETS,
     MAX_FILTERS,
     MAX_PAGE,
     MAX_QUERY_TEXT,
+    BrowseAnswer,
     ExploreRequest,
     Facet,
     FacetRequest,
     FederationMode,
+    ListedResult,
     ListRequest,
     QueryModel,
     RegistryReferral,
+    SearchAnswer,
     SearchRequest,
     SearchResponse,
+    clamped,
 )
+from parley.registry.client.found import FoundAgent
+from parley.registry.client.local_catalog import MAX_FILE, LocalCatalog, read_entries, read_file
+from parley.registry.client.places import (
+    NotARegistry,
+    PlaceKind,
+    RegistryPlace,
+    RegistryReference,
+    RegistryRefused,
+    base_of,
+    catalog_of,
+    place_of,
+)
+from parley.registry.client.rest import RestRegistry
 from parley.security.egress import Egress
 from parley.security.networks import is_loopback
-from parley.wire.catalog.answers import BrowseAnswer, ListedResult, SearchAnswer, clamped
-from parley.wire.catalog.entries import InvalidEntry, read_entry
-
-if TYPE_CHECKING:
-    import ssl
 
 logger = logging.getLogger(__name__)
 
@@ -502,3 +505,73 @@ def _answer_of(response: SearchResponse | SearchAnswer) -> SearchAnswer:
     return SearchAnswer(
         results=tuple(results), referrals=response.referrals, page_token=response.page_token
     )
+
+
+async def find(
+    need: str,
+    *,
+    registry: RegistryReference | SearchesAgents | None = None,
+    filter: Mapping[str, FilterValues] | None = None,
+    limit: int = 10,
+    federation: str = "auto",
+    auth: Credential | Sequence[Credential] | Literal[False] | None = None,
+    headers: Mapping[str, str] | None = None,
+    bearer: str | None = None,
+    api_key: str | None = None,
+    timeout: float | None = 30.0,
+    retries: int = 2,
+    insecure: bool = False,
+    trust_origins: Sequence[str] = (),
+    allow_private: bool | Iterable[str] = False,
+    tls: ssl.SSLContext | Tls | None = None,
+    proxy: str | None = None,
+    egress: Egress | None = None,
+    http: HttpTransport | None = None,
+) -> list[FoundAgent]:
+    """Return agents that meet a need, the best first: ``parley.find("currency conversion")``.
+
+    Each can be called: ``async with parley.connect(found[0]) as agent: ...``. Texts of results are
+    data of others, and their order says nothing about trust.
+
+    ``registry`` is the address of a registry, a domain or the address of a catalog that names one,
+    a catalog file (``"agents.json"``), a catalog as JSON, or an object with ``search``. A catalog
+    without a registry is searched here, by words. Without it ``PARLEY_REGISTRY`` is asked, which
+    may be any of the first five; there is no other default.
+
+    ``filter`` has field paths and the values that one of must be there, as
+    ``{"tags": ["finance"], "card.bindings": "GRPC"}``; without ``type`` in it, A2A agents are
+    looked for. ``federation`` says whether the registry asks others (``auto``), names them
+    (``referrals``) or neither (``none``).
+
+    ``auth``, ``headers``, ``bearer`` and ``api_key`` are the registry's, and go to its origin and
+    ``trust_origins`` only; agents that are found get none of them. What ``connect`` dials for an
+    agent that is found has a public address, or one that ``allow_private`` names (hosts and
+    networks, or ``True``). Agents of a registry on this machine may be here too, those in a catalog
+    of your own anywhere. The other options are those of ``connect``.
+
+    Raises ``NoRegistry`` (a ``ValueError``), ``NotARegistry``, ``RegistryRefused``,
+    ``AuthenticationRequired``, and the errors of the network, which are ``ClientError``.
+    """
+    asked = RemoteRegistry(
+        registry,
+        auth=auth,
+        headers=headers,
+        bearer=bearer,
+        api_key=api_key,
+        timeout=timeout,
+        retries=retries,
+        insecure=insecure,
+        trust_origins=trust_origins,
+        allow_private=allow_private,
+        tls=tls,
+        proxy=proxy,
+        egress=egress,
+        http=http,
+    )
+    async with asked:
+        return await asked.find(need, filter=filter, limit=limit, federation=federation)
+
+
+def find_sync(need: str, **options: Any) -> list[FoundAgent]:
+    """Return agents that meet a need, at once: the options are those of ``find``."""
+    return run_in_thread(lambda: find(need, **options))
