@@ -328,8 +328,8 @@ async def serve_stream(port: int) -> None:
 async def serve_grpc(port: int) -> None:
     """Serve an agent that answers directly, over gRPC."""
     import parley
-    from parley.server.grpc.options import GrpcOptions
     from parley.server.run import serving
+    from parley.server.settings import GrpcOptions
 
     agent = parley.Agent(name="Benchmark", description="An agent to be measured", version="1.0.0")
 

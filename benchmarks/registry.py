@@ -28,7 +28,8 @@ from pathlib import Path
 
 import machine
 import services
-from parley.registry.index.protocol import Constraint, EntrySelection, Order, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.index.urls import open_index
 from parley.registry.records import Authority, EntryDraft, EntryStanding
 

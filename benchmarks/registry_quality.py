@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
-from parley.model.catalog.searching import QueryModel, SearchRequest
-from parley.model.catalog.urn import AirUrn
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.catalog.entries import AirUrn
+from parley.registry.catalog.reading import read_catalog, write_entry
+from parley.registry.catalog.searching import QueryModel, SearchRequest
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.records import Authority, EntryDraft, EntryStanding
 from parley.registry.search.searcher import Searcher
 from parley.registry.search.texts import texts_of
-from parley.wire.catalog.entries import read_catalog, write_entry
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "registry"
 DEPTH = 10

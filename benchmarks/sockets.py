@@ -98,7 +98,7 @@ def serve(kind: str, port: int, ping: float) -> None:
         socket_ping_interval=ping,
     )
     limits = EnvelopeSettings(concurrent_connections=100_000)
-    agent = parley.Agent("Idle", envelope=limits)
+    agent = parley.Agent("Idle", card=parley.CardDetails(envelope=limits))
 
     @agent.skill
     async def echo(text: str) -> str:

@@ -20,8 +20,8 @@ from parley.conformance.signing_keys import new_key, signed
 from parley.model.service import Caller
 from parley.security import Bearer, Jwt
 from parley.security.authentication import Authenticator
-from parley.security.issuers.jwks import keys_of
-from parley.security.schemes.jwt_format import read_jwt
+from parley.security.key_sets import keys_of
+from parley.security.schemes.tokens import read_jwt
 
 ROUNDS = 200
 REPEATS = 10

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
 
-from parley import Agent, Message, Turn
+from parley import Agent, Execution, Message, Turn
 
 PROOFS = ("electricity bill", "water bill", "gas bill", "bank statement", "registration")
 """Documents that name an address."""
@@ -42,7 +42,7 @@ agent = Agent(
     name="Address change",
     description="Changes the address of a customer, with proof",
     input_modes=["text", "data", "file"],
-    input_timeout=PATIENCE,
+    execution=Execution(input_timeout=PATIENCE),
 )
 addresses = {"C-17": "Mannerheimintie 12, Helsinki"}
 log = logging.getLogger("address_change")

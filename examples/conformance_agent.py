@@ -15,7 +15,19 @@ import asyncio
 import os
 from uuid import uuid4
 
-from parley import Agent, AgentExtension, Caller, Message, Part, Role, Settings, Turn, serve
+from parley import (
+    Agent,
+    AgentExtension,
+    Caller,
+    CardDetails,
+    Execution,
+    Message,
+    Part,
+    Role,
+    Settings,
+    Turn,
+    serve,
+)
 
 REQUIRED = AgentExtension(
     uri="urn:a2a:tck:required-extension",
@@ -51,12 +63,13 @@ def agent_for(mode: str = "all", kit: str = "1.0") -> Agent:
         output_modes=("text/plain", "application/json"),
         extensions=[REQUIRED] if mode == "required" else [],
         # The kit of 0.3 takes an extended card for a reason to refuse those who are not known.
-        extended_card={"description": "Does even more"} if kit == "1.0" else None,
-        streaming=mode != "few",
-        push_notifications=mode != "few",
-        cancel_grace=0.5,
+        card=CardDetails(
+            extended_card={"description": "Does even more"} if kit == "1.0" else None,
+            streaming=mode != "few",
+            push_notifications=mode != "few",
+        ),
         # The kit of 0.3 wants to see tasks that still work, and does not ask for them.
-        blocking_timeout=0.2 if kit == "0.3" else 300,
+        execution=Execution(cancel_grace=0.5, blocking_timeout=0.2 if kit == "0.3" else 300),
     )
     agent.skill(id="conform", tags=["conformance"], examples=["Hello"])(
         goes_on if kit == "0.3" else does_as_asked

@@ -14,7 +14,7 @@ billing returns the conversation:
 
 import re
 
-from parley import Agent, Turn
+from parley import Agent, Retention, Turn
 from parley.compose import Handoff, handoff
 
 PARCELS = {"42": "is in Tampere, and comes tomorrow", "43": "was delivered on Monday"}
@@ -25,7 +25,7 @@ billing = Agent("Billing", description="Charges, invoices and refunds")
 agent = Agent(
     "Customer service",
     description="Answers customers, and knows who else can",
-    keep_history=True,
+    retention=Retention(history=True),
     handoffs=[billing],
 )
 

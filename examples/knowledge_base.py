@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from parley import Agent, DeclaredPerformance, EnvelopeSettings
+from parley import Agent, CardDetails, DeclaredPerformance, EnvelopeSettings
 
 
 class Article(msgspec.Struct):
@@ -68,17 +68,19 @@ agent = Agent(
     key="knowledge-base-01",
     description="Answers questions of customers from articles",
     version="1.0.0",
-    envelope=EnvelopeSettings(
-        agent_type="knowledge-base",
-        vendor="Parley",
-        license="Apache-2.0",
-        tags=("search", "customer-service"),
-        requests_per_minute=600,
-        performance={
-            "search": DeclaredPerformance(
-                average_response_time=50, max_concurrent_requests=100, reliability=0.999
-            )
-        },
+    card=CardDetails(
+        envelope=EnvelopeSettings(
+            agent_type="knowledge-base",
+            vendor="Parley",
+            license="Apache-2.0",
+            tags=("search", "customer-service"),
+            requests_per_minute=600,
+            performance={
+                "search": DeclaredPerformance(
+                    average_response_time=50, max_concurrent_requests=100, reliability=0.999
+                )
+            },
+        )
     ),
 )
 

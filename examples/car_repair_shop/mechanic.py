@@ -29,7 +29,7 @@ from mcp import Client
 from msgspec import Meta
 
 import parley
-from parley import Agent, McpServer, Part, RemoteTaskFailed, ToolResult, Turn
+from parley import Agent, Execution, McpServer, Part, RemoteTaskFailed, ToolResult, Turn
 from parley.agent.tools.turn_tools import TurnTools
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -81,7 +81,7 @@ agent = Agent(
     "Mechanic",
     description="Finds out what is wrong with cars, and repairs them",
     lifespan=lifespan,
-    cancel_grace=15,  # seconds: the lift has to come down
+    execution=Execution(cancel_grace=15),  # seconds: the lift has to come down
 )
 
 

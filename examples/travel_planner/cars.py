@@ -15,7 +15,7 @@ import booking_office
 import desk
 import models
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 
 NAME = "Cars"
 DESCRIPTION = "Finds, books and cancels rental cars."
@@ -80,7 +80,7 @@ def with_strands() -> Agent:
         description=DESCRIPTION,
         invocation_state=lambda turn: {"reference": desk.reference(turn)},
         lifespan=models.running,
-        max_attempts=models.ATTEMPTS,
+        execution=Execution(max_attempts=models.ATTEMPTS),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import models
 import msgspec
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.llm import llm_agent
 
 
@@ -85,6 +85,6 @@ def plain(
         model=models.NAME,
         api_key=models.KEY,
         skill_id="run",
-        max_attempts=models.ATTEMPTS,
+        execution=Execution(max_attempts=models.ATTEMPTS),
         tags=[each.__name__ for each in tools],
     )

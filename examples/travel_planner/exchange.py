@@ -19,7 +19,7 @@ from pathlib import Path
 
 import models
 
-from parley import Agent
+from parley import Agent, Execution
 from parley.llm import ModelRequest, ScriptedReply, llm_agent
 
 PER_EURO = {"EUR": 1.0, "USD": 1.0889, "GBP": 0.84183}
@@ -67,7 +67,7 @@ def without(missing: ImportError) -> Agent:
         model=models.NAME,
         api_key=models.KEY,
         skill_id="run",
-        max_attempts=models.ATTEMPTS,
+        execution=Execution(max_attempts=models.ATTEMPTS),
     )
 
 

@@ -13,7 +13,7 @@ import booking_office
 import desk
 import models
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 
 NAME = "Flights"
 DESCRIPTION = "Finds, books and cancels flights."
@@ -59,7 +59,7 @@ def with_the_sdk() -> Agent:
         description=DESCRIPTION,
         context=desk.reference,
         lifespan=models.running,
-        max_attempts=models.ATTEMPTS,
+        execution=Execution(max_attempts=models.ATTEMPTS),
     )
 
 

@@ -14,7 +14,7 @@ import desk
 import models
 from desk import Answer
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 
 NAME = "Hotels"
 DESCRIPTION = "Finds, books and cancels hotel rooms, and adds a spa to them."
@@ -70,7 +70,7 @@ def with_pydantic_ai() -> Agent:
         description=DESCRIPTION,
         deps_of=desk.reference,
         lifespan=models.running,
-        max_attempts=models.ATTEMPTS,
+        execution=Execution(max_attempts=models.ATTEMPTS),
     )
 
 

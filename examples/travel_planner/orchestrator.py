@@ -28,13 +28,13 @@ from desk import Answer, Offer
 from desks import DESKS, Desks, data_of
 from trip import Goal, Held, Need, compare
 
-from parley import A2AError, Agent, Part, RemoteTaskFailed, Task, TaskState, Turn
+from parley import A2AError, Agent, Execution, Part, RemoteTaskFailed, Task, TaskState, Turn
 
 agent = Agent(
     "Travel planner",
     description="Plans and books trips with other agents: flights, hotels, cars, tours",
     version="1.0.0",
-    max_attempts=models.ATTEMPTS,
+    execution=Execution(max_attempts=models.ATTEMPTS),
 )
 
 

@@ -15,6 +15,7 @@ from datetime import date
 import models
 from trip import Goal, Kind, Wish
 
+from parley import Execution
 from parley.llm import ModelRequest, ScriptedReply, llm_agent
 
 INSTRUCTIONS = """You are told what a traveller has said, the oldest first. Say what they want now;
@@ -117,6 +118,6 @@ agent = llm_agent(
     model=models.NAME,
     api_key=models.KEY,
     memory_tokens=0,
-    max_attempts=models.ATTEMPTS,
+    execution=Execution(max_attempts=models.ATTEMPTS),
     tags=["travel"],
 )

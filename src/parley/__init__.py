@@ -26,22 +26,20 @@ if TYPE_CHECKING:
     from parley.agent.authorization import AuthorizationRefused, TaskCredential
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.files import BlockingFile, TurnFile
-    from parley.agent.tools.mcp_server import McpServer, McpServerUnavailable
     from parley.agent.tools.tool import Tool, ToolResult
     from parley.agent.turn import Turn
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.files.stream import FileStream
-    from parley.client.registry.finding import find, find_sync
-    from parley.client.registry.found import FoundAgent
-    from parley.client.registry.remote_registry import RemoteRegistry
     from parley.client.remote_agent import RemoteAgent
+    from parley.engine.agent_options import CardDetails, Execution, Retention, Rights
     from parley.engine.routing import RoutedMessage
     from parley.engine.turn.attempt import Answer, NotAuthorized
     from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
     from parley.host.connecting import connect, connect_sync
+    from parley.mcp.tool_server import McpServer, McpServerUnavailable
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -61,6 +59,8 @@ if TYPE_CHECKING:
         TaskStatus,
         TaskStatusUpdateEvent,
     )
+    from parley.registry.client.found import FoundAgent
+    from parley.registry.client.remote_registry import RemoteRegistry, find, find_sync
     from parley.server.settings import Settings
     from parley.store.protocols.errors import StoreError
     from parley.store.protocols.tables import EventCompleted
@@ -87,21 +87,25 @@ _HOMES = {
     "TaskCredential": "parley.agent.authorization",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
+    "CardDetails": "parley.engine.agent_options",
     "ClientError": "parley.client.errors",
     "DeclaredPerformance": "parley.envelope.declared",
     "EnvelopeSettings": "parley.envelope.declared",
     "EventCompleted": "parley.store.protocols.tables",
+    "Execution": "parley.engine.agent_options",
     "FileStream": "parley.client.files.stream",
-    "FoundAgent": "parley.client.registry.found",
+    "FoundAgent": "parley.registry.client.found",
     "MaintenanceWindow": "parley.envelope.declared",
-    "McpServer": "parley.agent.tools.mcp_server",
-    "McpServerUnavailable": "parley.agent.tools.mcp_server",
+    "McpServer": "parley.mcp.tool_server",
+    "McpServerUnavailable": "parley.mcp.tool_server",
     "Message": "parley.model.parts",
     "NotAuthorized": "parley.engine.turn.attempt",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
-    "RemoteRegistry": "parley.client.registry.remote_registry",
+    "RemoteRegistry": "parley.registry.client.remote_registry",
     "RemoteTaskFailed": "parley.client.errors",
+    "Retention": "parley.engine.agent_options",
+    "Rights": "parley.engine.agent_options",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
@@ -122,8 +126,8 @@ _HOMES = {
     "complete_sync": "parley.host.complete",
     "connect": "parley.host.connecting",
     "connect_sync": "parley.host.connecting",
-    "find": "parley.client.registry.finding",
-    "find_sync": "parley.client.registry.finding",
+    "find": "parley.registry.client.remote_registry",
+    "find_sync": "parley.registry.client.remote_registry",
     "serve": "parley.host.app",
 }
 
@@ -146,10 +150,12 @@ __all__ = [
     "BlockingTurn",
     "CallContext",
     "Caller",
+    "CardDetails",
     "ClientError",
     "DeclaredPerformance",
     "EnvelopeSettings",
     "EventCompleted",
+    "Execution",
     "FileStream",
     "FoundAgent",
     "MaintenanceWindow",
@@ -161,6 +167,8 @@ __all__ = [
     "RemoteAgent",
     "RemoteRegistry",
     "RemoteTaskFailed",
+    "Retention",
+    "Rights",
     "Role",
     "RoutedMessage",
     "Settings",

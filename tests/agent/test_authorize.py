@@ -16,7 +16,10 @@ from parley import (
     BlockingTurn,
     CallContext,
     Caller,
+    CardDetails,
+    Execution,
     NotAuthorized,
+    Rights,
     RoutedMessage,
     TaskState,
     Turn,
@@ -68,7 +71,7 @@ async def decisions(caller: Any, task_id: str) -> list[Decision]:
 
 async def test_the_policy_decides_with_the_callers_scopes(talk: Any) -> None:
     rules = Rules()
-    agent = Agent("Files", policy=rules)
+    agent = Agent("Files", rights=Rights(policy=rules))
 
     @agent.skill
     async def read(turn: Turn) -> str:
@@ -99,7 +102,7 @@ async def test_the_policy_decides_with_the_callers_scopes(talk: Any) -> None:
 
 
 async def test_a_refusal_ends_the_task_as_rejected_and_says_nothing_of_the_rule(talk: Any) -> None:
-    agent = Agent("Files", policy=Rules())
+    agent = Agent("Files", rights=Rights(policy=Rules()))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -123,7 +126,7 @@ async def test_a_refusal_ends_the_task_as_rejected_and_says_nothing_of_the_rule(
 
 
 async def test_a_refusal_can_be_caught(talk: Any) -> None:
-    agent = Agent("Files", policy=Rules())
+    agent = Agent("Files", rights=Rights(policy=Rules()))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -139,7 +142,7 @@ async def test_a_refusal_can_be_caught(talk: Any) -> None:
 
 
 async def test_a_plain_function_asks_too(talk: Any) -> None:
-    agent = Agent("Files", policy=Rules())
+    agent = Agent("Files", rights=Rights(policy=Rules()))
 
     @agent.skill
     def write(turn: BlockingTurn) -> str:
@@ -162,7 +165,7 @@ async def test_branches_that_ask_at_once_get_one_decision(talk: Any) -> None:
         await all_asked.wait()
         return answers.pop(0)
 
-    agent = Agent("Files", policy=policy)
+    agent = Agent("Files", rights=Rights(policy=policy))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -180,7 +183,11 @@ async def test_a_decision_holds_for_the_turn_and_is_made_anew_in_the_next(
 ) -> None:
     """The next turn may be another member of the group, with other rights."""
     rules = Rules()
-    agent = Agent("Files", policy=rules, owner=claim("org"), cancel_grace=0.1)
+    agent = Agent(
+        "Files",
+        rights=Rights(policy=rules, owner=claim("org")),
+        execution=Execution(cancel_grace=0.1),
+    )
     begun = asyncio.Event()
 
     @agent.skill(replies="task")
@@ -223,11 +230,11 @@ async def test_an_agent_without_a_policy_is_told_to_have_one(talk: Any, caplog: 
 
     async with talk(agent) as caller:
         assert (await caller.task("go", context=context(BOB))).state is TaskState.FAILED
-    assert "Agent(..., policy=...)" in caplog.text
+    assert "Agent(..., rights=Rights(policy=...))" in caplog.text
 
 
 async def test_a_skill_that_replies_directly_asks_without_a_log(talk: Any) -> None:
-    agent = Agent("Files", policy=Rules())
+    agent = Agent("Files", rights=Rights(policy=Rules()))
 
     @agent.skill(replies="message")
     async def write(turn: Turn) -> str:
@@ -242,7 +249,7 @@ async def test_a_skill_that_replies_directly_asks_without_a_log(talk: Any) -> No
 
 async def test_the_records_of_a_turn_are_bounded(talk: Any, caplog: Any) -> None:
     rules = Rules()
-    agent = Agent("Files", policy=rules)
+    agent = Agent("Files", rights=Rights(policy=rules))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -273,7 +280,7 @@ async def test_the_records_of_a_turn_are_bounded(talk: Any, caplog: Any) -> None
 async def test_what_cannot_be_logged_is_refused(
     talk: Any, action: Any, resource: Any, words: str
 ) -> None:
-    agent = Agent("Files", policy=Rules())
+    agent = Agent("Files", rights=Rights(policy=Rules()))
     raised: list[Exception] = []
 
     @agent.skill
@@ -308,7 +315,7 @@ def raising(access: Access) -> bool:
 async def test_a_policy_that_does_not_decide_denies_and_leaves_an_incident(
     talk: Any, policy: Any, caplog: Any
 ) -> None:
-    agent = Agent("Files", policy=policy)
+    agent = Agent("Files", rights=Rights(policy=policy))
     ran: list[str] = []
 
     @agent.skill
@@ -334,7 +341,7 @@ async def test_what_a_failing_policy_said_nothing_about_is_asked_again(
     async def policy(access: Access) -> Any:
         return answers.pop(0) if access.action else True
 
-    agent = Agent("Files", policy=policy)
+    agent = Agent("Files", rights=Rights(policy=policy))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -354,7 +361,7 @@ async def test_a_policy_that_blocks_holds_up_nobody_else(talk: Any) -> None:
     def policy(access: Access) -> bool:
         return free.wait(20) if access.caller.id == "bob" else True
 
-    agent = Agent("Files", policy=policy)
+    agent = Agent("Files", rights=Rights(policy=policy))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -373,7 +380,7 @@ async def test_a_policy_that_counts_as_false_is_asked_nevertheless(talk: Any) ->
         def __call__(self, access: Access) -> bool:
             return False
 
-    agent = Agent("Files", policy=Rules())
+    agent = Agent("Files", rights=Rights(policy=Rules()))
 
     @agent.skill
     async def write(turn: Turn) -> str:
@@ -398,7 +405,7 @@ async def test_a_repeated_message_is_asked_about_with_its_skill(
         asked.append(access.skill)
         return allowed.pop(0)
 
-    agent = Agent("Files", policy=policy)
+    agent = Agent("Files", rights=Rights(policy=policy))
 
     @agent.skill(replies=replies)
     async def write(turn: Turn) -> str:
@@ -434,25 +441,35 @@ def test_what_is_no_policy_is_refused(policy: Any) -> None:
         yield True
 
     with pytest.raises(TypeError, match="function of an Access"):
-        Agent("Files", policy=generator if policy == "generator" else policy)
+        Agent("Files", rights=Rights(policy=generator if policy == "generator" else policy))
 
 
 def test_an_unknown_operation_is_refused_with_those_that_there_are() -> None:
     token = Bearer(lambda text: None)
     with pytest.raises(ValueError, match=r"'cancel_task'.*CancelTask.*UploadFile"):
-        Agent("Files", operation_security={"cancel_task": token})
+        Agent("Files", rights=Rights(operations={"cancel_task": token}))
     with pytest.raises(ValueError, match="'DownloadFile'"):
-        Agent("x", default_extensions=False, operation_security={"DownloadFile": token})
+        Agent(
+            "x",
+            card=CardDetails(default_extensions=False),
+            rights=Rights(operations={"DownloadFile": token}),
+        )
     with pytest.raises(ValueError, match="'tasks/search'"):
-        Agent("x", default_extensions=False, operation_security={"tasks/search": token})
-    agent = Agent("Files", extensions=[TaskSearch()], operation_security={"tasks/search": token})
+        Agent(
+            "x",
+            card=CardDetails(default_extensions=False),
+            rights=Rights(operations={"tasks/search": token}),
+        )
+    agent = Agent(
+        "Files", extensions=[TaskSearch()], rights=Rights(operations={"tasks/search": token})
+    )
     assert list(agent.operation_security) == ["tasks/search"]
 
 
 def test_what_sending_needs_streaming_needs_too() -> None:
     token = Bearer(lambda text: None)
-    agent = Agent("Files", operation_security={"SendMessage": token})
+    agent = Agent("Files", rights=Rights(operations={"SendMessage": token}))
     assert agent.operation_security["SendStreamingMessage"].schemes == (token,)
     operations = {"SendMessage": token, "SendStreamingMessage": anonymous}
-    agent = Agent("Files", operation_security=operations)
+    agent = Agent("Files", rights=Rights(operations=operations))
     assert agent.operation_security["SendStreamingMessage"].is_open

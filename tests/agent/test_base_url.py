@@ -10,8 +10,8 @@ import pytest
 import parley
 from parley import Agent, BlockingTurn, CallContext, TaskState, Turn
 from parley.host.host import agent_addresses
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.store.events import RecordKind, TurnStarted
 from parley.store.memory import MemoryTaskStore
 from tests.client.trusting import grpc_of

@@ -16,8 +16,8 @@ import pytest
 import parley
 from parley import Agent, BlockingTurn, CallContext, Caller, Task, TaskState, Turn
 from parley.model.errors import UnauthenticatedError
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.trusting import grpc_of
 from tests.polling import let_time_pass
 

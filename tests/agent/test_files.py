@@ -32,8 +32,8 @@ from parley.client.retry import Retry
 from parley.files.objects import DiskObjects, FilesUnavailable
 from parley.model.struct import encode
 from parley.security.egress import Egress
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.files.file_host import file_host
 from tests.client.scripted_server import scripted
 
@@ -489,7 +489,7 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)
         assert kinds(task.artifacts) == [["raw"]] * 4
-        monkeypatch.setattr(files, "MAX_INLINE", 5000)
+        monkeypatch.setattr(files, "MAX_INLINE_BYTES", 5000)
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)
         assert task.state is parley.TaskState.FAILED
@@ -500,7 +500,7 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
 async def test_what_an_answer_cannot_carry_is_a_reference_whatever_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_INLINE", 5000)
+    monkeypatch.setattr(files, "MAX_INLINE_BYTES", 5000)
     async with served(maker(tmp_path), settings=Settings(inline_file_bytes=10_000)) as remote:
         task = await remote.send("Go", metadata={"skill": "artifacts"})
         assert isinstance(task, Task)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import parley
-from parley import Agent, Turn, testing
+from parley import Agent, Rights, Turn, testing
 from parley.security import ApiKey
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +97,7 @@ def test_what_callers_prove_is_a_scheme(given: Any) -> None:
     for declare in (
         lambda: Agent("Echo", security=given),
         lambda: Agent("Echo").skill(security=given)(lambda turn: "x"),
-        lambda: Agent("Echo", operation_security={"CancelTask": given}),
+        lambda: Agent("Echo", rights=Rights(operations={"CancelTask": given})),
         lambda: parley.asgi(echo(), auth=given),
     ):
         with pytest.raises(TypeError, match=r"is a scheme of parley.security, such as ApiKey\(\)"):
@@ -153,3 +155,14 @@ async def test_half_a_character_is_refused_before_it_is_sent(given: dict[str, An
         with pytest.raises(ValueError, match=r"half of a character \(U\+D83D, a lone surrogate\)"):
             await remote.send(**given)
         assert (await remote.send("whole: 😀")).text == "whole: 😀"
+
+
+def test_options_outside_of_their_group_are_named_with_it() -> None:
+    with pytest.raises(TypeError, match=r"takes no policy: write rights=Rights\(policy=\.\.\.\)"):
+        Agent("Bank", policy=lambda access: True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"takes no on_crash: write execution=Execution\("):
+        Agent("Bank", on_crash="fail")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"retention is Retention\(\.\.\.\), not datetime"):
+        Agent("Bank", retention=timedelta(days=1))  # type: ignore[arg-type]
+    parameters = inspect.signature(Agent.__init__).parameters.values()
+    assert len([each for each in parameters if each.kind is each.KEYWORD_ONLY]) <= 15

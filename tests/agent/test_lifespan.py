@@ -13,10 +13,11 @@ import anyio
 import pytest
 
 import parley
-from parley import Agent, BlockingTurn, Task, TaskState, Turn
+from parley import Agent, BlockingTurn, Execution, Task, TaskState, Turn
 from parley.agent import lifespan as lifespans
 from parley.agent.lifespan import LifespanFailed
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
@@ -66,7 +67,7 @@ async def test_its_value_is_the_state_of_every_turn(talk: Any) -> None:
 
 async def test_it_is_left_after_the_turns_have_ended(new_store: Callable[[], TaskStore]) -> None:
     told: list[str] = []
-    agent = noting(told, cancel_grace=5.0)
+    agent = noting(told, execution=Execution(cancel_grace=5.0))
     begun = asyncio.Event()
 
     @agent.skill(replies="task")
@@ -79,7 +80,7 @@ async def test_it_is_left_after_the_turns_have_ended(new_store: Callable[[], Tas
             told.append(f"the turn ends with {turn.state['of']}")
         return ""
 
-    host = Host(placed(agent), new_store(), drain=0.0)
+    host = Host(placed(agent), new_store(), ServerOptions(drain=0.0))
     await host.start()
     await Talk(host.services[""], host).task("go", return_immediately=True)
     await begun.wait()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, TaskState, Turn
+from parley import Agent, Execution, TaskState, Turn
 from parley.engine.turn.attempt import TurnOver
 from parley.integrations.conversations import TaskValue
 from parley.model.operations import CancelTaskRequest
@@ -25,7 +25,10 @@ NAME = "run"
 
 def keeping() -> tuple[Agent, asyncio.Event]:
     """Return an agent that keeps a value, and then does what it is told; and what it waits for."""
-    agent, go_on = Agent("Keeps", task_timeout=timedelta(hours=1)), asyncio.Event()
+    agent, go_on = (
+        Agent("Keeps", execution=Execution(task_timeout=timedelta(hours=1))),
+        asyncio.Event(),
+    )
 
     @agent.skill(replies="task")
     async def run(turn: Turn) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
+from parley import Agent, CallContext, Caller, Execution, Message, Retention, Task, TaskState, Turn
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
     InvalidParamsError,
@@ -257,7 +257,7 @@ async def test_an_immediate_return_gives_a_task_that_is_in_the_log(talk: Any) ->
 
 
 async def test_a_blocking_send_answers_at_the_ceiling_with_the_task_as_it_stands(talk: Any) -> None:
-    agent = Agent("Slow", direct_reply_timeout=0.0, blocking_timeout=0.1)
+    agent = Agent("Slow", execution=Execution(direct_reply_timeout=0.0, blocking_timeout=0.1))
     go_on = asyncio.Event()
 
     @agent.skill
@@ -299,7 +299,7 @@ async def test_cancel_ends_a_running_function(talk: Any) -> None:
 
 @pytest.mark.E4
 async def test_a_function_that_ignores_cancellation_does_not_hold_the_task(talk: Any) -> None:
-    agent = Agent("Stubborn", cancel_grace=0.1)
+    agent = Agent("Stubborn", execution=Execution(cancel_grace=0.1))
     begun, finish = asyncio.Event(), asyncio.Event()
     release = threading.Event()
 
@@ -345,7 +345,7 @@ async def test_parked_tasks_can_be_canceled_and_ended_ones_cannot(talk: Any) -> 
 
 
 async def test_queued_tasks_wait_their_turn_and_can_be_canceled(talk: Any) -> None:
-    agent = Agent("Narrow", max_running=1, max_queued=2)
+    agent = Agent("Narrow", execution=Execution(max_running=1, max_queued=2))
     go_on = asyncio.Event()
 
     @agent.skill
@@ -445,7 +445,7 @@ async def test_context_rules(talk: Any) -> None:
 
 async def test_a_context_remembers_across_tasks_and_restarts(talk: Any, new_store: Any) -> None:
     def remembering() -> Agent:
-        agent = Agent("Rememberer", keep_history=True)
+        agent = Agent("Rememberer", retention=Retention(history=True))
 
         @agent.skill
         async def count(turn: Turn) -> dict[str, Any]:
@@ -693,7 +693,9 @@ async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.01)
     monkeypatch.setattr("parley.engine.maintenance.PRUNE_SECONDS", 0.01)
     agent = Agent(
-        "Forgetful", input_timeout=timedelta(milliseconds=1), retention=timedelta(seconds=1)
+        "Forgetful",
+        execution=Execution(input_timeout=timedelta(milliseconds=1)),
+        retention=Retention(tasks=timedelta(seconds=1)),
     )
 
     @agent.skill
@@ -770,7 +772,7 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
 
 
 async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged(talk: Any) -> None:
-    agent = Agent("Narrow", max_running=1, cancel_grace=0.1)
+    agent = Agent("Narrow", execution=Execution(max_running=1, cancel_grace=0.1))
 
     @agent.skill(replies="task")
     async def narrow(turn: Turn) -> None:

@@ -12,7 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley import Agent, Answer, BlockingTurn, Message, Part, Role, TaskState, Turn
+from parley import (
+    Agent,
+    Answer,
+    BlockingTurn,
+    Execution,
+    Message,
+    Part,
+    Retention,
+    Role,
+    TaskState,
+    Turn,
+)
 from parley.model.operations import CancelTaskRequest
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
@@ -296,7 +307,7 @@ async def test_updates_inside_updates_do_not_wait_for_each_other(talk: Callable[
 async def test_a_turn_that_is_canceled_in_an_update_holds_up_no_other(
     talk: Callable[..., Any],
 ) -> None:
-    agent = Agent("Canceled", cancel_grace=0.1)
+    agent = Agent("Canceled", execution=Execution(cancel_grace=0.1))
     inside, go_on = threading.Event(), threading.Event()
 
     @agent.skill(replies="task")
@@ -503,7 +514,7 @@ async def test_an_answer_is_the_message_that_it_is_and_is_written_as_that(
         with pytest.raises(AttributeError):
             answer.replayed = True  # type: ignore[misc]
 
-    agent = Agent("Echo", keep_history=True)
+    agent = Agent("Echo", retention=Retention(history=True))
 
     @agent.skill(replies="task")
     async def echo(turn: Turn) -> Message:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import pytest
 
 import parley
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import GrpcOptions, Settings
 from parley.testing import Issuer
 from tests.attacks.guards import AUDIENCE, GUARDS, Counts, guarded
 from tests.contract.conftest import WAYS, Speech

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Rights, Turn
 from parley.extensions import TaskSearch
 from parley.model.service import Caller
 from parley.security import (
@@ -264,8 +264,8 @@ def guarded(security: Scheme | Security, counts: Counts) -> Agent:
     agent = Agent(
         "Vault",
         security=security,
-        policy=policy,
-        extended_card={"description": "for members"},
+        rights=Rights(policy=policy),
+        card=CardDetails(extended_card={"description": "for members"}),
         extensions=[TaskSearch()],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Retention, Turn
 from parley.model.service import Caller
 from parley.security import (
     ApiKey,
@@ -62,7 +62,12 @@ SCHEMES: dict[str, Scheme | Security] = {
 
 def agent(name: str, security: Scheme | Security) -> Agent:
     """Return an agent that answers, and one of whose skills fails."""
-    made = Agent(name, security=security, keep_history=True, extended_card={"description": "x"})
+    made = Agent(
+        name,
+        security=security,
+        retention=Retention(history=True),
+        card=CardDetails(extended_card={"description": "x"}),
+    )
 
     @made.skill(replies="task")
     async def keep(turn: Turn) -> str:

@@ -8,9 +8,8 @@ import os
 import parley
 from parley.cli.output.streams import log_to_stderr
 from parley.security import failures
-from parley.server.grpc.options import grpc_options
 from parley.server.run import run
-from parley.server.settings import Settings
+from parley.server.settings import Settings, grpc_options
 from tests.attacks.leaky_agents import AGENTS
 
 failures.LINES_PER_MINUTE = 1_000_000

@@ -13,9 +13,8 @@ from parley import Agent, Turn
 from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import GrpcOptions, Settings
 from tests.contract.conftest import Speech, reach
 from tests.server.raw_http import JSON, ask
 

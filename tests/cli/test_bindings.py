@@ -12,8 +12,8 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.client.bindings.binding import is_supported
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 
 agent = Agent("Served", description="Tells a little", version="1.0.0")
 

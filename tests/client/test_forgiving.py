@@ -14,8 +14,8 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.messages import Messages
 from parley.wire.v1_0.grpc import SCHEMA
@@ -213,7 +213,7 @@ async def test_a_state_in_another_spelling_is_what_it_says(state: Any) -> None:
 
 
 async def test_a_wait_for_a_task_in_an_unknown_state_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.client.calls.poll.MAX_UNCHANGED_POLLS", 3)
+    monkeypatch.setattr("parley.client.calls.follow.MAX_UNCHANGED_POLLS", 3)
     async with talk(Agent(at("ARCHIVED")), retries=0) as (remote, server):
         assert (await remote.wait("t-1", poll=0.01)).state is TaskState.UNSPECIFIED
         assert server.calls == ["GetTask"] * 4
@@ -222,7 +222,7 @@ async def test_a_wait_for_a_task_in_an_unknown_state_ends(monkeypatch: pytest.Mo
 async def test_a_wait_goes_on_while_something_happens_in_an_unknown_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("parley.client.calls.poll.MAX_UNCHANGED_POLLS", 2)
+    monkeypatch.setattr("parley.client.calls.follow.MAX_UNCHANGED_POLLS", 2)
     looks = [at("QUEUED", str(n)) for n in range(9)]
     async with talk(Agent(*looks, at("COMPLETED")), retries=0) as (remote, _):
         assert (await remote.wait("t-1", poll=0.01)).state is TaskState.COMPLETED

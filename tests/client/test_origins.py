@@ -32,8 +32,8 @@ from parley.client.errors import (
 from parley.client.origin import Origin
 from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import ANONYMOUS
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.bindings.test_http import CERTIFICATE
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import HI, Agent, task

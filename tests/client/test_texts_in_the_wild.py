@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from parley import Agent, asgi
+from parley import Agent, Retention, asgi
 from parley.client import RemoteAgent, connect
 from parley.client.errors import AuthenticationRequired, CardInvalid, CardNotFound
 from parley.model.parts import Message
@@ -299,7 +299,7 @@ async def test_a_stream_as_texts_print_it_is_read_to_its_end(
 
 
 def speaker(name: str) -> Agent:
-    agent = Agent(name, retention=None)
+    agent = Agent(name, retention=Retention(tasks=None))
 
     @agent.skill
     def speak() -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from parley import Agent, Turn, serve
+from parley import Agent, Execution, Turn, serve
 from parley.compose import handoff
 
 BILLING = sys.argv[3]
 
-agent = Agent("Reception", handoffs=[BILLING], cancel_grace=0.5, max_attempts=100)
+agent = Agent(
+    "Reception", handoffs=[BILLING], execution=Execution(cancel_grace=0.5, max_attempts=100)
+)
 
 
 @agent.skill(replies="task")

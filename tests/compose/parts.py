@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.compose import Spent
 from parley.extensions.usage import Usage
 
@@ -24,7 +24,7 @@ class Worker:
         self.ended: list[str] = []
         self.turns: list[Turn] = []
         self.go = asyncio.Event()
-        self.agent = Agent(name, cancel_grace=0.2, **options)
+        self.agent = Agent(name, execution=Execution(cancel_grace=0.2), **options)
 
         @self.agent.skill(id=f"do-{self.agent.key}")
         async def work(turn: Turn) -> Any:

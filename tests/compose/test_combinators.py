@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.compose import (
     Budget,
     Composition,
@@ -119,7 +119,7 @@ class Hanging:
     def __init__(self) -> None:
         self.heard: list[str] = []
         self.canceled = asyncio.Event()
-        self.agent = Agent("Slow", cancel_grace=0.2)
+        self.agent = Agent("Slow", execution=Execution(cancel_grace=0.2))
 
         @self.agent.skill(replies="task")
         async def hang(turn: Turn) -> None:

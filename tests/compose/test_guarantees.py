@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.compose import (
     Budget,
     Composition,
@@ -47,7 +47,7 @@ class Actor:
         self.heard: list[str] = []
         self.told: list[str] = []
         self.canceled = 0
-        self.agent = Agent(name, cancel_grace=0.2)
+        self.agent = Agent(name, execution=Execution(cancel_grace=0.2))
         self.behaviour = behaviour
 
         @self.agent.skill(replies="task")

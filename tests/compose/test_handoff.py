@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Message, Task, TaskState, Turn
+from parley import Agent, Caller, Message, Retention, Task, TaskState, Turn
 from parley.compose import Handoffs, handoff, part
 from parley.engine.handoff import HANDOFF_KEY
 from tests.polling import until
@@ -60,7 +60,9 @@ class Reception:
         self.ran: list[str] = []
         self.handoffs: list[Any] = []
         handoffs = options.pop("handoffs", list(to))
-        self.agent = Agent("Reception", handoffs=handoffs, keep_history=True, **options)
+        self.agent = Agent(
+            "Reception", handoffs=handoffs, retention=Retention(history=True), **options
+        )
 
         @self.agent.skill
         async def receive(turn: Turn) -> object:
@@ -290,7 +292,7 @@ async def test_the_history_stays_here_if_the_author_says_so_and_the_caller_is_to
 ) -> None:
     billing = Billing()
     url = await serve(billing.agent)
-    agent = Agent("Reception", handoffs=[url], keep_history=True)
+    agent = Agent("Reception", handoffs=[url], retention=Retention(history=True))
 
     @agent.skill
     async def receive(turn: Turn) -> object:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.compose import handoff
 from parley.server.run import serving
 from tests.faults.conftest import Served
@@ -22,7 +22,7 @@ HANDING = Path(__file__).with_name("handing.py")
 async def test_a_kill_loses_and_repeats_no_handoff(tmp_path: Path) -> None:
     heard: list[tuple[str, str]] = []
     go = asyncio.Event()
-    billing = Agent("Billing", cancel_grace=0.2)
+    billing = Agent("Billing", execution=Execution(cancel_grace=0.2))
 
     @billing.skill(replies="task")
     async def bill(turn: Turn) -> object:

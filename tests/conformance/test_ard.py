@@ -8,8 +8,8 @@ import pytest
 from conformance.ard import SCENES, checked
 from conformance.kits import ARD, NotAtHand, files_of
 
+from parley.registry.catalog.reading import catalog_problems
 from parley.server.run import serving
-from parley.wire.catalog.problems import catalog_problems
 from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,17 @@ from collections import defaultdict
 from typing import Any
 from urllib.parse import unquote
 
-from parley import AgentExtension, AgentSkill, Caller, Part, Task, Turn
+from parley import (
+    AgentExtension,
+    AgentSkill,
+    Caller,
+    CardDetails,
+    Execution,
+    Part,
+    Retention,
+    Task,
+    Turn,
+)
 from parley.agent.agent import Agent
 from parley.engine.routing import RoutedMessage
 from parley.extensions import TaskSearch
@@ -27,8 +37,7 @@ contract = Agent(
     "Contract agent",
     description="Does what it is told, to show each outcome.",
     version="1.2.3",
-    blocking_timeout=5.0,
-    cancel_grace=1.0,
+    execution=Execution(blocking_timeout=5.0, cancel_grace=1.0),
 )
 
 
@@ -179,7 +188,7 @@ plain = Agent(
     "Plain agent",
     description="Declares nothing but streams.",
     version="1.0.0",
-    push_notifications=False,
+    card=CardDetails(push_notifications=False),
 )
 
 
@@ -190,7 +199,7 @@ async def nod(turn: Turn) -> str:
 
 
 private = Agent(
-    "Private agent", keep_history=True, keep_claims=["email"], extensions=[TaskSearch()]
+    "Private agent", retention=Retention(history=True, claims=["email"]), extensions=[TaskSearch()]
 )
 
 

@@ -24,9 +24,8 @@ from parley.client.retry import Retry
 from parley.host.in_process import InProcessTransport, Site
 from parley.model.operations import BY_NAME
 from parley.server.app import App
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import over_grpc, serving
-from parley.server.settings import Settings
+from parley.server.settings import GrpcOptions, Settings
 from parley.server.sockets import listen
 from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, plain, strict, who

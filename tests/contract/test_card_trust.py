@@ -19,9 +19,8 @@ from parley.model.tasks import TaskState
 from parley.security import Bearer, anonymous
 from parley.security.signing import keys as keys_module
 from parley.security.signing.keys import SigningKeys
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import GrpcOptions, Settings
 from tests.client.trusting import grpc_of
 from tests.contract.conftest import Speech
 from tests.security.signing.key_sets import key_file, key_set, private_jwk

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.declared import schemas_on
 from parley.model.errors import InvalidParamsError
@@ -33,7 +33,9 @@ token = Bearer(judge)
 agent = Agent(
     "Discreet",
     security=token | anonymous,
-    listed_interfaces={"GRPC": "extended", "HTTP+JSON 0.3": lambda caller: caller.id == "ada"},
+    card=CardDetails(
+        listed_interfaces={"GRPC": "extended", "HTTP+JSON 0.3": lambda caller: caller.id == "ada"}
+    ),
 )
 
 

@@ -16,7 +16,7 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.errors import InvalidParamsError, TooManyRequestsError
 from parley.model.tasks import Task, TaskState
-from parley.security.rates.exceeded import QUOTA_FAILURE
+from parley.security.limits.agent_limits import QUOTA_FAILURE
 from tests.contract.conftest import Serve, Speech, reach
 from tests.polling import until
 from tests.server.raw_http import call, post

@@ -15,9 +15,8 @@ from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
 from parley.model.operations import GetTaskRequest
 from parley.security import MutualTls
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import GrpcOptions, TlsOptions
 from tests.certificates import Authority, Pair, trusting
 from tests.contract.conftest import WAYS
 from tests.contract.test_errors import refused

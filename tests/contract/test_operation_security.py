@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, TaskPushNotificationConfig, Turn
+from parley import Agent, CardDetails, Rights, TaskPushNotificationConfig, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import A2AError, PermissionDeniedError
@@ -61,8 +61,8 @@ token = Bearer(judge)
 agent = Agent(
     "Scoped",
     security=token.with_scopes("none-of-these"),
-    operation_security={name: token.with_scopes(f"may-{name}") for name in NAMES},
-    extended_card={"description": "for those who may"},
+    rights=Rights(operations={name: token.with_scopes(f"may-{name}") for name in NAMES}),
+    card=CardDetails(extended_card={"description": "for those who may"}),
     extensions=[TaskSearch()],
 )
 

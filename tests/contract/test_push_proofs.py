@@ -16,8 +16,8 @@ from parley.model.errors import InvalidParamsError
 from parley.model.operations import AuthenticationInfo
 from parley.push.proofs.proofs import WebhookCertificate
 from parley.security.signing.keys import SigningKeys
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.certificates import Authority
 from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, who

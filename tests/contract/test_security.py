@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Part, Turn
+from parley import Agent, Part, Rights, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import PermissionDeniedError, TaskNotFoundError, UnauthenticatedError
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
@@ -36,8 +36,7 @@ token = Bearer(TOKENS.get)
 bank = Agent(
     "Bank",
     security=token.with_scopes("read"),
-    operation_security={"CancelTask": token.with_scopes("pay")},
-    policy=policy,
+    rights=Rights(operations={"CancelTask": token.with_scopes("pay")}, policy=policy),
 )
 
 

@@ -12,7 +12,19 @@ import aiohttp
 import pytest
 
 import parley
-from parley import Agent, Message, Part, Role, Task, TaskPushNotificationConfig, TaskState, Turn
+from parley import (
+    Agent,
+    CardDetails,
+    Message,
+    Part,
+    Retention,
+    Rights,
+    Role,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    Turn,
+)
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import (
@@ -61,12 +73,12 @@ async def policy(access: Access) -> bool:
 vault = Agent(
     "Vault",
     security=token | anonymous,
-    owner=claim("org"),
-    policy=policy,
-    keep_history=True,
-    extended_card={"description": "for members"},
+    rights=Rights(
+        owner=claim("org"), policy=policy, operations={"UploadFile": token.with_scopes("write")}
+    ),
+    retention=Retention(history=True),
+    card=CardDetails(extended_card={"description": "for members"}),
     extensions=[TaskSearch()],
-    operation_security={"UploadFile": token.with_scopes("write")},
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import parley
-from parley import Agent, Part
+from parley import Agent, Part, Retention
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.server.app import Settings
@@ -34,7 +34,7 @@ MIXED = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}
 """A message as 1.0 has it, which texts send to methods of other names."""
 OF_1_0 = {"role": "ROLE_USER", "parts": [{"text": "Hello"}]}
 
-echo = Agent("Echo", retention=None)
+echo = Agent("Echo", retention=Retention(tasks=None))
 
 
 @echo.skill(replies="task")
@@ -309,7 +309,7 @@ CANCELED = [
 @pytest.fixture(scope="module")
 async def waiting() -> AsyncIterator[tuple[str, str]]:
     """A server with two tasks, one of which was canceled, and the id of that one."""
-    agent = Agent("Asker", retention=None)
+    agent = Agent("Asker", retention=Retention(tasks=None))
 
     @agent.skill
     async def ask_back(turn: Any) -> str:
@@ -455,7 +455,9 @@ TAKEN = [
 async def test_modes_of_older_cards_take_all_parts_of_their_kind(
     modes: list[str], taken: list[dict[str, Any]], refused: list[dict[str, Any]]
 ) -> None:
-    agent = Agent("Reader", input_modes=modes, output_modes=["text"], retention=None)
+    agent = Agent(
+        "Reader", input_modes=modes, output_modes=["text"], retention=Retention(tasks=None)
+    )
 
     @agent.skill(replies="task")
     def read() -> str:
@@ -518,7 +520,7 @@ ACCEPTED = [
 async def test_modes_that_older_callers_accept_are_kinds_of_parts(
     offered: list[str], accepted: list[str], form: str | None
 ) -> None:
-    agent = Agent("Speaker", output_modes=offered, retention=None)
+    agent = Agent("Speaker", output_modes=offered, retention=Retention(tasks=None))
 
     @agent.skill(replies="task")
     def speak() -> Any:

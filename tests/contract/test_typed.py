@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 import parley
-from parley import Agent, Message, Part, Role, Task, TaskState, Turn
+from parley import Agent, Execution, Message, Part, Role, Task, TaskState, Turn
 from parley.client import RemoteAgent, question, schemas_on
 from parley.extensions import TypedQuestions
 from parley.model.errors import InvalidParamsError
@@ -20,7 +20,11 @@ from tests.contract.conftest import Serve, Speech, reach
 
 pytestmark = pytest.mark.anyio
 
-agent = Agent("Typed", description="Knows what it takes and what it gives.", blocking_timeout=20.0)
+agent = Agent(
+    "Typed",
+    description="Knows what it takes and what it gives.",
+    execution=Execution(blocking_timeout=20.0),
+)
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from parley.cli.commands.serve import BUS_VARIABLE, STORE_VARIABLE
-from parley.host.host import DRAIN_SECONDS
-from parley.host.store_urls import POSTGRES, REDIS, scheme_of
+from parley.cli.commands.serve import STORE_VARIABLE
+from parley.host.options import DRAIN_SECONDS, scheme_of
+from parley.host.store_urls import POSTGRES, REDIS
 from parley.server.settings import Settings
 from tests.deploy.files import (
     DEPLOY,
@@ -67,10 +67,10 @@ def test_every_variable_of_compose_is_in_the_example() -> None:
 def test_replicas_are_told_of_store_and_bus_by_variables_that_the_command_reads() -> None:
     told = compose()["services"]["agent"]["environment"]
     assert scheme_of(told[STORE_VARIABLE]) in POSTGRES
-    assert scheme_of(told[BUS_VARIABLE]) in REDIS
+    assert scheme_of(told["PARLEY_BUS"]) in REDIS
     for deployment in deployments():
         names = {each["name"] for each in container(deployment)["env"]}
-        assert names == {STORE_VARIABLE, BUS_VARIABLE}
+        assert names == {STORE_VARIABLE, "PARLEY_BUS"}
 
 
 def test_secrets_are_made_and_named_alike_and_have_no_secret_in_them() -> None:

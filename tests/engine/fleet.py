@@ -7,9 +7,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from parley import CallContext, Task, TaskState, Turn
+from parley import CallContext, Execution, Task, TaskState, Turn
 from parley.agent.agent import Agent
-from parley.host.host import Host, Role, placed
+from parley.host.host import Host, placed
+from parley.host.options import Role, ServerOptions
 from parley.model.operations import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskStatusUpdateEvent
@@ -132,11 +133,9 @@ class Fleet:
         host = Host(
             placed(agent),
             store,
-            drain=drain,
+            ServerOptions(drain=drain, role=role, egress=Egress.allowing(True)),
             bus=bus,
-            role=role,
             poll_interval=poll,
-            egress=Egress.allowing(True),
         )
         await host.start()
         replica = Replica(host)
@@ -195,7 +194,7 @@ class Gate:
     """An agent whose turns wait until they are let on, and say where they run."""
 
     def __init__(self, **options: Any) -> None:
-        self.agent = Agent("Gate", cancel_grace=0.1, **options)
+        self.agent = Agent("Gate", execution=Execution(cancel_grace=0.1, **options))
         self.runs: list[tuple[str, int, str]] = []
         self.open = asyncio.Event()
         self.only: str | None = None

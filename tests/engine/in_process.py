@@ -11,6 +11,7 @@ import pytest
 
 from parley.agent.agent import Agent
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.claims import SHORTEST_LEASE, Lease
@@ -34,7 +35,7 @@ def talk(new_store: Callable[[], TaskStore]) -> Callable[..., Any]:
 
     @asynccontextmanager
     async def opened(agent: Agent, store: TaskStore | None = None, drain: float = 0.0) -> Any:
-        host = Host(placed(agent), store or new_store(), drain=drain)
+        host = Host(placed(agent), store or new_store(), ServerOptions(drain=drain))
         await host.start()
         try:
             yield Talk(host.services[""], host)

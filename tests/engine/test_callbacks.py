@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley.engine.authorizations import Callbacks
-from parley.security.signed_tokens import TokenExpired, TokenInvalid, TokenSigner
+from parley.security.sealing import TokenExpired, TokenInvalid, TokenSigner
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.tables import EventCompleted
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
+from parley import Agent, CallContext, Caller, Execution, Message, Retention, Task, TaskState, Turn
 from parley.engine.caller import CLAIM_BYTES, caller_in, kept
 from parley.model.errors import TaskNotFoundError
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
@@ -44,7 +44,7 @@ KNOWN = CallContext(caller=BOB)
 
 def asking(seen: list[Caller]) -> Agent:
     """An agent that asks two questions and notes its callers."""
-    agent = Agent("Asking", keep_claims=["email", "groups"])
+    agent = Agent("Asking", retention=Retention(claims=["email", "groups"]))
 
     @agent.skill
     async def ask(turn: Turn) -> str:
@@ -102,7 +102,9 @@ async def test_a_turn_that_runs_again_knows_the_caller_of_its_message(
     """Of the first turn and of a later one, let go of in the middle."""
     seen: list[tuple[int, int, Caller]] = []
     begun = asyncio.Event()
-    agent = Agent("Slow", keep_claims=["email"], cancel_grace=0.1)
+    agent = Agent(
+        "Slow", retention=Retention(claims=["email"]), execution=Execution(cancel_grace=0.1)
+    )
 
     @agent.skill(replies="task")
     async def slow(turn: Turn) -> str:
@@ -163,7 +165,7 @@ async def test_no_claims_are_kept_unless_named(talk: Any) -> None:
 
 async def test_an_anonymous_caller_adds_no_record(talk: Any) -> None:
     seen: list[Caller] = []
-    agent = Agent("Plain", keep_claims=["email"])
+    agent = Agent("Plain", retention=Retention(claims=["email"]))
 
     @agent.skill
     async def ask(turn: Turn) -> str:
@@ -204,7 +206,7 @@ async def test_a_cancellation_says_who_wants_it(talk: Any, tmp_path: Path) -> No
 
 async def test_a_message_taken_in_passing_changes_no_caller(talk: Any) -> None:
     seen: list[Caller] = []
-    agent = Agent("Live", keep_claims=["email"])
+    agent = Agent("Live", retention=Retention(claims=["email"]))
 
     @agent.skill(replies="task")
     async def listen(turn: Turn) -> str:
@@ -322,18 +324,18 @@ def test_claims_that_cannot_be_kept_are_left_out_and_named(
     ],
 )
 def test_credentials_are_not_kept(name: str) -> None:
-    with pytest.raises(ValueError, match=r"keep_claims names .* a credential"):
-        Agent("Asking", keep_claims=["email", name])
+    with pytest.raises(ValueError, match=r"Retention\.claims names .* a credential"):
+        Agent("Asking", retention=Retention(claims=["email", name]))
 
 
 def test_claims_to_keep_are_a_list_of_names() -> None:
     with pytest.raises(TypeError, match=r"\['email'\]"):
-        Agent("Asking", keep_claims="email")
+        Agent("Asking", retention=Retention(claims="email"))
     for wrong in ("", 7, None):
         with pytest.raises(ValueError, match="names of claims"):
-            Agent("Asking", keep_claims=[wrong])  # type: ignore[list-item]
+            Agent("Asking", retention=Retention(claims=[wrong]))  # type: ignore[list-item]
     names = ["email", "sub", "groups", "https://example.com/roles", "token_use", "secretary"]
-    assert Agent("Asking", keep_claims=names).options.keep_claims == tuple(names)
+    assert Retention(claims=names).claims == tuple(names)
 
 
 async def test_a_router_and_an_extended_card_see_all_claims(talk: Any) -> None:

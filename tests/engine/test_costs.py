@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Part, TaskState, Turn
+from parley import Agent, Execution, Part, TaskState, Turn
 from parley.model.errors import OverloadedError
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.store.events import RecordKind
@@ -89,7 +89,7 @@ async def test_what_a_turn_leaves_in_the_log_alone_is_bounded(
 
 
 async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
-    agent = Agent("Busy", max_waiting_messages=3, max_running=10)
+    agent = Agent("Busy", execution=Execution(max_waiting_messages=3, max_running=10))
     release = asyncio.Event()
 
     @agent.skill(replies="task")
@@ -130,14 +130,14 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_limit_that_lets_no_message_wait_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="max_waiting_messages is 1 or more"):
-        Agent("Busy", max_waiting_messages=count)
+        Agent("Busy", execution=Execution(max_waiting_messages=count))
 
 
 async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: Path) -> None:
     """Every message is read once for its turn, and every turn once for those after it."""
     read = {}
     for count in (10, 40):
-        agent = Agent("Patient", max_waiting_messages=1000)
+        agent = Agent("Patient", execution=Execution(max_waiting_messages=1000))
         gate = asyncio.Event()
 
         @agent.skill(replies="task")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Message, Task, TaskState, Turn
+from parley import Agent, CallContext, Execution, Message, Task, TaskState, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import CancelTaskRequest
@@ -386,9 +387,9 @@ async def test_a_caller_with_a_long_line_delays_another_by_one_turn(fleet: Fleet
 async def test_a_role_needs_a_store_that_others_use() -> None:
     agent = quiz()
     with pytest.raises(ValueError, match="postgresql://"):
-        Host(placed(agent), MemoryTaskStore(), role="api")
+        Host(placed(agent), MemoryTaskStore(), ServerOptions(role="api"))
     with pytest.raises(ValueError, match="'both', 'api' or 'worker'"):
-        Host(placed(agent), MemoryTaskStore(), role="boss")  # type: ignore[arg-type]
+        Host(placed(agent), MemoryTaskStore(), ServerOptions(role="boss"))  # type: ignore[arg-type]
 
 
 async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line(
@@ -406,7 +407,7 @@ async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line
 async def test_an_answer_that_no_turn_takes_in_time_is_not_answered_by_its_own_question(
     fleet: Fleet,
 ) -> None:
-    agent = Agent("Quiz", blocking_timeout=0.05)
+    agent = Agent("Quiz", execution=Execution(blocking_timeout=0.05))
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:
@@ -512,7 +513,7 @@ async def test_turns_let_go_again_and_again_do_not_count_as_failed(fleet: Fleet)
 async def test_a_replica_that_drains_lets_go_of_what_a_stubborn_function_holds(
     fleet: Fleet,
 ) -> None:
-    agent = Agent("Stubborn", cancel_grace=0.05, max_attempts=1)
+    agent = Agent("Stubborn", execution=Execution(cancel_grace=0.05, max_attempts=1))
     runs: list[Turn] = []
     finish = asyncio.Event()
 

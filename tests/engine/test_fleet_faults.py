@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from parley import Agent, TaskState, Turn
+from parley import Agent, Execution, TaskState, Turn
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import OverloadedError, UnsupportedOperationError
 from parley.model.tasks import TaskStatusUpdateEvent
@@ -63,7 +63,7 @@ async def test_a_replica_that_was_silent_too_long_is_fenced_and_its_senders_are_
 async def test_a_function_that_ignores_that_its_task_is_anothers_is_left_behind(
     mortal_fleet: Fleet,
 ) -> None:
-    agent = Agent("Stubborn", cancel_grace=0.1)
+    agent = Agent("Stubborn", execution=Execution(cancel_grace=0.1))
     runs: list[Turn] = []
     finish = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_steps_and_answers_are_remembered_on_another_replica(mortal_fleet:
 
 
 async def test_a_task_that_kills_every_replica_fails_after_so_many(mortal_fleet: Fleet) -> None:
-    agent = Agent("Poison", max_attempts=3)
+    agent = Agent("Poison", execution=Execution(max_attempts=3))
     runs: list[str] = []
 
     @agent.skill(replies="task")
@@ -204,7 +204,7 @@ async def test_a_function_that_could_not_ask_the_store_is_run_again(
     mortal_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.05)
-    agent = Agent("Mindful", max_attempts=4)
+    agent = Agent("Mindful", execution=Execution(max_attempts=4))
     met: list[str] = []
 
     @agent.skill(replies="task")

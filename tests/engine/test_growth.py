@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from parley import Agent, CallContext, Turn
+from parley import Agent, CallContext, Execution, Turn
 from parley.engine import maintenance
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.operations import SubscribeToTaskRequest
 from parley.model.tasks import Task, TaskState
 from parley.store.events import Scope
@@ -147,7 +148,7 @@ def new_meter(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Me
 
 @asynccontextmanager
 async def served(agent: Agent, meter: Meter) -> AsyncIterator[Talk]:
-    host = Host(placed(agent), meter.store, drain=0.0)
+    host = Host(placed(agent), meter.store, ServerOptions(drain=0.0))
     await host.start()
     try:
         yield Talk(host.services[""], host)
@@ -156,7 +157,7 @@ async def served(agent: Agent, meter: Meter) -> AsyncIterator[Talk]:
 
 
 def patient() -> Agent:
-    agent = Agent("Patient", max_waiting_messages=1000)
+    agent = Agent("Patient", execution=Execution(max_waiting_messages=1000))
 
     @agent.skill(replies="task")
     async def talk_on(turn: Turn) -> str:
@@ -215,7 +216,11 @@ async def test_messages_that_wait_cost_once_each(
     monkeypatch.setattr(maintenance, "SWEEP_SECONDS", 3600.0)
     costs = {}
     for count in (10, 80):
-        meter, agent, gate = new_meter(), Agent("Busy", max_waiting_messages=1000), asyncio.Event()
+        meter, agent, gate = (
+            new_meter(),
+            Agent("Busy", execution=Execution(max_waiting_messages=1000)),
+            asyncio.Event(),
+        )
 
         @agent.skill(replies="task")
         async def work(turn: Turn, count: int = count, gate: asyncio.Event = gate) -> str:

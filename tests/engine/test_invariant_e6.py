@@ -17,8 +17,8 @@ from parley.extensions import Extension
 from parley.model.extensions import method
 from parley.model.operations import GetExtendedAgentCardRequest, GetTaskRequest, SendMessageRequest
 from parley.model.tasks import Task, TaskState
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.engine.talk import Talk
 from tests.polling import until, wait_until
 

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley import Agent, CallContext, Caller, Message, TaskPushNotificationConfig, TaskState, Turn
+from parley import (
+    Agent,
+    CallContext,
+    Caller,
+    Execution,
+    Message,
+    Rights,
+    TaskPushNotificationConfig,
+    TaskState,
+    Turn,
+)
 from parley.extensions import SEARCH, SearchTasksRequest
 from parley.model.errors import (
     A2AError,
@@ -48,7 +58,9 @@ ADA, BOB, EVE = of("ada"), of("bob"), of("eve", "evil")
 
 
 def asking(owner: Any = None, **options: Any) -> Agent:
-    agent = Agent("Asking", owner=claim("org") if owner is None else owner, **options)
+    agent = Agent(
+        "Asking", rights=Rights(owner=claim("org") if owner is None else owner), **options
+    )
 
     @agent.skill
     async def ask(turn: Turn) -> str:
@@ -121,7 +133,7 @@ class Forging(OwnerPolicy):
 @pytest.mark.parametrize("given", ["callers", "", None, 1, ("org",), claim, Caller, Forging()])
 def test_an_owner_that_is_no_policy_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"claim\('org'\)"):
-        Agent("x", owner=given)
+        Agent("x", rights=Rights(owner=given))
 
 
 def test_a_function_of_an_owner_policy_is_plain() -> None:
@@ -129,7 +141,7 @@ def test_a_function_of_an_owner_policy_is_plain() -> None:
         return "a"
 
     with pytest.raises(TypeError, match="plain def"):
-        Agent("x", owner=team)
+        Agent("x", rights=Rights(owner=team))
     with pytest.raises(ValueError, match="name of a claim"):
         claim("a\x1fb")
 
@@ -313,7 +325,7 @@ async def test_tasks_stay_with_the_owners_that_they_had(talk: Any, tmp_path: Pat
 async def test_a_busy_member_does_not_starve_its_group(talk: Any) -> None:
     order: list[str] = []
     free = asyncio.Event()
-    agent = Agent("Busy", owner=claim("org"), max_running=1)
+    agent = Agent("Busy", rights=Rights(owner=claim("org")), execution=Execution(max_running=1))
 
     @agent.skill(replies="task")
     async def work(turn: Turn) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Caller, TaskPushNotificationConfig, Turn
+from parley import Agent, CallContext, Caller, Rights, TaskPushNotificationConfig, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import A2AError
 from parley.model.operations import (
     CancelTaskRequest,
@@ -66,7 +67,7 @@ def counted(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]
 
 def vault(owner: Any) -> Agent:
     token = Bearer(lambda text: None)
-    agent = Agent("Vault", owner=owner)
+    agent = Agent("Vault", rights=Rights(owner=owner))
 
     @agent.skill(replies="task")
     async def keep(turn: Turn) -> str:
@@ -81,7 +82,7 @@ def vault(owner: Any) -> Agent:
 
 @pytest.fixture
 async def caller(counted: Callable[[], Any]) -> AsyncIterator[Talk]:
-    host = Host(placed(vault(claim("org"))), counted(), drain=0.0)
+    host = Host(placed(vault(claim("org"))), counted(), ServerOptions(drain=0.0))
     await host.start()
     try:
         yield Talk(host.services[""], host)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Task, TaskState, Turn
+from parley import Agent, CallContext, Execution, Task, TaskState, Turn
 from parley.model.operations import CancelTaskRequest, SubscribeToTaskRequest
 from tests.engine.fleet import Fleet, Replica, collect, events_of, get, states, until_state, where
 from tests.polling import let_time_pass, until
@@ -27,7 +27,7 @@ class Runs:
     """An agent that sleeps, waits for an event, and says where it ran."""
 
     def __init__(self, seconds: float = 0.3, **options: Any) -> None:
-        self.agent = Agent("Sleepy", cancel_grace=0.1, **options)
+        self.agent = Agent("Sleepy", execution=Execution(cancel_grace=0.1), **options)
         self.seen: list[tuple[str, str, int]] = []
 
         @self.agent.skill(replies="task")
@@ -138,7 +138,7 @@ async def test_api_replicas_leave_what_is_due_to_workers(fleet: Fleet) -> None:
 
 async def test_what_wakes_up_keeps_the_limit_of_running_turns(mortal_fleet: Fleet) -> None:
     most, running = [], []
-    agent = Agent("Sleepy", max_running=2, max_queued=1000)
+    agent = Agent("Sleepy", execution=Execution(max_running=2, max_queued=1000))
 
     @agent.skill(replies="task")
     async def nap(turn: Turn) -> str:

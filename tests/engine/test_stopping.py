@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.host.app import asgi
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.security.egress import Egress
 from parley.store.memory import MemoryLogs
 from parley.store.protocols.claims import SHORTEST_LEASE, Lease
@@ -52,11 +53,11 @@ def path(tmp_path: Path) -> Path:
 
 def host_of(agent: Agent, path: Path, kind: Any = SqliteTaskStore, **options: Any) -> Host:
     store = kind(path, synchronous="OFF")
-    return Host(placed(agent), store, **{"drain": 0.0} | options)
+    return Host(placed(agent), store, ServerOptions(**{"drain": 0.0} | options))
 
 
 def quick() -> Agent:
-    agent = Agent("Quick", cancel_grace=0.2)
+    agent = Agent("Quick", execution=Execution(cancel_grace=0.2))
 
     @agent.skill(replies="task")
     async def answer(turn: Turn) -> str:
@@ -66,7 +67,7 @@ def quick() -> Agent:
 
 
 def waiting(gate: asyncio.Event, **options: Any) -> Agent:
-    agent = Agent("Waiting", cancel_grace=0.2, **options)
+    agent = Agent("Waiting", execution=Execution(cancel_grace=0.2, **options))
 
     @agent.skill(replies="task")
     async def wait(turn: Turn) -> str:
@@ -134,7 +135,9 @@ async def test_a_bus_that_closes_badly_leaves_no_store_open(
 
     store = MortalStore(logs=MemoryLogs(), lease=Lease(SHORTEST_LEASE))
     async with nothing_is_left(tmp_path / "tasks.db"):
-        host = Host(placed(quick()), store, drain=0.0, bus=BadBus(Network(lambda: False)))
+        host = Host(
+            placed(quick()), store, ServerOptions(drain=0.0), bus=BadBus(Network(lambda: False))
+        )
         await host.start()
         await Talk(host.services[""], host).task("hello")
         with pytest.raises(OSError, match="the bus is gone"):
@@ -169,7 +172,7 @@ async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_fro
 async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent, gate = Agent("Deaf", cancel_grace=0.1), asyncio.Event()
+    agent, gate = Agent("Deaf", execution=Execution(cancel_grace=0.1)), asyncio.Event()
 
     @agent.skill(replies="task")
     async def deaf(turn: Turn) -> None:
@@ -187,7 +190,7 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
 
 
 async def test_an_agent_that_missed_one_cancellation_is_told_again(path: Path) -> None:
-    agent, began = Agent("Hard of hearing", cancel_grace=0.1), asyncio.Event()
+    agent, began = Agent("Hard of hearing", execution=Execution(cancel_grace=0.1)), asyncio.Event()
 
     @agent.skill(replies="task")
     async def hard(turn: Turn) -> None:
@@ -236,10 +239,10 @@ async def test_of_a_start_that_fails_nothing_stays_open(path: Path) -> None:
 
 async def test_a_host_that_did_not_start_does_not_close_anothers_store(path: Path) -> None:
     store = SqliteTaskStore(path, synchronous="OFF")
-    one = Host(placed(quick()), store, drain=0.0)
+    one = Host(placed(quick()), store, ServerOptions(drain=0.0))
     await one.start()
     with pytest.raises(RuntimeError, match="open already"):
-        await Host(placed(quick()), store, drain=0.0).start()
+        await Host(placed(quick()), store, ServerOptions(drain=0.0)).start()
     await Talk(one.services[""], one).task("still here")
     await one.stop()
 

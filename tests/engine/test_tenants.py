@@ -9,9 +9,11 @@ from uuid import uuid4
 import pytest
 
 import parley
+from parley import Retention
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import TaskNotFoundError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import (
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 def shop(name: str = "Shop") -> Agent:
-    agent = Agent(name, keep_history=True)
+    agent = Agent(name, retention=Retention(history=True))
 
     @agent.skill(replies="task")
     async def order(turn: Turn) -> str:
@@ -65,7 +67,7 @@ def shops(new_store):
 
     @asynccontextmanager
     async def opened(tenants: dict[str, Agent]) -> Any:
-        host = Host(placed(None, tenants), new_store(), tenants=tenants, drain=0.0)
+        host = Host(placed(None, tenants), new_store(), ServerOptions(tenants=tenants, drain=0.0))
         await host.start()
         try:
             yield host

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, TaskState, Turn
+from parley import Agent, CallContext, Execution, TaskState, Turn
 from parley.model.service import NO_TRACE, TraceContext
 from parley.store.events import RecordKind, TurnStarted, logged
 from parley.store.sqlite.store import SqliteTaskStore
@@ -32,7 +32,7 @@ async def test_a_turn_that_runs_again_belongs_to_the_trace_of_its_message(
 ) -> None:
     seen: list[tuple[int, int, TraceContext]] = []
     begun = asyncio.Event()
-    agent = Agent("Slow", cancel_grace=0.1)
+    agent = Agent("Slow", execution=Execution(cancel_grace=0.1))
 
     @agent.skill(replies="task")
     async def slow(turn: Turn) -> str:

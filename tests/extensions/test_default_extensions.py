@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, AgentExtension, Message, Part, Role, TaskState, Turn
+from parley import Agent, AgentExtension, CardDetails, Message, Part, Role, TaskState, Turn
 from parley.extensions import IdempotentSend, ResumableStreams
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.operations import SubscribeToTaskRequest
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.trusting import grpc_of
 from tests.server.raw_http import JSON, call, connection
 
@@ -41,11 +41,11 @@ def uris(agent: Agent) -> list[str]:
 
 def test_a_card_has_those_that_are_chosen() -> None:
     assert {RESUMABLE_STREAMS, IDEMPOTENT_SEND} <= {*uris(bare())}
-    assert uris(bare(default_extensions=False)) == []
-    assert uris(bare(default_extensions=[IDEMPOTENT_SEND])) == [IDEMPOTENT_SEND]
+    assert uris(bare(card=CardDetails(default_extensions=False))) == []
+    assert uris(bare(card=CardDetails(default_extensions=[IDEMPOTENT_SEND]))) == [IDEMPOTENT_SEND]
     own = AgentExtension(uri="urn:own")
-    assert uris(bare(default_extensions=False, extensions=[own])) == ["urn:own"]
-    declared = bare(default_extensions=False, extensions=[ResumableStreams()])
+    assert uris(bare(card=CardDetails(default_extensions=False), extensions=[own])) == ["urn:own"]
+    declared = bare(card=CardDetails(default_extensions=False), extensions=[ResumableStreams()])
     assert uris(declared) == [RESUMABLE_STREAMS]
 
 
@@ -60,12 +60,12 @@ def test_a_card_has_those_that_are_chosen() -> None:
 )
 def test_what_is_none_of_them_is_refused(chosen: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        bare(default_extensions=chosen)
+        bare(card=CardDetails(default_extensions=chosen))
 
 
 @pytest.fixture(scope="module")
 async def address() -> AsyncIterator[str]:
-    app = parley.asgi(bare(default_extensions=False))
+    app = parley.asgi(bare(card=CardDetails(default_extensions=False)))
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         yield url
 
@@ -117,7 +117,7 @@ async def test_a_frame_has_no_id(address: str) -> None:
 
 async def test_schemas_and_files_are_left_out_too(tmp_path: Any) -> None:
     """Typed skills check their inputs all the same, and large artifacts stay in the task."""
-    agent = Agent("Bare", default_extensions=False)
+    agent = Agent("Bare", card=CardDetails(default_extensions=False))
 
     @agent.skill(replies="task")
     async def add(a: int, b: int) -> bytes:

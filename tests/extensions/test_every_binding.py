@@ -34,8 +34,8 @@ from parley.model.errors import (
 )
 from parley.model.operations import SendMessageRequest
 from parley.model.struct import Timestamp
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 
 pytestmark = pytest.mark.anyio
 

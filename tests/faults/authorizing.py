@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
-from parley import Agent, Caller, NotAuthorized, Turn, serve
+from parley import Agent, Caller, Execution, NotAuthorized, Rights, Turn, serve
 from parley.security import Access
 
 TRACE = f"{sys.argv[2].removeprefix('sqlite:///')}.asked"
@@ -31,7 +31,9 @@ async def caller(scope: Any) -> Caller:
     )
 
 
-agent = Agent("Shop", cancel_grace=0.5, max_attempts=100, policy=policy)
+agent = Agent(
+    "Shop", execution=Execution(cancel_grace=0.5, max_attempts=100), rights=Rights(policy=policy)
+)
 
 
 @agent.skill(replies="task")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from parley import Agent, Turn, serve
+from parley import Agent, Execution, Turn, serve
 
 URLS = sys.argv[3:]
 
-agent = Agent("Planner", cancel_grace=0.5, max_attempts=100)
+agent = Agent("Planner", execution=Execution(cancel_grace=0.5, max_attempts=100))
 
 
 @agent.skill(replies="task")

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from parley import Agent, Turn, serve
+from parley import Agent, Execution, Turn, serve
 from parley.compose import parallel, sequence
 
 FOLDER = Path(sys.argv[3])
@@ -32,7 +32,7 @@ def note(where: str, name: str, what: str) -> None:
 
 
 def worker(name: str, **options: Any) -> Agent:
-    agent = Agent(name, cancel_grace=0.2, max_attempts=20)
+    agent = Agent(name, execution=Execution(cancel_grace=0.2, max_attempts=20))
 
     @agent.skill(**options)
     async def work(turn: Turn) -> str:
@@ -71,7 +71,7 @@ def joined(outcomes: Any) -> str:
 first, asks, left, right = (worker(name) for name in ("first", "asks", "left", "right"))
 agent = sequence(
     first, between, asks, parallel(left, right, combine=joined, name="Both"), name="Composed",
-    max_attempts=50,
+    execution=Execution(max_attempts=50),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Agent, Settings, Turn
+from parley import Agent, Execution, Settings, Turn
 from parley.server.run import serving
 from tests import forked_servers
 from tests.faults.malformed import LIMIT
@@ -101,7 +101,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 def _target() -> Agent:
-    agent = Agent("Target", direct_reply_timeout=0.05, cancel_grace=0.1)
+    agent = Agent("Target", execution=Execution(direct_reply_timeout=0.05, cancel_grace=0.1))
 
     @agent.skill(replies="task")
     async def repeat(turn: Turn) -> object:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
-from parley import Agent, Caller, Turn, serve
+from parley import Agent, Caller, Execution, Retention, Turn, serve
 
 try:
     import resource
@@ -18,7 +18,11 @@ except ImportError:  # Windows
 
 CHUNKS = 500
 
-agent = Agent("Served", cancel_grace=0.5, keep_claims=["email"], max_attempts=100)
+agent = Agent(
+    "Served",
+    execution=Execution(cancel_grace=0.5, max_attempts=100),
+    retention=Retention(claims=["email"]),
+)
 
 
 @agent.skill

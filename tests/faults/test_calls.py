@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.server.run import serving
 from tests.faults.conftest import Served
 from tests.polling import let_time_pass, until
@@ -31,7 +31,7 @@ class Peer:
         self.messages: Counter[str] = Counter()
         self.told: Counter[str] = Counter()
         self.go = asyncio.Event()
-        self.agent = Agent(name, cancel_grace=0.2)
+        self.agent = Agent(name, execution=Execution(cancel_grace=0.2))
 
         @self.agent.skill
         async def work(turn: Turn) -> str:

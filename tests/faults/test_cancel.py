@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Message, RemoteAgent, Task, TaskState, TaskStatusUpdateEvent, Turn
+from parley import (
+    Agent,
+    Execution,
+    Message,
+    RemoteAgent,
+    Task,
+    TaskState,
+    TaskStatusUpdateEvent,
+    Turn,
+)
 from parley.model.errors import TaskNotCancelableError, UnsupportedOperationError
 from parley.server.run import serving
 from tests.polling import let_time_pass
@@ -61,7 +70,7 @@ class Racers:
     """Skills that end when they are told to, each in its own way."""
 
     def __init__(self) -> None:
-        self.agent = Agent("Racers", cancel_grace=0.05)
+        self.agent = Agent("Racers", execution=Execution(cancel_grace=0.05))
         self.gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         for skill in (self.returns, self.streams, self.raises, self.goes_on, self.asks):
             self.agent.skill(replies="task")(skill)
@@ -162,7 +171,7 @@ async def test_the_sender_is_told_the_same_end_as_who_cancels(tmp_path: Path) ->
 
 async def test_cancel_and_an_answer_at_once_leave_nobody_waiting(tmp_path: Path) -> None:
     """A cancellation that comes while the turn is being prepared is seen, too."""
-    agent = Agent("Endless", cancel_grace=0.1)
+    agent = Agent("Endless", execution=Execution(cancel_grace=0.1))
 
     @agent.skill
     async def endless(turn: Turn) -> str:
@@ -202,7 +211,7 @@ async def test_five_callers_who_cancel_one_task_are_all_told_that_it_is_canceled
 
 
 async def test_parked_and_queued_tasks_are_canceled_at_once(tmp_path: Path) -> None:
-    agent = Agent("Narrow", max_running=1, cancel_grace=0.1)
+    agent = Agent("Narrow", execution=Execution(max_running=1, cancel_grace=0.1))
     begun, gate = asyncio.Event(), asyncio.Event()
 
     @agent.skill(replies="task")

@@ -16,7 +16,18 @@ import aiohttp
 import pytest
 
 import parley
-from parley import A2AError, Agent, ClientError, Message, Part, Role, StoreError, TaskState, Turn
+from parley import (
+    A2AError,
+    Agent,
+    ClientError,
+    Execution,
+    Message,
+    Part,
+    Role,
+    StoreError,
+    TaskState,
+    Turn,
+)
 from parley.host.store_urls import open_store
 from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult
@@ -44,7 +55,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()
-        self.agent = Agent("Peer", max_attempts=1)
+        self.agent = Agent("Peer", execution=Execution(max_attempts=1))
 
         @self.agent.skill(replies="task")
         async def work(turn: Turn) -> str:

@@ -14,12 +14,14 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from parley import Agent, Task, Turn, serve
+from parley import Agent, Execution, Task, Turn, serve
 
 OPTIONS = json.loads(sys.argv[1])
 PEER = OPTIONS.pop("peer")
 
-agent = Agent("Waiting", cancel_grace=0.5, max_attempts=200, direct_reply_timeout=0.1)
+agent = Agent(
+    "Waiting", execution=Execution(cancel_grace=0.5, max_attempts=200, direct_reply_timeout=0.1)
+)
 
 
 def act(what: str) -> None:

@@ -11,15 +11,14 @@ import os
 import sys
 from collections.abc import AsyncIterator
 
-from parley import Agent, Turn, serve
+from parley import Agent, Execution, Retention, Turn, serve
 
 agent = Agent(
     "Fleet",
-    cancel_grace=0.5,
-    max_attempts=200,
-    direct_reply_timeout=0.2,
-    keep_history=True,
-    blocking_timeout=60.0,
+    execution=Execution(
+        cancel_grace=0.5, max_attempts=200, direct_reply_timeout=0.2, blocking_timeout=60.0
+    ),
+    retention=Retention(history=True),
 )
 
 

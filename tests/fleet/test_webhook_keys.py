@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from parley.push import DeliveredRequest, NotificationRefused, Verified, VerifyJwt, receiver
-from parley.security.signing.rotation import new_key_set, rotated, write_key_set
+from parley.security.signing.keys import new_key_set, rotated, write_key_set
 from parley.server.run import serving
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Replica

@@ -32,8 +32,7 @@ from parley.model.errors import (
 from parley.model.operations import BY_NAME
 from parley.model.service import StreamItem
 from parley.model.struct import InvalidField, encode
-from parley.server.address import BadAddress, server_address
-from parley.server.hosts import AllowedHosts, HostNotAllowed
+from parley.server.address import AllowedHosts, BadAddress, HostNotAllowed, server_address
 from parley.server.http.exchange import extension_uris
 from parley.wire import jsonrpc, sse, versions
 from parley.wire.json import protojson

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from parley.wire.catalog.entries import InvalidCatalog, read_catalog
-from parley.wire.catalog.problems import MAX_PROBLEMS, problems_of
+from parley.registry.catalog.reading import MAX_PROBLEMS, InvalidCatalog, problems_of, read_catalog
 from tests.wire.catalog.test_problems import GOOD
 
 

@@ -8,16 +8,20 @@ from typing import Any
 
 import msgspec
 
+from parley.registry.catalog.reading import InvalidCatalog
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.examiner import Examiner
-from parley.registry.ingest.fetching import WebFetcher
-from parley.registry.ingest.limits import IngestLimits
-from parley.registry.ingest.links import MAX_LINKS, links_of_header, links_of_page
+from parley.registry.ingest.fetching import IngestLimits, WebFetcher
 from parley.registry.ingest.reading import read_whole
-from parley.registry.ingest.robots import MAX_AGENTMAPS, read_robots
+from parley.registry.ingest.sites import (
+    MAX_AGENTMAPS,
+    MAX_LINKS,
+    links_of_header,
+    links_of_page,
+    read_robots,
+)
 from parley.registry.records import Authority, EntryStanding, Trust
 from parley.security.egress import Egress
-from parley.wire.catalog.entries import InvalidCatalog
 from tests.registry.ingest.sites import card, catalog, entry, nested, old_card
 
 LIMITS = IngestLimits(entries_per_catalog=50, fetch_seconds=1.0)

@@ -7,13 +7,23 @@ from pathlib import Path
 
 import msgspec
 
-from parley.registry.search.errors import InvalidSearch
-from parley.registry.search.expressions import constraints_of_expression
-from parley.registry.search.filters import constraints_of, order_of, read_filter
-from parley.registry.search.marks import MAX_EXCERPT, MAX_FINDINGS, MEANINGS, findings_of
-from parley.registry.search.pages import MAX_OFFSET, asked_digest, page_token, place_in
-from parley.registry.search.texts import MAX_TEXT, texts_of
-from parley.wire.catalog.entries import InvalidEntry, read_entry
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.reading import InvalidEntry, read_entry
+from parley.registry.search.filters import (
+    constraints_of,
+    constraints_of_expression,
+    order_of,
+    read_filter,
+)
+from parley.registry.search.searcher import MAX_OFFSET, asked_digest, page_token, place_in
+from parley.registry.search.texts import (
+    MAX_EXCERPT,
+    MAX_FINDINGS,
+    MAX_TEXT,
+    MEANINGS,
+    findings_of,
+    texts_of,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "registry"
 ASKED = asked_digest("search", "weather")
@@ -26,7 +36,7 @@ def expressions(data: bytes) -> None:
         try:
             for each in read(text):
                 assert each.field
-        except InvalidSearch as error:
+        except InvalidParamsError as error:
             assert 0 < len(str(error)) < 1_000
 
 
@@ -46,7 +56,7 @@ def filters(data: bytes) -> None:
         for each in constraints_of(read_filter(given)):
             assert each.field
             assert all(each.values)
-    except InvalidSearch as error:
+    except InvalidParamsError as error:
         assert str(error)
 
 
@@ -58,7 +68,7 @@ def places(data: bytes) -> None:
     """A token is a place within bounds, or is refused."""
     try:
         place = place_in(data.decode("utf-8", "replace"), ASKED)
-    except InvalidSearch:
+    except InvalidParamsError:
         return
     assert 0 <= place.offset <= MAX_OFFSET
     assert place_in(page_token(ASKED, place), ASKED) == place

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing.canonical import exact, received, stripped
-from parley.security.signing.card_signing import sign_card
-from parley.security.signing.card_verification import CardUnverifiable, verify
-from parley.security.signing.keys import SigningKeys
-from parley.security.signing.rotation import new_key_set, write_key_set
+from parley.security.signing.cards import CardUnverifiable, sign_card, verify
+from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 
 CARD = {
     "name": "Bank",

@@ -10,11 +10,10 @@ from websockets.client import ClientProtocol
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.slow_readers import UnsentBytes
+from parley.server.http1.serving import Upgrades
+from parley.server.limits import ByteReservation, UnsentBytes
 from parley.server.settings import Settings
 from parley.server.websocket.serving import Handed, SocketServing
-from parley.server.websocket.upgrade import Upgrades
 from tests.server.websocket.raw_socket import ASKS, CLOSE, CONT, PING, TEXT, echo, frame
 
 SETTINGS = Settings(max_socket_message_bytes=2000)

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Turn
 from parley.model.operations import OPERATIONS
 from parley.model.service import Caller
 from parley.server.run import serving
@@ -60,7 +60,7 @@ def _agent() -> Agent:
     agent = Agent(
         name="Fuzzed",
         description="Is asked for everything that its document allows.",
-        extended_card={"description": "Is known to you."},
+        card=CardDetails(extended_card={"description": "Is known to you."}),
     )
 
     @agent.skill(tags=["test"])

@@ -15,10 +15,10 @@ import msgspec
 from parley.conformance.signing_keys import new_key, signed
 from parley.model.ids import may_be_name
 from parley.security import Jwt
-from parley.security.issuers.fetch import FetchFailed
-from parley.security.issuers.jwks import ASYMMETRIC, read_keys
-from parley.security.schemes.jwt_format import read_jwt
+from parley.security.key_sets import ASYMMETRIC, read_keys
+from parley.security.outbound import FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused, Proof
+from parley.security.schemes.tokens import read_jwt
 
 ISSUER = "https://id.example"
 NOW = 1_800_000_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, EnvelopeSettings, MaintenanceWindow
+from parley import Agent, CardDetails, EnvelopeSettings, MaintenanceWindow
 from parley.envelope.binding import EnvelopeBinding
 from parley.model.errors import A2AError, InternalError
 from parley.model.service import Caller
@@ -82,8 +82,8 @@ def test_the_same_binding_twice_and_what_is_none_are_refused() -> None:
 def test_an_interface_of_a_binding_that_is_not_there_cannot_be_listed() -> None:
     listed = {"urn:example:added:v1": False}
     with pytest.raises(ValueError, match="does not have here"):
-        parley.asgi(hello(listed_interfaces=listed))
-    parley.asgi(hello(listed_interfaces=listed), bindings=[Added()])
+        parley.asgi(hello(card=CardDetails(listed_interfaces=listed)))
+    parley.asgi(hello(card=CardDetails(listed_interfaces=listed)), bindings=[Added()])
 
 
 async def test_a_binding_that_fails_to_close_leaves_nothing_else_open() -> None:
@@ -106,7 +106,7 @@ async def test_refusals_of_one_agent_share_nothing() -> None:
     """An error that is raised again keeps the traceback of each request before."""
     settings = EnvelopeSettings(data_classification="restricted", required_permissions=("say",))
     binding = EnvelopeBinding(keys=[{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}])
-    agent = hello(envelope=settings)
+    agent = hello(card=CardDetails(envelope=settings))
     app = parley.asgi(agent, bindings=[binding], caller=lambda scope: Caller(id="ada"))
     [served] = app.agents.values()
     checked = served.dispatcher._agent
@@ -126,7 +126,7 @@ async def test_no_router_is_asked_while_an_agent_is_under_maintenance() -> None:
     window = MaintenanceWindow(
         start=(now - timedelta(hours=1)).isoformat(), end=(now + timedelta(hours=1)).isoformat()
     )
-    agent = hello(envelope=EnvelopeSettings(maintenance_windows=(window,)))
+    agent = hello(card=CardDetails(envelope=EnvelopeSettings(maintenance_windows=(window,))))
     asked: list[str] = []
 
     @agent.skill

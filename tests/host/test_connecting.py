@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 import parley
-from parley import Agent, Message, Task, Turn
+from parley import Agent, Execution, Message, Task, Turn
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import CardNotFound
 from parley.host.lifespan import AppNotStarted
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def echo() -> Agent:
-    agent = Agent("Echo", direct_reply_timeout=0.05)
+    agent = Agent("Echo", execution=Execution(direct_reply_timeout=0.05))
 
     @agent.skill
     async def say(turn: Turn) -> str:

@@ -6,7 +6,8 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.host.egress import egress_options, is_of_this_machine, read_egress
+from parley.host.egress import EgressPolicies, read_egress
+from parley.host.options import ServerOptions, is_of_this_machine
 from parley.security import Egress
 from parley.security.egress import ForbiddenAddress
 from parley.server.app import Settings
@@ -52,17 +53,21 @@ def test_what_is_wrong_in_the_environment_is_refused_by_name(name: str, value: s
 
 
 def test_a_setting_adds_to_its_use_alone_and_deny_wins() -> None:
-    options = egress_options(
-        Egress.of(deny=["10.1.9.0/24"]), webhooks=["10.1.0.0/16"], files=False, agents=True
+    policies = EgressPolicies.of(
+        ServerOptions(
+            egress=Egress.of(deny=["10.1.9.0/24"]),
+            allow_private_webhooks=("10.1.0.0/16",),
+            allow_private_agents=True,
+        )
     )
-    options["webhook_egress"].check_address("10.1.2.3")
-    options["agent_egress"].check_address("127.0.0.1")
-    for use in ("egress", "file_egress"):
+    policies.webhooks.check_address("10.1.2.3")
+    policies.agents.check_address("127.0.0.1")
+    for policy in (policies.all, policies.files):
         with pytest.raises(ForbiddenAddress):
-            options[use].check_address("10.1.2.3")
-    for use in ("webhook_egress", "agent_egress"):
+            policy.check_address("10.1.2.3")
+    for policy in (policies.webhooks, policies.agents):
         with pytest.raises(ForbiddenAddress, match="denied"):
-            options[use].check_address("10.1.9.1")
+            policy.check_address("10.1.9.1")
 
 
 def test_what_is_no_policy_is_refused() -> None:

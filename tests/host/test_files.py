@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Message, Part, Task, Turn
-from parley.files.layout import FileLimits, FileRecord, FileScope
+from parley import Agent, Message, Part, Retention, Task, Turn
+from parley.files.layout import FileRecord, FileScope
 from parley.files.objects import DiskObjects, FilesUnavailable, NoSuchFile, ObjectEntry
 from parley.files.turn_files import TurnFiles, address
 from parley.host.files import open_files
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.errors import OverloadedError
 from parley.model.operations import SendMessageRequest
 from parley.model.parts import Role
 from parley.model.service import CallContext, Caller
 from parley.server.run import serving
+from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
@@ -108,7 +110,7 @@ class Clock:
 
 
 def agent_of() -> Agent:
-    agent = Agent("Clerk", retention=timedelta(days=7))
+    agent = Agent("Clerk", retention=Retention(tasks=timedelta(days=7)))
 
     @agent.skill(replies="task")
     async def keep(turn: Turn) -> str:
@@ -182,8 +184,8 @@ async def hosted(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     host = Host(
         placed(agent_of()),
         store,
+        ServerOptions(settings=Settings(upload_timeout=3600)),
         files=DiskObjects(tmp_path / "files"),
-        file_limits=FileLimits(upload_timeout=3600),
     )
     await host.start()
     try:
@@ -382,7 +384,7 @@ async def test_a_turn_has_its_files_until_its_grace_period_is_over(tmp_path: Pat
             await super().close()
 
     objects = Objects(tmp_path / "files", is_lazy=True, is_temporary=True)
-    host = Host(placed(agent), MemoryTaskStore(), files=objects, drain=30)
+    host = Host(placed(agent), MemoryTaskStore(), ServerOptions(drain=30), files=objects)
     await host.start()
     assert host.files is not None
     await host.files.open()

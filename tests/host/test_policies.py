@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Message, Part, Role, Task, TaskState, Turn
+from parley import Agent, Caller, Message, Part, Rights, Role, Task, TaskState, Turn
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
 from parley.model.extensions import Extension, method
@@ -16,7 +16,7 @@ from parley.model.operations import SendMessageRequest
 from parley.model.service import A2AService
 from parley.model.tasks import TaskStatus
 from parley.security import Access, Bearer
-from parley.server.ids import MAX_ACTORS, MAX_SCOPE_CHARACTERS, check_caller
+from parley.server.request_fields import MAX_ACTORS, MAX_SCOPE_CHARACTERS, check_caller
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ async def refusal(asked: Any) -> str:
 
 async def test_the_policies_of_server_and_agent_must_both_allow() -> None:
     of_server, of_agent = Noting("ListTasks"), Noting("CancelTask", "tasks/search")
-    app = parley.asgi(files(policy=of_agent), policy=of_server)
+    app = parley.asgi(files(rights=Rights(policy=of_agent)), policy=of_server)
     async with parley.connect(app, extensions=[TaskSearch()]) as remote:
         task = await remote.send("go")
         assert task.text == "the text"
@@ -83,7 +83,7 @@ async def test_what_a_server_requires_instead_keeps_the_policy_of_the_agent() ->
     token = Bearer({"ada": Caller(id="ada")}.get)
     of_agent = Noting("GetTask")
     for auth, headers in ((False, {}), (token, {"authorization": "Bearer ada"})):
-        app = parley.asgi(files(policy=of_agent, security=token), auth=auth)
+        app = parley.asgi(files(rights=Rights(policy=of_agent), security=token), auth=auth)
         async with parley.connect(app, headers=headers) as remote:
             task = await remote.send("go")
             await refusal(remote.get(task.id))
@@ -130,10 +130,10 @@ def test_a_key_that_is_too_short_is_refused(key: str) -> None:
 
 
 def test_tasks_of_tenants_without_a_policy_are_warned_about(caplog: Any) -> None:
-    parley.asgi(files(owner="tenant"))
+    parley.asgi(files(rights=Rights(owner="tenant")))
     assert "may name any tenant" in caplog.text
     caplog.clear()
-    parley.asgi(files(owner="tenant"), policy=Noting())
+    parley.asgi(files(rights=Rights(owner="tenant")), policy=Noting())
     parley.asgi(files())
     assert not caplog.text
 
@@ -166,7 +166,7 @@ async def test_a_server_says_which_requirements_its_own_one_replaces(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     token = Bearer({"t": Caller(id="ada")}.get)
-    agent = Agent("Bank", security=token, operation_security={"CancelTask": token})
+    agent = Agent("Bank", security=token, rights=Rights(operations={"CancelTask": token}))
 
     @agent.skill(security=token.with_scopes("pay"))
     async def pay(text: str) -> str:

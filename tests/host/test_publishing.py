@@ -8,8 +8,7 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.host.publishing import log_publication, read_publication
-from parley.server.cards.publication import Publication
+from parley.registry.served.publication import Publication, log_publication, read_publication
 from parley.server.run import serving
 
 

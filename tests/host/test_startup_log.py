@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Turn
+from parley import Agent, Retention, Turn
 from parley.host.host import Host, placed, removed_after, several_workers
+from parley.host.options import ServerOptions
 from parley.store.memory import MemoryTaskStore
 from tests.house.sizes import ROOT
 
@@ -138,22 +139,22 @@ async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_s
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "parley.host")
-    host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), drain=0.0)
+    host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), ServerOptions(drain=0.0))
     await host.start()
     await host.stop()
     told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]
     assert told == [
         "tasks are removed with all that is theirs when they have ended for 7 days; "
-        "Agent(retention=...) says how long they are kept, None for ever"
+        "Retention(tasks=...) says how long they are kept, None for ever"
     ]
 
 
 def test_agents_that_keep_their_tasks_for_other_times_are_named() -> None:
     day, hours = timedelta(days=1), timedelta(hours=36)
     agents = [
-        echo(retention=hours),
-        echo(name="Time", retention=day),
-        echo(name="A", retention=None),
+        echo(retention=Retention(tasks=hours)),
+        echo(name="Time", retention=Retention(tasks=day)),
+        echo(name="A", retention=Retention(tasks=None)),
     ]
     assert re.match(r"for 1 day \(Time\), 1 day, 12:00:00 \(Echo\); ", removed_after(agents))
-    assert removed_after([echo(retention=None)]) == ""
+    assert removed_after([echo(retention=Retention(tasks=None))]) == ""

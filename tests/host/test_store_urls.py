@@ -7,7 +7,8 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.host import store_urls
-from parley.host.store_urls import open_admin, open_bus, open_store, shown
+from parley.host.options import shown
+from parley.host.store_urls import open_admin, open_bus, open_store
 from parley.store.bus.postgres_bus import PostgresBus
 from parley.store.bus.redis_bus import RedisBus
 from parley.store.memory import MemoryLogs, MemoryTaskStore

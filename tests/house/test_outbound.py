@@ -15,6 +15,7 @@ OPENERS = {
     "UnixConnector",
     "bounded_connector",
     "connector",
+    "guarded_session",
     "insecure_channel",
     "secure_channel",
     "open_connection",
@@ -50,20 +51,18 @@ TEST = "none: the author of a test names the address"
 CRAWL = "the policy of the registry, for every hop by name and at connect time"
 
 OUTBOUND = {
-    "security/egress/policy.py": GUARD,
+    "security/egress.py": GUARD,
     "security/response_limits.py": GUARD,
     "push/http_sender.py": WEBHOOKS,
-    "security/issuers/fetch.py": NAMED,
+    "security/outbound.py": NAMED,
     "client/bindings/http.py": GIVEN,
     "client/bindings/websocket.py": GIVEN,
     "client/bindings/grpc.py": GIVEN,
     "client/connection.py": GIVEN,
-    "client/auth/issuer_http.py": GIVEN,
     "agent/services.py": f"{FILES}; {ISSUERS}",
-    "agent/tools/mcp_http.py": TOOLS,
+    "mcp/session_http.py": TOOLS,
     "cli/calls/agent_call.py": USER,
-    "client/card/key_sets.py": NAMED,
-    "client/registry/remote_registry.py": GIVEN,
+    "registry/client/remote_registry.py": GIVEN,
     "registry/federation/federated.py": OPERATOR,
     "host/audit/otlp.py": OPERATOR,
     "host/audit/syslog.py": OPERATOR,
@@ -96,6 +95,12 @@ def openers() -> Iterator[tuple[str, str]]:
 def test_every_place_that_connects_is_known_with_its_guard() -> None:
     """A new one belongs into the list: with the policy that judges where it goes."""
     assert {path for path, _ in openers()} == OUTBOUND.keys()
+
+
+def test_sessions_are_made_in_one_place() -> None:
+    """It bounds responses, and keeps no cookies. A collector of the operator's may need a proxy."""
+    makers = {path for path, name in openers() if name == "ClientSession"}
+    assert makers == {"security/outbound.py", "host/audit/otlp.py"}
 
 
 def test_nothing_takes_proxies_from_the_environment_where_a_policy_holds() -> None:

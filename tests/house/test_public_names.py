@@ -16,12 +16,12 @@ import parley.testing
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Answer Artifact ArtifactVersion ArtifactVersions AuthorizationRefused BlockingFile
-BlockingTurn CallContext Caller ClientError DeclaredPerformance EnvelopeSettings EventCompleted
-FileStream FoundAgent MaintenanceWindow McpServer McpServerUnavailable Message NotAuthorized Part
-RemoteAgent RemoteRegistry RemoteTaskFailed Role RoutedMessage Settings StoreError Task
-TaskArtifactUpdateEvent TaskCredential TaskPushNotificationConfig TaskState TaskStatus
-TaskStatusUpdateEvent Tool ToolResult TraceContext Turn TurnFile asgi complete complete_sync connect
-connect_sync find find_sync serve
+BlockingTurn CallContext Caller CardDetails ClientError DeclaredPerformance EnvelopeSettings
+EventCompleted Execution FileStream FoundAgent MaintenanceWindow McpServer McpServerUnavailable
+Message NotAuthorized Part RemoteAgent RemoteRegistry RemoteTaskFailed Retention Rights Role
+RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskCredential
+TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent Tool ToolResult TraceContext
+Turn TurnFile asgi complete complete_sync connect connect_sync find find_sync serve
 """
 
 PACKAGES = [parley, parley.compose, parley.llm, parley.push, parley.testing]

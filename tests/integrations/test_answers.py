@@ -6,6 +6,7 @@ import pytest
 
 from parley import Agent, Message, Part, TaskState, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.integrations.answers import DoesNotFit, ask_until, said_in, text_in
 from parley.integrations.remembered_calls import MAX_KEPT, CallKeys, json_value, remembered
 from parley.model.parts import Role
@@ -38,7 +39,7 @@ async def test_a_question_is_asked_until_its_answer_fits():
         found = await ask_until(turn, lambda why: f"{why} How many?".strip(), number, key="many")
         return str(found + 1)
 
-    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    host = Host(placed(agent), MemoryTaskStore(), ServerOptions(drain=0))
     await host.start()
     try:
         caller, asked = Talk(host.services[""], host), []

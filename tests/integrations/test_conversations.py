@@ -8,6 +8,7 @@ import pytest
 
 from parley import Agent, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.integrations.conversations import (
     ContextConversation,
     ContextState,
@@ -42,7 +43,7 @@ async def in_one_context(*messages: str, **bounds: Any) -> list[list[str]]:
             await conversation.add([*said.split()])
         return "done"
 
-    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    host = Host(placed(agent), MemoryTaskStore(), ServerOptions(drain=0))
     await host.start()
     try:
         caller, waiting = Talk(host.services[""], host), {}
@@ -105,7 +106,7 @@ async def test_a_run_that_goes_on_from_a_checkpoint_adds_only_its_own():
         await conversation.finish([*memory, "end"])
         return "done"
 
-    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    host = Host(placed(agent), MemoryTaskStore(), ServerOptions(drain=0))
     await host.start()
     try:
         caller = Talk(host.services[""], host)
@@ -192,7 +193,7 @@ async def test_a_state_is_shortened_before_it_is_kept():
         read.append(await state.read())
         return "done"
 
-    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    host = Host(placed(agent), MemoryTaskStore(), ServerOptions(drain=0))
     await host.start()
     try:
         for each in ("one", "two", "three"):
@@ -219,7 +220,7 @@ async def test_a_state_is_changed_once_by_a_task_and_stays_within_its_bound():
         read.append(await state.read())
         return "done"
 
-    host = Host(placed(agent), MemoryTaskStore(), drain=0)
+    host = Host(placed(agent), MemoryTaskStore(), ServerOptions(drain=0))
     await host.start()
     try:
         caller = Talk(host.services[""], host)

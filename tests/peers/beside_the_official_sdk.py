@@ -14,8 +14,8 @@ async def main(version: str) -> None:
     import grpc
 
     import parley
-    from parley.server.grpc.options import GrpcOptions
     from parley.server.run import serving
+    from parley.server.settings import GrpcOptions
     from parley.wire import versions
 
     if version == "1.3":

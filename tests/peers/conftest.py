@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import parley
-from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
+from parley.server.settings import grpc_options
 
 from .counterpart import agent
 from .environments import (

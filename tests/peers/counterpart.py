@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-from parley import Agent, AgentProvider, Artifact, Part, Turn
+from parley import Agent, AgentProvider, Artifact, CardDetails, Execution, Part, Turn
 
 agent = Agent(
     "Counterpart",
     description="What official clients talk to",
     version="2.1",
-    provider=AgentProvider(organization="Parley", url="https://parley.example"),
+    card=CardDetails(provider=AgentProvider(organization="Parley", url="https://parley.example")),
     input_modes=["text/plain", "application/json", "image/png", "application/octet-stream"],
-    cancel_grace=0.5,
+    execution=Execution(cancel_grace=0.5),
 )
 gates: dict[str, asyncio.Event] = {}
 

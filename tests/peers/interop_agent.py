@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from parley import Agent, RoutedMessage, Turn
+from parley import Agent, Execution, RoutedMessage, Turn
 from parley.model.errors import InvalidParamsError
 
 CHUNKS = 5
@@ -18,7 +18,7 @@ agent = Agent(
     description="What other people's clients talk to",
     version="2.1",
     input_modes=["text/plain", "image/png"],
-    cancel_grace=0.5,
+    execution=Execution(cancel_grace=0.5),
 )
 
 

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import parley
-from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import Settings, grpc_options
 
 from .environments import command
 from .exchanges import CARD, EXCHANGES, Perform, Refused, Unexpected, play

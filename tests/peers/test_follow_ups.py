@@ -16,7 +16,7 @@ import pytest
 
 from parley.cli.app import run
 from parley.client import connect, connect_sync
-from parley.client.calls.diff import new_output
+from parley.client.calls.stream_reader import new_output
 from parley.client.retry import Retry
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 

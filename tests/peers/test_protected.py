@@ -19,9 +19,8 @@ import parley
 from parley import Agent, Turn
 from parley.conformance.background_server import BackgroundServer
 from parley.security import OpenIdConnect
-from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import Settings, grpc_options
 from parley.testing import Issuer
 
 from .conftest import Processes, case

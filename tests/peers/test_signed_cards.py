@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, CardDetails, Turn
 from parley.client.card.trust import CardTrust
 from parley.client.errors import CardNotTrusted
 from parley.model.cards import AgentProvider
@@ -90,8 +90,10 @@ def make_agent(description: str, *, is_secured: bool, is_plain: bool) -> Agent:
     agent = Agent(
         "Signed",
         description=description,
-        default_extensions=not is_plain,
-        provider=AgentProvider(url="https://example.com", organization="Example"),
+        card=CardDetails(
+            default_extensions=not is_plain,
+            provider=AgentProvider(url="https://example.com", organization="Example"),
+        ),
         security=Bearer(lambda text: Caller(id=text)) | anonymous if is_secured else None,
     )
 

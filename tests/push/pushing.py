@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from parley import Agent, CallContext, Caller, Message, Part, Role, Task, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.operations import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
@@ -122,14 +123,12 @@ async def pushing(
     drain: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Pushed]:
-    """An agent that runs for as long as the context lasts, with options of its ``Host``."""
+    """An agent that runs for as long as the context lasts, with options of its server."""
     host = Host(
         placed(agent),
         store or MemoryTaskStore(),
-        drain=drain,
-        egress=Egress.allowing(allowed),
+        ServerOptions(drain=drain, egress=Egress.allowing(allowed), **options),
         retry_policy=retry_policy,
-        **options,
     )
     await host.start()
     try:

@@ -24,8 +24,7 @@ from parley.push.jobs import (
     DestinationCaps,
 )
 from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
-from parley.security.egress import Egress
-from parley.security.egress.dialled import dialled, network_of
+from parley.security.egress import Egress, dialled, site_of
 from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord
@@ -319,7 +318,7 @@ async def test_an_attempt_that_is_repeated_with_a_newer_proof_counts_twice() -> 
     ],
 )
 def test_what_one_machine_has_is_one_destination(address: str, network: str) -> None:
-    assert network_of(address) == network
+    assert site_of(address) == network
 
 
 def test_a_cap_of_nothing_is_refused() -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from parley import Agent, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.operations import AuthenticationInfo
 from parley.model.service import Caller
 from parley.push.http_sender import LONGEST_RESPONSE, response_to
@@ -37,10 +38,8 @@ async def challenging(
     host = Host(
         placed(agent),
         store or MemoryTaskStore(),
-        drain=0.0,
-        egress=Egress.allowing(True),
+        ServerOptions(drain=0.0, egress=Egress.allowing(True), webhook_challenge=True),
         retry_policy=policy,
-        webhook_challenge=True,
     )
     await host.start()
     try:

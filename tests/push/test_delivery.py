@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from parley import Agent, Message, Task, Turn
+from parley import Agent, Execution, Message, Task, Turn
 from parley.model.operations import AuthenticationInfo, CancelTaskRequest, StreamResponse
 from parley.model.struct import encode
 from parley.push.delivery import RetryPolicy
@@ -413,7 +413,7 @@ async def test_direct_replies_that_nobody_takes_are_given_up() -> None:
 
 
 async def test_a_hybrid_skill_that_takes_longer_tells_of_its_task() -> None:
-    agent = Agent("Hybrid", direct_reply_timeout=0.01)
+    agent = Agent("Hybrid", execution=Execution(direct_reply_timeout=0.01))
     gate = asyncio.Event()
 
     @agent.skill

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from parley import CardDetails
 from parley.extensions import GetPushHistoryRequest, PushHistory, SetPushOptionsRequest
 from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
 from parley.model.operations import AuthenticationInfo
@@ -120,7 +121,7 @@ async def test_an_agent_without_webhooks_has_none() -> None:
     from parley import Agent
     from parley.model.extensions import PUSH_DELIVERY
 
-    agent = Agent("Quiet", push_notifications=False)
+    agent = Agent("Quiet", card=CardDetails(push_notifications=False))
 
     @agent.skill
     async def say(text: str) -> str:

@@ -156,7 +156,7 @@ async def test_one_callers_names_that_hang_do_not_delay_anothers(
             raise socket.gaierror(socket.EAI_AGAIN, "no answer")
         return look_up(host, *rest, **options)
 
-    monkeypatch.setattr("parley.security.egress.dialing.socket.getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
     try:
         async with webhook() as hook, pushing(writer(1), retry_policy=SLOW) as caller:
             for n in range(200):

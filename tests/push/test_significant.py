@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.extensions import PushDelivery, PushOptions
 from parley.model.errors import InvalidParamsError, TaskNotFoundError
 from parley.model.extensions import PUSH_DELIVERY
@@ -88,7 +88,7 @@ async def test_costs_do_not_grow_with_the_chunks() -> None:
 
 
 async def test_the_default_is_the_agents_and_a_configuration_overrides_it() -> None:
-    agent = Agent("Writer", push_events="significant")
+    agent = Agent("Writer", execution=Execution(push_events="significant"))
 
     @agent.skill
     async def write(turn: Turn) -> Any:
@@ -122,7 +122,7 @@ async def test_wrong_options_are_refused_by_name(wrong: Any) -> None:
 
 def test_an_agent_with_a_wrong_default_is_refused() -> None:
     with pytest.raises(ValueError, match="push_events is 'all' or 'significant'"):
-        Agent("Writer", push_events="some")  # type: ignore[arg-type]
+        Agent("Writer", execution=Execution(push_events="some"))  # type: ignore[arg-type]
 
 
 async def test_0_3_is_told_its_states_as_tasks() -> None:

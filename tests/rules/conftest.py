@@ -10,8 +10,8 @@ import pytest
 
 import parley
 from parley.server.app import App
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.contract.agents import contract, who
 from tests.rules.wire import WAYS, Place, Wire
 

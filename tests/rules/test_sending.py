@@ -8,7 +8,7 @@ import logging
 import pytest
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from tests.client.scripted_server import card, scripted
 from tests.client.talk import HI
 from tests.client.talk import Agent as Scripted
@@ -29,7 +29,7 @@ JSON_OF_0_3 = ("JSONRPC", "0.3")
 @pytest.mark.parametrize("ceiling", [300.0, 0.05])
 async def test_rule_03_a_message_waits_for_its_task_up_to_a_ceiling(way, ceiling):
     """At the ceiling it is answered with the task as it stands."""
-    patient = Agent("Patient", blocking_timeout=ceiling)
+    patient = Agent("Patient", execution=Execution(blocking_timeout=ceiling))
     began, go_on = asyncio.Event(), asyncio.Event()
 
     @patient.skill(replies="task")

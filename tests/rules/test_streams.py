@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.model.tasks import TaskState
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.contract.agents import gates
@@ -90,7 +90,7 @@ async def test_rule_02_a_stream_of_a_message_ends_when_input_is_required(wire):
 
 def lasting() -> Agent:
     """An agent whose streams are not to end before their tasks do."""
-    agent = Agent("Lasting", stream_until_terminal=True)
+    agent = Agent("Lasting", execution=Execution(stream_until_terminal=True))
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:

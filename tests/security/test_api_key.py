@@ -24,8 +24,7 @@ from parley.security.api_keys import (
     is_issued,
     new_key,
 )
-from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources
+from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.scheme import CredentialsRefused, Proof
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
@@ -415,7 +414,8 @@ async def test_a_flood_of_wrong_keys_pushes_no_good_verdict_out(
         return ADA if digest == digest_of("right") else None
 
     scheme = ApiKey(keys=find)
-    monkeypatch.setattr(scheme._verdicts, "_size", 100)
+    monkeypatch.setattr(scheme._verdicts._good, "most", 100)
+    monkeypatch.setattr(scheme._verdicts._bad, "most", 100)
     await proved(scheme, evidence(None, "right"))
     for n in range(500):
         await refusal(scheme, evidence(None, f"wrong{n}"))

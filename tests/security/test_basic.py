@@ -13,11 +13,9 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import Caller
 from parley.security import Basic
-from parley.security.credentials.passwords import PasswordHash, _scrypt
-from parley.security.credentials.slots import MAX_WAITING
-from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources
-from parley.security.schemes.basic import MAX_CHECKS
+from parley.security.credentials import MAX_WAITING, PasswordHash, _scrypt
+from parley.security.evidence import Evidence, SchemeResources
+from parley.security.schemes.http import MAX_CHECKS
 from parley.security.schemes.scheme import CredentialsRefused, Proof
 from tests.polling import until
 

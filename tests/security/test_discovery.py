@@ -11,8 +11,8 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2, OpenIdConnect
 from parley.security.egress import Egress
-from parley.security.issuers.discovery import RETRY_SECONDS, oauth_url, openid_url
-from parley.security.issuers.fetch import Fetcher, FetchFailed
+from parley.security.issuers import oauth_url, openid_url
+from parley.security.outbound import RETRY_SECONDS, Fetcher, FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
 from tests.security.tokens import Clock, at, verified

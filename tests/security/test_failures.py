@@ -12,11 +12,11 @@ from parley.model.errors import TooManyRequestsError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.security.authentication import Authenticator
-from parley.security.credentials.client_address import CONNECTION, client_address, network_of
+from parley.security.evidence import SchemeResources
 from parley.security.failures import LINES_PER_MINUTE, MAX_TRACKED, Failures
-from parley.security.resources import SchemeResources
-from parley.security.schemes.basic import Basic
-from parley.server.http1.proxies import KnownProxies
+from parley.security.networks import CONNECTION, client_address, network_of
+from parley.security.schemes.http import Basic
+from parley.server.http1.serving import KnownProxies
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from parley.model.errors import OverloadedError
-from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2
-from parley.security.issuers import fetch
-from parley.security.schemes import introspection
+from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2, outbound
+from parley.security.schemes import oauth
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
 from tests.polling import until
@@ -107,7 +106,7 @@ async def test_a_refusal_is_kept_for_a_moment(issuer: Issuer, scheme: OAuth2, cl
         with pytest.raises(CredentialsRefused, match="not active"):
             await verified(scheme, "unknown")
     assert issuer.requests["introspect"] == 1
-    clock.now += introspection.REFUSED_SECONDS
+    clock.now += oauth.REFUSED_SECONDS
     with pytest.raises(CredentialsRefused):
         await verified(scheme, "unknown")
     assert issuer.requests["introspect"] == 2
@@ -116,7 +115,7 @@ async def test_a_refusal_is_kept_for_a_moment(issuer: Issuer, scheme: OAuth2, cl
 async def test_refusals_are_bounded(
     issuer: Issuer, scheme: OAuth2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(introspection, "MAX_REFUSED", 3)
+    monkeypatch.setattr(oauth, "MAX_REFUSED", 3)
     for number in range(6):
         with pytest.raises(CredentialsRefused):
             await verified(scheme, f"unknown-{number}")
@@ -139,7 +138,7 @@ async def test_a_token_is_asked_about_once_at_a_time(issuer: Issuer, scheme: OAu
 async def test_a_question_counts_until_its_answer_even_if_nobody_waits(
     issuer: Issuer, scheme: OAuth2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(introspection, "MAX_UNDER_WAY", 2)
+    monkeypatch.setattr(oauth, "MAX_UNDER_WAY", 2)
     issuer.hang("introspect")
     for number in range(1, 3):
         waiting = asyncio.create_task(verified(scheme, f"unknown-{number}"))
@@ -216,7 +215,7 @@ async def test_without_an_answer_nobody_is_refused_and_nobody_let_in(
             issuer.fail("introspect")
         case "hangs":
             issuer.hang("introspect")
-            monkeypatch.setattr(fetch, "TIMEOUT", 1.0)
+            monkeypatch.setattr(outbound, "TIMEOUT", 1.0)
         case "no JSON":
             issuer.fail("introspect", status=200, body=b"<html>")
         case "grows":
@@ -232,7 +231,7 @@ async def test_without_an_answer_nobody_is_refused_and_nobody_let_in(
     if secret == "secret":
         issuer.recover()
         monkeypatch.undo()
-        clock.now += introspection.RETRY_SECONDS
+        clock.now += oauth.RETRY_SECONDS
         assert await verified(scheme, issuer.token(opaque=True))
     await scheme.close()
 

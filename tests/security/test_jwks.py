@@ -11,9 +11,9 @@ import pytest
 
 from parley.conformance.signing_keys import new_key
 from parley.model.errors import OverloadedError
-from parley.security import Jwt
-from parley.security.issuers import fetch, jwks
-from parley.security.issuers.fetch import FetchFailed
+from parley.security import Jwt, key_sets, outbound
+from parley.security.key_sets import KEY_AGES
+from parley.security.outbound import FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
 from tests.polling import until
@@ -80,9 +80,9 @@ async def test_unknown_keys_are_looked_for_seldom_and_new_ones_still_found(
         except OverloadedError:  # nobody can say whether there is such a key now
             continue
     assert issuer.requests["jwks"] == 1 + refused
-    assert refused <= jwks.MAX_REFETCHES + 100 / jwks.REFETCH_SECONDS
+    assert refused <= outbound.MAX_REFETCHES + 100 / outbound.REFETCH_SECONDS
     issuer.rotate()
-    clock.now += jwks.REFETCH_SECONDS
+    clock.now += outbound.REFETCH_SECONDS
     await verified(scheme, token(issuer))
 
 
@@ -120,7 +120,8 @@ async def test_a_withdrawn_key_ends_when_the_keys_are_fetched_again(
 
 
 @pytest.mark.parametrize(
-    ("max_age", "kept"), [(0, jwks.MIN_AGE), (None, jwks.DEFAULT_AGE), (10**9, jwks.MAX_AGE)]
+    ("max_age", "kept"),
+    [(0, KEY_AGES.minimum), (None, KEY_AGES.default), (10**9, KEY_AGES.maximum)],
 )
 async def test_keys_are_kept_within_bounds(
     issuer: Issuer, scheme: Jwt, clock: Clock, max_age: int | None, kept: float
@@ -128,10 +129,10 @@ async def test_keys_are_kept_within_bounds(
     issuer.max_age = max_age
     await verified(scheme, token(issuer))
     clock.now += kept - 1
-    await verified(scheme, token(issuer, expires_in=10 * jwks.MAX_AGE))
+    await verified(scheme, token(issuer, expires_in=10 * KEY_AGES.maximum))
     assert issuer.requests["jwks"] == 1
     clock.now += 2
-    await verified(scheme, token(issuer, expires_in=10 * jwks.MAX_AGE))
+    await verified(scheme, token(issuer, expires_in=10 * KEY_AGES.maximum))
     await until(lambda: issuer.requests["jwks"] == 2)
 
 
@@ -145,12 +146,12 @@ async def test_old_keys_count_for_a_while_when_the_issuer_is_broken(
     clock.now += 101
     for _ in range(10):
         await verified(scheme, token(issuer))
-    clock.now += jwks.KEPT_SECONDS
+    clock.now += outbound.KEPT_SECONDS
     with pytest.raises(OverloadedError) as caught:
         await verified(scheme, token(issuer))
     assert caught.value.retry_after
     recovered(issuer, monkeypatch)
-    clock.now += jwks.RETRY_SECONDS + 1
+    clock.now += outbound.RETRY_SECONDS + 1
     await verified(scheme, token(issuer))
 
 
@@ -167,7 +168,7 @@ async def test_without_keys_nobody_is_refused_and_nobody_let_in(
         assert caught.value.retry_after
     assert issuer.requests["jwks"] == 1  # the issuer is left alone for a moment
     recovered(issuer, monkeypatch)
-    clock.now += jwks.RETRY_SECONDS
+    clock.now += outbound.RETRY_SECONDS
     await verified(scheme, token(issuer))
 
 
@@ -177,11 +178,11 @@ def broken(issuer: Issuer, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
             issuer.fail("jwks")
         case "hangs":
             issuer.hang("jwks")
-            monkeypatch.setattr(fetch, "TIMEOUT", 1.0)
+            monkeypatch.setattr(outbound, "TIMEOUT", 1.0)
         case "grows":
             issuer.grow("jwks", size=5_000_000)
         case "many":
-            issuer.grow("jwks", keys=jwks.MAX_KEYS + 1)
+            issuer.grow("jwks", keys=key_sets.MAX_KEYS + 1)
         case "lies":
             issuer.lie("jwks", keys="none")
         case "garbles":
@@ -255,7 +256,7 @@ KEY = new_key("ES256").as_dict(private=False)
 
 
 def read(*keys: Any) -> list[str]:
-    return [key.kid for key in jwks.read_keys({"keys": list(keys)})]
+    return [key.kid for key in key_sets.read_keys({"keys": list(keys)})]
 
 
 @pytest.mark.parametrize(
@@ -291,14 +292,14 @@ def test_a_key_that_is_not_understood_is_left_out(unusable: Any) -> None:
 
 
 def test_private_members_are_not_kept() -> None:
-    [key] = jwks.read_keys({"keys": [new_key("ES256").as_dict(private=True)]})
+    [key] = key_sets.read_keys({"keys": [new_key("ES256").as_dict(private=True)]})
     assert not key.key.is_private
 
 
 @pytest.mark.parametrize("content", [{}, {"keys": {}}, {"keys": None}, {"keys": [KEY] * 101}])
 def test_what_is_no_set_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(FetchFailed):
-        jwks.read_keys(content)
+        key_sets.read_keys(content)
 
 
 async def test_two_keys_with_one_id_are_none(issuer: Issuer, scheme: Jwt) -> None:

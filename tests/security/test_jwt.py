@@ -21,8 +21,8 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import caller_of
 from parley.security import Jwt, OpenIdConnect
 from parley.security.authentication import Authenticator
-from parley.security.schemes.access_token import VerifiedTokens
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
+from parley.security.schemes.tokens import VerifiedTokens
 from parley.testing import Issuer
 from tests.security.tokens import Clock, at, bearing, verified
 

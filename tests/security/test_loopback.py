@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 
 @pytest.mark.parametrize(

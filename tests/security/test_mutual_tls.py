@@ -17,13 +17,12 @@ from parley.model.errors import PermissionDeniedError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls
 from parley.security.authentication import Authenticator
-from parley.security.credentials.client_address import CONNECTION
 from parley.security.evidence import Evidence
+from parley.security.networks import CONNECTION
 from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources
 from parley.server.app import Settings
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import GrpcOptions, TlsOptions
 from tests.certificates import Authority, Pair, trusting
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from parley.security import ApiKey
-from parley.security.credentials.redaction import without_credentials
-from parley.server.access_log import HideTokens
+from parley.security.exposed_secrets import without_credentials
+from parley.server.log import HideTokens
 
 LINE = '%s - "%s %s HTTP/%s" %d'
 

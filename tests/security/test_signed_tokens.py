@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
+from parley.security.sealing import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
 
 KEY = bytes(range(32))
 SIGNER = TokenSigner(KEY)

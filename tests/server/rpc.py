@@ -15,8 +15,8 @@ from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
 from parley.model.tasks import Event
 from parley.server.app import App
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.errors import STATUS_KEY, read_status
 

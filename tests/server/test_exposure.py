@@ -7,18 +7,15 @@ import logging
 import pytest
 
 import parley
-from parley import Agent, EnvelopeSettings
+from parley import Agent, CardDetails, EnvelopeSettings, Rights
 from parley.envelope.binding import EnvelopeBinding
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls, anonymous
 from parley.server.app import Settings
-from parley.server.exposure import AnonymousRefused, warn_of_plain_text
-from parley.server.grpc.options import GrpcOptions
-from parley.server.run import run
+from parley.server.run import AnonymousRefused, run, warn_of_plain_text
+from parley.server.settings import GrpcOptions, TlsOptions
 from parley.server.sockets import listen
-from parley.server.tls.demand import asked_of_callers
-from parley.server.tls.options import TlsOptions
-from parley.server.tls.reloading import ReloadingTls
+from parley.server.tls import ReloadingTls, asked_of_callers
 from tests.certificates import Authority
 from tests.server.scripted import app_of
 
@@ -70,11 +67,15 @@ SIGNED = {"bindings": [EnvelopeBinding(keys=[KEY])]}
         (named(security=token), {"auth": False}, True),
         (named(), {"auth": token}, False),
         (named(security=token | anonymous), {}, True),
-        (named(operation_security={"CancelTask": token}), {}, True),
+        (named(rights=Rights(operations={"CancelTask": token})), {}, True),
         ([named(security=token), named("B")], {}, True),
         ([named(security=token), named("B", security=certificate)], {}, False),
         (named(), {"caller": lambda scope: Caller()}, False),
-        (named(envelope=EnvelopeSettings(data_classification="internal")), SIGNED, False),
+        (
+            named(card=CardDetails(envelope=EnvelopeSettings(data_classification="internal"))),
+            SIGNED,
+            False,
+        ),
         (named(security=token), {"tenants": {"b": named("B")}}, True),
         (
             named(security=token | anonymous),
@@ -102,8 +103,8 @@ def test_an_app_is_open_unless_all_its_agents_require_credentials(agents, option
         (named(security=certificate | anonymous), "optional"),
         (named(security=forwarded), "optional"),
         ([named(security=certificate), named("B")], "optional"),
-        (named(security=certificate, operation_security={"GetTask": token}), "optional"),
-        (named(operation_security={"CancelTask": certificate}), "optional"),
+        (named(security=certificate, rights=Rights(operations={"GetTask": token})), "optional"),
+        (named(rights=Rights(operations={"CancelTask": certificate})), "optional"),
     ],
 )
 def test_a_certificate_is_required_where_every_agent_requires_it(agents, asked):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Message, Part, Role, Task, TaskState, Turn
+from parley import Agent, Caller, Execution, Message, Part, Role, Task, TaskState, Turn
 from parley.client import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.errors import OverloadedError
@@ -26,8 +26,8 @@ from parley.model.operations import (
     SubscribeToTaskRequest,
 )
 from parley.server.app import App, Settings
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import Append
@@ -59,7 +59,9 @@ class Gate:
     def __init__(self, **options: Any) -> None:
         self.opened = asyncio.Event()
         self.runs = 0
-        self.agent = Agent("Gate", description="Waits", cancel_grace=0.2, **options)
+        self.agent = Agent(
+            "Gate", description="Waits", execution=Execution(cancel_grace=0.2, **options)
+        )
 
         @self.agent.skill(replies="task", default=True)
         async def wait(turn: Turn) -> str:

@@ -10,8 +10,8 @@ from starlette.responses import PlainTextResponse
 
 import parley
 from parley import Agent, Caller, Turn
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.trusting import grpc_of
 from tests.server.raw_http import ask, call, post
 from tests.server.scripted import Scripted, app_of

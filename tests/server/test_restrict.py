@@ -14,10 +14,9 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer, anonymous
 from parley.server.app import Settings
-from parley.server.grpc.health import SCHEMA
-from parley.server.grpc.options import GrpcOptions
-from parley.server.grpc.reflection import SERVICES as REFLECTION
+from parley.server.grpc.server import REFLECTION_SERVICES, SCHEMA
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.wire.protobuf.messages import Messages
 
 pytestmark = pytest.mark.anyio
@@ -190,7 +189,7 @@ async def grpc_status(target: str, method: str, metadata=(), data=b"") -> str:
 
 SERVICES = {
     "health": ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"],
-    "docs": [f"/{service}/ServerReflectionInfo" for service in REFLECTION],
+    "docs": [f"/{service}/ServerReflectionInfo" for service in REFLECTION_SERVICES],
 }
 
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 import parley
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.host.app import serve
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.server.sockets import ListenError
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.contract.conftest import past_the_card
@@ -24,7 +24,11 @@ WAYS = [
     (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
 ]
 
-agent = Agent("Clock", description="Tells the time", blocking_timeout=1.0, cancel_grace=0.2)
+agent = Agent(
+    "Clock",
+    description="Tells the time",
+    execution=Execution(blocking_timeout=1.0, cancel_grace=0.2),
+)
 
 
 @agent.skill(replies="task", default=True)

@@ -17,11 +17,9 @@ import parley
 from parley import Agent
 from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.server.app import Settings
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.files import TlsFailure, new_context, read_files
-from parley.server.tls.options import TlsOptions, tls_options
-from parley.server.tls.reloading import Handshakes, ReloadingTls
+from parley.server.settings import GrpcOptions, TlsOptions, tls_options
+from parley.server.tls import Handshakes, ReloadingTls, TlsFailure, new_context, read_files
 from tests.certificates import Authority, Pair, trusting
 from tests.polling import until
 from tests.server.scripted import app_of

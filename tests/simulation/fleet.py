@@ -10,6 +10,7 @@ from typing import Any
 
 from parley.engine.service.service import AgentService
 from parley.host.host import Host
+from parley.host.options import ServerOptions
 from parley.model.errors import A2AError
 from parley.store.protocols.claims import Lease
 from parley.store.protocols.errors import StoreError
@@ -65,9 +66,8 @@ class Replica:
         self.host = Host(
             agents_of(programs),
             self.store,
-            drain=plan.drain,
+            ServerOptions(drain=plan.drain, role=plan.roles[self.place]),
             bus=None if plan.is_embedded else self.bus,
-            role=plan.roles[self.place],
         )
         try:
             await self.host.start()

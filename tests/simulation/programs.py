@@ -15,6 +15,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from parley import CardDetails, Execution
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from tests.simulation.loop import PROCESS
@@ -83,18 +84,18 @@ class Programs:
         """The options of all agents of a replica."""
         plan = self._world.plan
         span = lambda seconds: None if seconds is None else timedelta(seconds=seconds)  # noqa: E731
-        return {
-            "direct_reply_timeout": plan.moment,
-            "cancel_grace": plan.cancel_grace,
-            "max_running": plan.max_running,
-            "max_queued": plan.max_queued,
-            "max_attempts": plan.max_attempts,
-            "on_crash": plan.on_crash,
-            "push_notifications": plan.has_webhooks,
-            "blocking_timeout": 2 * PATIENCE,
-            "turn_timeout": span(plan.turn_timeout),
-            "task_timeout": span(plan.task_timeout),
-        }
+        execution = Execution(
+            direct_reply_timeout=plan.moment,
+            blocking_timeout=2 * PATIENCE,
+            turn_timeout=span(plan.turn_timeout),
+            task_timeout=span(plan.task_timeout),
+            cancel_grace=plan.cancel_grace,
+            max_running=plan.max_running,
+            max_queued=plan.max_queued,
+            on_crash=plan.on_crash,
+            max_attempts=plan.max_attempts,
+        )
+        return {"card": CardDetails(push_notifications=plan.has_webhooks), "execution": execution}
 
     def agent(self, name: str = "Programs") -> Agent:
         """Return an agent, as every replica has one of its own."""

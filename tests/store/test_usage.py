@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from parley.store.protocols.tables import QuotaAsk, UsageQuery, UsageRow
+from parley.security.limits.usage import QuotaAsk, UsageQuery, UsageRow
 from parley.store.task_store import TaskStore
 
 pytestmark = pytest.mark.anyio

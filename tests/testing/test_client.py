@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import parley
-from parley import Agent, Caller, Task, Turn
+from parley import Agent, Caller, Retention, Task, Turn
 from parley.model.errors import TaskNotFoundError
 from parley.testing import client, completed, failed, working
 
@@ -81,7 +81,7 @@ async def test_callers_own_their_tasks() -> None:
 
 
 async def test_turns_see_their_caller_with_its_claims() -> None:
-    agent = Agent("Who", keep_claims=["team"])
+    agent = Agent("Who", retention=Retention(claims=["team"]))
 
     @agent.skill
     async def who(turn: Turn) -> str:

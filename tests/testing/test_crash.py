@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import parley
-from parley import Agent, Task, Turn
+from parley import Agent, Execution, Task, Turn
 from parley.model.struct import encode
 from parley.model.tasks import Event
 from parley.testing import (
@@ -185,7 +185,7 @@ async def test_questions_outlive_the_process(store: str) -> None:
 
 
 async def test_each_crash_is_an_attempt_until_there_have_been_too_many(store: str) -> None:
-    agent = Agent("Doomed", max_attempts=3)
+    agent = Agent("Doomed", execution=Execution(max_attempts=3))
 
     @agent.skill
     async def work(turn: Turn) -> None:
@@ -203,7 +203,7 @@ async def test_each_crash_is_an_attempt_until_there_have_been_too_many(store: st
 
 
 async def test_time_can_pass_while_nothing_runs(store: str) -> None:
-    agent = Agent("Slow", turn_timeout=timedelta(hours=1))
+    agent = Agent("Slow", execution=Execution(turn_timeout=timedelta(hours=1)))
 
     @agent.skill
     async def work(turn: Turn) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Caller, EnvelopeSettings, Task, Turn, security
+from parley import Agent, Caller, CardDetails, EnvelopeSettings, Rights, Task, Turn, security
 from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.errors import PermissionDeniedError, TaskNotFoundError, UnauthenticatedError
 from parley.security import ApiKey, Basic, Bearer, Jwt, MutualTls, OAuth2, OpenIdConnect, Scheme
@@ -100,11 +100,14 @@ REQUIREMENTS: dict[str, Callable[[], Agent]] = {
     "one of two": lambda: _agent(security=ApiKey() | _oauth2()),
     "anonymous too": lambda: _agent(security=ApiKey() | security.anonymous),
     "one with scopes": lambda: _agent(security=_oauth2().with_scopes("read", "pay")),
-    "an operation": lambda: _agent(operation_security={"CancelTask": Basic({})}),
+    "an operation": lambda: _agent(rights=Rights(operations={"CancelTask": Basic({})})),
     "permissions": lambda: _agent(
-        security=ApiKey(), envelope=EnvelopeSettings(required_permissions=("read",))
+        security=ApiKey(),
+        card=CardDetails(envelope=EnvelopeSettings(required_permissions=("read",))),
     ),
-    "internal data": lambda: _agent(envelope=EnvelopeSettings(data_classification="internal")),
+    "internal data": lambda: _agent(
+        card=CardDetails(envelope=EnvelopeSettings(data_classification="internal"))
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from parley import Agent, Task, Turn
+from parley import Agent, Execution, Retention, Task, Turn
 from parley.model.errors import TaskNotFoundError
 from parley.testing import canceled, client, completed, failed, input_required, working
 from parley.testing.loop import NotSettled
@@ -19,7 +19,7 @@ DAY = timedelta(days=1)
 
 
 async def test_a_function_that_sleeps_for_days_wakes_when_time_has_passed() -> None:
-    agent = Agent("Sleeper", retention=None)
+    agent = Agent("Sleeper", retention=Retention(tasks=None))
     woken: list[int] = []
 
     @agent.skill
@@ -116,7 +116,9 @@ async def test_the_clock_of_the_store_moves() -> None:
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_deadlines_of_turns_and_tasks_pass(store: str, tmp_path) -> None:
-    agent = Agent("Slow", turn_timeout=timedelta(hours=1), task_timeout=timedelta(days=3))
+    agent = Agent(
+        "Slow", execution=Execution(turn_timeout=timedelta(hours=1), task_timeout=timedelta(days=3))
+    )
 
     @agent.skill
     async def work(turn: Turn) -> None:
@@ -144,7 +146,11 @@ async def test_deadlines_of_turns_and_tasks_pass(store: str, tmp_path) -> None:
 async def test_a_task_without_an_answer_is_canceled_and_an_old_one_removed(
     store: str, tmp_path
 ) -> None:
-    agent = Agent("Asker", input_timeout=timedelta(days=2), retention=timedelta(days=5))
+    agent = Agent(
+        "Asker",
+        execution=Execution(input_timeout=timedelta(days=2)),
+        retention=Retention(tasks=timedelta(days=5)),
+    )
 
     @agent.skill
     async def ask(turn: Turn) -> str:
@@ -250,7 +256,7 @@ async def test_the_machine_s_own_clock_stays() -> None:
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_a_turn_that_sleeps_wakes_each_day(store: str, tmp_path) -> None:
-    agent = Agent("Daily", retention=None)
+    agent = Agent("Daily", retention=Retention(tasks=None))
     woken: list[str] = []
 
     @agent.skill

@@ -13,8 +13,7 @@ from parley_message_signing import URI, MessageSigning, SignatureInvalid, verify
 import parley
 from parley import Agent, Part, Task, Turn
 from parley.model.errors import InvalidParamsError
-from parley.security.signing.keys import SigningKeys, decode, encode
-from parley.security.signing.rotation import new_key_set
+from parley.security.signing.keys import SigningKeys, decode, encode, new_key_set
 from parley.server.run import serving
 
 

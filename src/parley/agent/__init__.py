@@ -1,1 +1,1 @@
-"""What an author writes, and what runs it."""
+"""The API of authors, and how their functions run."""

@@ -7,24 +7,24 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.lifespan import checked_lifespan
 from parley.agent.remote.callees import UsableAgent, checked_uses
 from parley.agent.turn import Turn
-from parley.engine.content import takes as takes_part
-from parley.engine.description import (
+from parley.engine.agent_options import (
     NO_RULES,
-    AgentDescription,
     AgentRules,
-    BindingSettings,
+    CardDetails,
+    Execution,
     ExtendedCard,
-    ExtendedCards,
-    Options,
+    Retention,
+    Rights,
     checked_settings,
 )
+from parley.engine.content import takes as takes_part
+from parley.engine.description import AgentDescription, ExtendedCards
 from parley.engine.handoff import Handoffs, declared
 from parley.engine.routing import RoutedMessage, schemas_of
 from parley.engine.skill import (
@@ -44,23 +44,18 @@ from parley.extensions.installed import with_installed
 from parley.extensions.push_delivery import PushDelivery
 from parley.extensions.questions import InTaskAuthorization, TypedQuestions
 from parley.extensions.resumable_streams import ResumableStreams
-from parley.model.cards import (
-    AgentCapabilities,
-    AgentCard,
-    AgentExtension,
-    AgentInterface,
-    AgentProvider,
-)
+from parley.model.cards import AgentCapabilities, AgentCard, AgentExtension, AgentInterface
 from parley.model.extensions import FILE_TRANSFER, PUSH_DELIVERY, Extension, collect_extensions
-from parley.model.operations import OPERATIONS, PushEvents
+from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
-from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
+from parley.security.authorization import FILE_OPERATIONS, Authorization, checked_policy
 from parley.security.disclosure import InterfaceListings, Listed, Listing, listing_of
-from parley.security.owner import Owner, owner_policy
-from parley.security.rates.limit import Limit, SizeLimit, parse_limits
+from parley.security.limits.declaration import Limit, SizeLimit, parse_limits
+from parley.security.owner import owner_policy
 from parley.security.schemes.scheme import Scheme, Security, card_schemes, security_of
 from parley.wire.versions import LATEST, SUPPORTED_VERSIONS
 
+G = TypeVar("G")
 F = TypeVar("F", bound=Callable[..., Any])
 
 ANY_MODES = ("text/plain", "application/json", "*/*")
@@ -76,41 +71,19 @@ class Agent(UsableAgent):
     of the output modes is refused.
     ``extensions`` change messages and events, or are only declared on the card. The name of one is
     that of an installed package's (entry-point group ``parley.extensions``).
-    ``default_extensions`` chooses among the extensions that every agent has: all of them, none
-    (``False``), or a list of their URIs. The others are neither on the card nor offered.
-    ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
-    the caller that returns one of them (see ``extended_card``).
+    ``card`` is what else the card says, and what the agent offers there (``CardDetails``).
     The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
-    you rename an agent that has tasks.
-    ``retention`` is how long a task is kept after its end, ``input_timeout`` how long a task waits
-    for its caller before it is canceled. ``None`` is for ever.
-    ``keep_history`` stores the conversation of each context for ``turn.history()``.
-    ``keep_claims`` names the claims of callers that are stored with messages: ``turn.caller`` has
-    these and no others.
+    you rename an agent that has tasks. ``retention`` is how long and what of them is kept
+    (``Retention``), ``execution`` how turns run (``Execution``).
+    ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
+    with ``&`` and ``|``. The server verifies it, and the card says so. ``rights`` are what callers
+    may do then, and whose tasks are whose (``Rights``). ``limits`` are how much callers may take,
+    such as ``["60/minute per caller"]`` (``docs/limits.md``).
     ``lifespan`` is a function that takes the agent and returns an async context manager: it is
     entered before turns run and left after they have ended, and its value is ``turn.state``.
-    ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
-    ``push_events`` is what a webhook receives whose owner does not choose: ``"all"`` events, or the
-    ``"significant"`` ones: states and complete artifacts.
-    ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
-    with ``&`` and ``|``. The server verifies it, and the card says so. ``operation_security``
-    replaces it for some operations, by their names (``"CancelTask"``); that of ``"SendMessage"``
-    holds for ``"SendStreamingMessage"`` too, unless that has its own. ``"UploadFile"`` and
-    ``"DownloadFile"`` are requests for files, and methods of extensions have their own names.
-    ``policy`` is a function of an ``Access`` that returns whether it is allowed; a plain ``def``
-    runs in a thread.
-    ``owner`` says to whom tasks, contexts, webhooks, lists and files belong: to each ``"caller"``,
-    to the ``"tenant"``, to callers with the same value of a claim (``claim("org")``), or to whom a
-    function of the caller names. Tasks of before a change of ``owner`` stay with their old owners.
-    ``listed_interfaces`` says who sees which addresses on the card, by binding, or by binding and
-    version (``{"GRPC": "extended", "JSONRPC 0.3": False}``), as ``listed`` does for skills. It
-    hides an address; it does not close it. ``limits`` are how much callers may take, such as
-    ``["60/minute per caller"]`` (``docs/limits.md``). ``envelope`` says what the agent declares in
-    the envelope protocol, ``False`` that it does not speak it (``docs/envelope/card.md``).
     ``uses`` are agents of this process that this one's turns call (``turn.delegate(other)``): they
     run on the same server, without an address of their own unless they are served too.
     ``handoffs`` are the agents that skills may hand conversations to (``parley.compose.handoff``).
-    ``Options`` documents the other options.
 
     Raises ``ValueError`` for an invalid option.
     """
@@ -122,97 +95,46 @@ class Agent(UsableAgent):
         description: str = "",
         version: str = "0.1.0",
         key: str | None = None,
-        provider: AgentProvider | None = None,
-        documentation_url: str | None = None,
-        icon_url: str | None = None,
+        card: CardDetails | None = None,
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = ("text/plain",),
         extensions: Iterable[Extension | AgentExtension | str] = (),
-        default_extensions: bool | Iterable[str] = True,
-        extended_card: ExtendedCard | None = None,
-        retention: timedelta | None = timedelta(days=7),
-        input_timeout: timedelta | None = timedelta(days=30),
-        direct_reply_timeout: float = 1.0,
-        blocking_timeout: float = 300.0,
-        stream_until_terminal: bool = False,
-        cancel_grace: float = 5.0,
-        on_crash: Literal["rerun", "fail"] = "rerun",
-        max_attempts: int = 5,
-        max_running: int = 1000,
-        max_queued: int = 10_000,
-        max_waiting_messages: int = 100,
-        turn_timeout: timedelta | None = None,
-        task_timeout: timedelta | None = None,
-        max_hops: int = 8,
-        threads: int = 40,
-        keep_history: bool = False,
-        keep_claims: Iterable[str] = (),
-        streaming: bool = True,
-        push_notifications: bool = True,
-        push_events: PushEvents = "all",
-        lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
         security: Scheme | Security | None = None,
-        operation_security: Mapping[str, Scheme | Security] | None = None,
-        policy: Policy | None = None,
-        owner: Owner = "caller",
-        listed_interfaces: Mapping[str, Listed] | None = None,
+        rights: Rights | None = None,
         limits: Iterable[str] = (),
-        envelope: BindingSettings | bool = True,
+        retention: Retention | None = None,
+        execution: Execution | None = None,
+        lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
         uses: Iterable[UsableAgent] = (),
         handoffs: Iterable[object] | Handoffs = (),
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
-        for name_, span in (("retention", retention), ("input_timeout", input_timeout)):
-            if span is not None and span <= timedelta(0):
-                raise ValueError(f"{name_} is a positive timedelta, or None for ever")
-        if threads < 1:
-            raise ValueError("threads is 1 or more")
         self.name = name
         self.description = description
         self.version = version
-        self.provider = provider
-        self.documentation_url = documentation_url
-        self.icon_url = icon_url
+        self.details = details = _grouped(CardDetails, "card", card)
         self.input_modes = modes_of(input_modes)
         self.output_modes = modes_of(output_modes) or ("text/plain",)
-        self.default_extensions = default_uris(default_extensions)
+        self.default_extensions = default_uris(details.default_extensions)
         defaults = self.default_extensions
-        if not push_notifications:
+        if not details.push_notifications:
             defaults = defaults - {PUSH_DELIVERY}
         self.extensions = declared_extensions(extensions, defaults)
-        self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
-        self.retention = retention
-        self.input_timeout = input_timeout
-        self.threads = threads
-        self.streaming = streaming
-        self.push_notifications = push_notifications
+        extended = details.extended_card
+        self.extended_cards = None if extended is None else ExtendedCards(extended)
+        self.retention = _grouped(Retention, "retention", retention)
+        self.execution = _grouped(Execution, "execution", execution)
         self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.security = None if security is None else security_of(security, "security")
-        self.operation_security = self._operations(operation_security or {})
-        self.policy = None if policy is None else checked_policy(policy)
-        self.owner = owner_policy(owner)
-        self.listed_interfaces = InterfaceListings.of(listed_interfaces, SUPPORTED_VERSIONS)
+        rights = _grouped(Rights, "rights", rights)
+        self.operation_security = self._operations(rights.operations)
+        self.policy = None if rights.policy is None else checked_policy(rights.policy)
+        self.owner = owner_policy(rights.owner)
+        self.listed_interfaces = InterfaceListings.of(details.listed_interfaces, SUPPORTED_VERSIONS)
         self.limits = parse_limits(limits, operations=self._method_names)
-        self.envelope = checked_settings(envelope)
+        self.envelope = checked_settings(details.envelope)
         self.handoffs = declared(handoffs)
-        self.options = Options(
-            direct_reply_timeout=direct_reply_timeout,
-            blocking_timeout=blocking_timeout,
-            stream_until_terminal=stream_until_terminal,
-            cancel_grace=cancel_grace,
-            on_crash=on_crash,
-            max_attempts=max_attempts,
-            max_running=max_running,
-            max_queued=max_queued,
-            max_waiting_messages=max_waiting_messages,
-            turn_timeout=turn_timeout,
-            task_timeout=task_timeout,
-            max_hops=max_hops,
-            keep_history=keep_history,
-            keep_claims=strings_of(keep_claims, "keep_claims"),
-            push_events=push_events,
-        )
         self.key = key or slug(name)
         self.uses = checked_uses(name, uses, () if self.handoffs is None else self.handoffs.to)
         self.skills: dict[str, Skill] = {}
@@ -275,7 +197,7 @@ class Agent(UsableAgent):
         ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
         returns an error and creates no task, ``"ask"`` creates a task that asks for what is
         missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
-        is what a caller must prove for this skill, beside what the agent requires. ``limits`` are
+        is what a caller must prove for this skill, beside the agent's needs. ``limits`` are
         how much callers may take of it, such as ``["10/minute per caller"]``.
 
         ``listed`` says who sees the skill: all (``True``), those who get the extended card and meet
@@ -482,10 +404,8 @@ class Agent(UsableAgent):
             input_modes=self.input_modes,
             extended_cards=self.extended_cards,
             extensions=self._declared,
-            options=self.options,
+            execution=self.execution,
             retention=self.retention,
-            input_timeout=self.input_timeout,
-            threads=self.threads,
             transfers_files=FILE_TRANSFER in self.default_extensions,
             authorization=self._authorization,
             owner=self.owner,
@@ -529,11 +449,11 @@ class Agent(UsableAgent):
         unknown = [name for name in given if name not in known]
         if unknown:
             raise ValueError(
-                f"operation_security names {', '.join(map(repr, unknown))}, which this agent does "
+                f"Rights.operations names {', '.join(map(repr, unknown))}, which this agent does "
                 f"not have; its operations are {', '.join(known)}"
             )
         found = {
-            name: security_of(each, f"operation_security of {name}") for name, each in given.items()
+            name: security_of(each, f"Rights.operations of {name}") for name, each in given.items()
         }
         if "SendMessage" in found:
             found.setdefault("SendStreamingMessage", found["SendMessage"])
@@ -577,13 +497,13 @@ class Agent(UsableAgent):
             name=self.name,
             description=self.description or self.default_skill.description,
             supported_interfaces=at,
-            provider=self.provider,
+            provider=self.details.provider,
             version=self.version,
-            documentation_url=self.documentation_url,
-            icon_url=self.icon_url,
+            documentation_url=self.details.documentation_url,
+            icon_url=self.details.icon_url,
             capabilities=AgentCapabilities(
-                streaming=self.streaming,
-                push_notifications=self.push_notifications,
+                streaming=self.details.streaming,
+                push_notifications=self.details.push_notifications,
                 extended_agent_card=self._has_extended_card,
                 extensions=tuple(extension.declared() for extension in self._declared),
             ),
@@ -593,6 +513,15 @@ class Agent(UsableAgent):
             security_schemes=card_schemes(securities),
             security_requirements=() if self.security is None else self.security.declared(),
         )
+
+
+def _grouped(kind: type[G], keyword: str, given: G | None) -> G:
+    """Return the options that a keyword groups. Raises ``TypeError`` for another value."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise TypeError(f"{keyword} is {kind.__name__}(...), not {given!r:.100}")
+    return given
 
 
 def _check_takes_data(skill: Skill) -> None:

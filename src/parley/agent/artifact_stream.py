@@ -117,7 +117,7 @@ class ArtifactStream:
     async def close(self, *, metadata: dict[str, Any] | None = None) -> None:
         """Mark the last chunk and wait until the store has room. Idempotent.
 
-        ``metadata`` is added to that of the artifact: what is known only now. Raises
+        ``metadata`` is added to the artifact's: facts that are known only now. Raises
         ``UnusableValue`` for metadata that has no JSON form.
         """
         if self._closed:
@@ -128,7 +128,7 @@ class ArtifactStream:
             await writer.drain()
 
     def finish(self, metadata: dict[str, Any] | None = None) -> None:
-        """Mark the last chunk, and add its metadata to that of the artifact."""
+        """Mark the last chunk, and add its metadata to the artifact's."""
         chunk, self._buffered = self._buffered, None
         if chunk is None and self._begun:
             chunk = (Part(raw=b"") if self._last[-1].raw is not None else Part(text=""),)

@@ -1,6 +1,6 @@
 """A turn's authorization: the agent's policy, and credentials that arrive out of band (§7.6).
 
-``turn.authorize`` asks the policy, and logs what it decides. ``turn.require_auth`` with structured
+``turn.authorize`` asks the policy, and logs its decision. ``turn.require_auth`` with structured
 data returns a ``TaskCredential``, which stays in memory and hides itself. It is good for one
 operation (``key``) of one task, in the turn that asks, for the caller of that turn.
 """
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from parley.agent.files import base_url
 from parley.agent.services import TurnServices
-from parley.client.auth.credential import DEFAULT_API_KEY, Credential, Use, takes_token
+from parley.client.auth.credentials import DEFAULT_API_KEY, Credential, Use, takes_token
 from parley.client.bindings.request_auth import RequestParameters
 from parley.engine.authorizations import (
     CLOSED,
@@ -53,17 +53,16 @@ from parley.model.struct import Timestamp, decode, encode
 from parley.model.tasks import TaskState
 from parley.security.authorization import Access, Policy, decision
 from parley.security.schemes.scheme import Scheme
-from parley.server.endpoint import REDIRECT
+from parley.security.sealing import REDIRECT
 from parley.store.events import StepResult
 from parley.store.protocols.tables import EventCompleted
 
 if TYPE_CHECKING:
     from parley.client.auth import AuthorizationCode
-    from parley.client.auth.errors import TokenRefused
-    from parley.client.auth.issuers import TokenIssuer
+    from parley.client.auth.issuers import TokenIssuer, TokenRefused
 
 
-MOST_CHARACTERS = 2048
+MAX_NAME_CHARACTERS = 2048
 """The most characters of an action, a resource or a key: they are logged."""
 
 
@@ -76,7 +75,7 @@ async def authorize(
     if policy is None:
         raise RuntimeError(
             "turn.authorize asks the agent's policy, and this agent has none; give it one: "
-            "Agent(..., policy=...), a function of an Access that returns True or False"
+            "Agent(..., rights=Rights(policy=...)), a function of an Access"
         )
     _check("action", action)
     _check("resource", resource, may_be_empty=True)
@@ -121,7 +120,7 @@ async def _decide(
 
 
 def _name(action: str, resource: str, key: str | None) -> str:
-    """Return what a decision is found by in its turn."""
+    """Return the name of a decision in its turn."""
     digest = hashlib.sha256()
     for part in (action, resource, "" if key is None else key, "key" * (key is not None)):
         data = part.encode()
@@ -130,13 +129,15 @@ def _name(action: str, resource: str, key: str | None) -> str:
 
 
 def _check(what: str, value: object, *, may_be_empty: bool = False) -> None:
-    """Refuse what is no text for the log."""
+    """Reject a value that is no text for the log."""
     if not isinstance(value, str):
         raise TypeError(f"the {what} is text, such as 'read', not {value!r:.100}")
     if not value and not may_be_empty:
         raise ValueError(f"the {what} is empty; name what is to be done, such as 'read'")
-    if len(value) > MOST_CHARACTERS:
-        raise ValueError(f"the {what} has {len(value)} characters, and may have {MOST_CHARACTERS}")
+    if len(value) > MAX_NAME_CHARACTERS:
+        raise ValueError(
+            f"the {what} has {len(value)} characters, and may have {MAX_NAME_CHARACTERS}"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -147,8 +148,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("parley.agent")
 
-EXPIRES = timedelta(hours=1)
-LONGEST = timedelta(days=30)
+DEFAULT_EXPIRY = timedelta(hours=1)
+MAX_EXPIRY = timedelta(days=30)
 
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """The seconds before an issuer that cannot be reached is called again."""
@@ -172,7 +173,7 @@ class Need:
 
     @property
     def kind(self) -> Kind:
-        """What is to be posted."""
+        """The form of a posted credential."""
         http = self.scheme.http_auth_security_scheme
         if http is not None and http.scheme.lower() == "basic":
             return "basic"
@@ -188,7 +189,7 @@ def need_of(
     *,
     from_anyone: bool,
 ) -> Need:
-    """Return what an author asks for. Raises ``TypeError``, ``ValueError``."""
+    """Return the author's request as a need. Raises ``TypeError``, ``ValueError``."""
     if oauth is not None:
         from parley.client.auth import AuthorizationCode
 
@@ -217,8 +218,8 @@ def need_of(
         raise ValueError(
             "only a token, an API key, or a user and a password can be posted to a callback"
         )
-    if not isinstance(expires, timedelta) or not timedelta(0) < expires <= LONGEST:
-        raise ValueError(f"expires is a positive timedelta of up to {LONGEST.days} days")
+    if not isinstance(expires, timedelta) or not timedelta(0) < expires <= MAX_EXPIRY:
+        raise ValueError(f"expires is a positive timedelta of up to {MAX_EXPIRY.days} days")
     named = tuple(scopes.split() if isinstance(scopes, str) else scopes)
     if oauth is not None:
         named = tuple(dict.fromkeys((*oauth.scopes, *named)))
@@ -340,7 +341,7 @@ class CredentialRequests:
     # -- the request ---------------------------------------------------------------------------
 
     async def _ask(self, need: Need, key: str, claim: CallbackClaim) -> None:
-        """Say what is needed, and reply; unless an earlier attempt has said it."""
+        """Show the need, and reply; unless an earlier attempt has shown it."""
         attempt = self._attempt
         request = await self._request(need, key, claim)
         writer = attempt.writer()
@@ -428,8 +429,8 @@ class CredentialRequests:
         self, oauth: AuthorizationCode, claim: CallbackClaim, value: bytes, arrived: Arrived
     ) -> Arrived | None:
         """Return the token for a code; ``None`` if an attempt that crashed has used it."""
-        from parley.client.auth.errors import TokenRefused
-        from parley.client.auth.tokens import read_token
+        from parley.client.auth.grant import read_token
+        from parley.client.auth.issuers import TokenRefused
 
         answer = arrived.answer
         if "code" not in answer:
@@ -472,7 +473,7 @@ class CredentialRequests:
 
     async def _issuer_to_name(self, oauth: AuthorizationCode) -> TokenIssuer:
         """Return the issuer for a request. Raises ``AuthorizationRefused``."""
-        from parley.client.auth.errors import TokenRefused
+        from parley.client.auth.issuers import TokenRefused
 
         try:
             return await _reached(partial(self._issuer, oauth))
@@ -483,18 +484,18 @@ class CredentialRequests:
         issuers = await self._services.issuers.of(oauth)
         issuer = await issuers.find(None, issuer=oauth.issuer, token_url=oauth.token_url)
         if not issuer.authorization_url:
-            from parley.client.auth.errors import TokenRefused
+            from parley.client.auth.issuers import TokenRefused
 
             raise TokenRefused(f"{issuer.key} has no page to log in at")
         return issuer
 
 
 async def _reached(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what an issuer answers. One that cannot be reached is called again, for a while.
+    """Return the answer of an issuer. An unreachable issuer is called again, for a while.
 
-    Only what was never sent is sent again. Raises ``TokenRefused``.
+    Only a request that was never sent is sent again. Raises ``TokenRefused``.
     """
-    from parley.client.auth.errors import TokenRefused
+    from parley.client.auth.issuers import TokenRefused
 
     for pause in PAUSES:
         try:
@@ -529,7 +530,7 @@ class AuthorizationRefused(Exception):
 class TaskCredential(Credential):
     """A credential for one operation of one task: a token, an API key, or a user and a password.
 
-    ``headers`` are those of a request with it, and ``query`` its query parameters: an API key is
+    ``headers`` are the headers of a request with it, ``query`` its query parameters: an API key is
     where its scheme says. It can be given to a connection: ``turn.connect(agent, auth=it)``.
     ``scopes`` are those granted, and ``expires_at`` its end in seconds since the epoch, where they
     are known. It has no form that could be logged or stored.
@@ -611,5 +612,5 @@ class TaskCredential(Credential):
         return True
 
     async def attach(self, use: Use) -> RequestParameters:
-        """Return what a request carries."""
+        """Return the headers and query parameters of a request."""
         return self._parameters(use.scheme)

@@ -20,7 +20,7 @@ from parley.agent.authorization import TaskCredential
 from parley.agent.files import BlockingFile
 from parley.agent.remote.bound_agent import BlockingAgent, BoundAgent, MessageOptions
 from parley.agent.remote.callees import Callee
-from parley.agent.tools.mcp_server import McpServer
+from parley.agent.tools.tool import ToolSource
 from parley.agent.tools.turn_tools import BlockingTools
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
@@ -116,7 +116,7 @@ class BlockingTurn(TurnFacts):
 
     @property
     def state(self) -> Any:
-        """The value of the agent's lifespan: what it opened before its turns run."""
+        """The value of the agent's lifespan, which opened it before its turns run."""
         return self._turn.state
 
     @property
@@ -243,9 +243,9 @@ class BlockingTurn(TurnFacts):
             )
         )
 
-    def tools(self, *servers: McpServer, progress: bool = True) -> BlockingTools:
-        """Use the tools of MCP servers: ``with turn.tools(McpServer(url)) as tools``."""
-        return BlockingTools(self._turn.tools(*servers, progress=progress), self._wait)
+    def tools(self, *sources: ToolSource, progress: bool = True) -> BlockingTools:
+        """Use the tools of sources: ``with turn.tools(McpServer(url)) as tools``."""
+        return BlockingTools(self._turn.tools(*sources, progress=progress), self._wait)
 
     def messages(self) -> Iterator[Message]:
         """Yield messages to this task as they arrive while the turn runs."""

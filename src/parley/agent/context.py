@@ -58,7 +58,7 @@ class AgentContext:
         if not self._keep_history:
             raise RuntimeError(
                 "this agent keeps no history of its contexts; make it with "
-                "Agent(..., keep_history=True)"
+                "Agent(..., retention=Retention(history=True))"
             )
         return await self._store.history(self._scope, self._context_id, limit)
 

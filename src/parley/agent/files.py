@@ -120,7 +120,7 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     def open(self, *, limit: int | None = None) -> FileStream:
         """Return the bytes as a stream: ``async with file.open() as stream: async for ...``.
 
-        More bytes than ``limit`` (that of the server's own files, 5 GiB) raise
+        More bytes than ``limit`` (as for the server's own files, 5 GiB) raise
         ``FileLimitExceeded``.
         """
         return self._stream(limit)
@@ -169,7 +169,7 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
         return saved
 
 
-MAX_INLINE = 32 * 1024 * 1024
+MAX_INLINE_BYTES = 32 * 1024 * 1024
 """The most bytes of a file in an answer: clients read answers of up to 64 MiB, in base64."""
 
 
@@ -202,7 +202,7 @@ async def referred(
     else:
         return content
     url = base_url(services, attempt)
-    largest = min(services.inline_bytes, MAX_INLINE)
+    largest = min(services.inline_bytes, MAX_INLINE_BYTES)
     if services.files is not None and url and size > largest:
         scope = attempt.runner.scope
         return await services.files.store(
@@ -214,7 +214,7 @@ async def referred(
             task_id=attempt.runner.task_id,
             base_url=url,
         )
-    if size > MAX_INLINE:
+    if size > MAX_INLINE_BYTES:
         name = filename or (content.name if isinstance(content, Path) else "the file")
         remedy = (
             "give the server a place for files (parley.asgi(..., files=...))"
@@ -223,7 +223,7 @@ async def referred(
             "request did not carry"
         )
         raise ValueError(
-            f"{name[:100]} has {size:,} bytes, and an answer carries at most {MAX_INLINE:,}: "
+            f"{name[:100]} has {size:,} bytes, and an answer carries at most {MAX_INLINE_BYTES:,}: "
             f"{remedy}, or return Part(url=...)"
         )
     if isinstance(content, Path):

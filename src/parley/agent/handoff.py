@@ -17,9 +17,9 @@ from parley.engine.content import to_parts
 from parley.engine.handoff import (
     HANDOFF_KEY,
     MAX_CONTEXTS,
-    MAX_HISTORY,
     MAX_HISTORY_BYTES,
-    MAX_NOTE,
+    MAX_HISTORY_MESSAGES,
+    MAX_NOTE_CHARACTERS,
     MAX_TASKS,
     HandedConversation,
     HandedOver,
@@ -268,7 +268,9 @@ class _Turns:
         else:
             if marker.get("answered") is False:
                 note = marker.get("note")
-                await self._returned(over, name, note[:MAX_NOTE] if isinstance(note, str) else "")
+                await self._returned(
+                    over, name, note[:MAX_NOTE_CHARACTERS] if isinstance(note, str) else ""
+                )
                 return None
             await self._returns(over.revision)
             shown = {HANDOFF_KEY: {"agent": name, "back": True}}
@@ -294,7 +296,7 @@ class _Turns:
         return self._attempt.request.message
 
     async def _options(self, over: HandedOver) -> dict[str, Any]:
-        """Return what goes along with the message: context, references, note, history, skill."""
+        """Return the metadata of the message: context, references, note, history, skill."""
         request, runner = self._attempt.request, self._runner
         held = await holding(runner.store, runner.scope, runner.context_id)
         metadata = {k: v for k, v in (self._message.metadata or {}).items() if k != HANDOFF_KEY}
@@ -316,11 +318,13 @@ class _Turns:
         return options
 
     async def _context(self, over: HandedOver) -> dict[str, Any]:
-        """Return what the other agent is told: who hands over, the note, and the history."""
+        """Return the facts for the other agent: who hands over, the note, and the history."""
         told: dict[str, Any] = {"from": self._services.name, "note": over.note}
         if over.history and self._services.contexts.keeps_history:
             runner = self._runner
-            messages = await runner.store.history(runner.scope, runner.context_id, MAX_HISTORY)
+            messages = await runner.store.history(
+                runner.scope, runner.context_id, MAX_HISTORY_MESSAGES
+            )
             kept: list[Any] = []
             size = 0
             for message in reversed(messages):

@@ -29,7 +29,7 @@ from parley.security.egress import turn_egress
 
 
 async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False) -> object:
-    """Call the skill's function for an attempt and return its value; stream what it yields.
+    """Call the skill's function for an attempt and return its value; stream the values it yields.
 
     A message of a conversation that was handed over is answered by the other agent instead, unless
     it is known that the agent's own function is to answer (``is_own``).
@@ -77,7 +77,7 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
 
 
 def _text(message: Message, function: Callable[..., Any], name: str = "") -> str:
-    """Return the text of a message. One without a text part may have it as data: alone, or as the
+    """Return the text of a message. A message without text may have it as data: alone, or as the
     member that is named like the parameter (by default the function's first).
     """
     text = message.text
@@ -97,7 +97,7 @@ def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:
 async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> Callable[[], Any]:
     """Return the skill's function with its parameters filled.
 
-    The values are those of the message that began the task, in every attempt; what it lacked, and
+    The values come from the message that began the task, in every attempt; what it lacked, and
     was asked for, comes from the answers in the log.
     """
     skill, message = attempt.request.skill, attempt.request.message

@@ -14,7 +14,7 @@ from typing import Any
 log = logging.getLogger("parley.agent")
 
 CANCEL_SECONDS = 5.0
-"""How long a lifespan that is cancelled may take to close what it opened."""
+"""How long a lifespan that is cancelled may take to close its resources."""
 
 _EXAMPLE = "decorate an async generator function with @contextlib.asynccontextmanager"
 
@@ -101,7 +101,7 @@ class Lifespan:
             self._is_entered, self._value = False, None
 
     async def _cancel(self) -> None:
-        """Cancel the author's code, and give it a while to close what it opened."""
+        """Cancel the author's code, and give it a while to close its resources."""
         task = self._task
         assert task is not None
         task.cancel()

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from parley.agent.context import AgentContexts
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import Connections
-from parley.agent.tools.mcp_sessions import McpSessions
 from parley.client.bindings.http import HttpTransport
 from parley.client.connection import Connection, connect
 from parley.client.files.download import Download, FetchRoute, Limits
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from parley.client.auth.issuers import Issuers
 
 
-MAX_KEPT = 16
+MAX_ISSUERS = 16
 
 
 class TurnIssuers:
     """The issuers that the turns of one agent use, with their metadata and connections.
 
-    Only what the author named is dialled without the egress guard.
+    Only addresses that the author named are dialled without the egress guard.
     """
 
     def __init__(self, egress: Egress | None = None) -> None:
@@ -51,18 +51,17 @@ class TurnIssuers:
         key = (oauth.issuer, oauth.token_url)
         found = self._kept.get(key)
         if found is None:
-            from parley.client.auth.issuer_http import IssuerHttp
-            from parley.client.auth.issuers import Issuers
+            from parley.client.auth.issuers import IssuerHttp, Issuers
             from parley.client.bindings.http import HttpTransport
             from parley.client.origin import Origin
-            from parley.security.loopback import is_loopback
+            from parley.security.networks import is_loopback
 
             if self._http is None:
                 self._http = HttpTransport(trust_env=True, bound_to_turns=False)
             is_local = is_loopback(Origin.of(oauth.issuer).host)
             http = IssuerHttp(self._http, trusts=oauth.names, is_local=is_local, egress=self.egress)
             found = self._kept[key] = Issuers(http)
-            if len(self._kept) > MAX_KEPT:
+            if len(self._kept) > MAX_ISSUERS:
                 _, oldest = self._kept.popitem(last=False)
                 await oldest.http.aclose()
         self._kept.move_to_end(key)
@@ -78,7 +77,7 @@ class TurnIssuers:
             await http.close()
 
 
-MAX_BYTES = 5 * 1024 * 1024 * 1024
+MAX_FILE_BYTES = 5 * 1024 * 1024 * 1024
 """The size of a file, unless the server has another limit or the author gives one."""
 
 _RETRY = Retry(calls=2, streams=8)
@@ -96,7 +95,7 @@ class RemoteFiles:
         self,
         egress: Egress | None = None,
         *,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_FILE_BYTES,
         retry: Retry = _RETRY,
         idle: float = 30.0,
         min_rate: int = 1024,
@@ -138,6 +137,20 @@ INLINE_BYTES = 1024 * 1024
 """The size up to which a file is part of a message, unless the server says otherwise."""
 
 
+class SharedResource(Protocol):
+    """A resource of all turns of an agent, such as its connections to one service."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+        ...
+
+
+MAX_SHARED = 100
+"""The resources that the turns of an agent share."""
+
+S = TypeVar("S", bound=SharedResource)
+
+
 @dataclass(slots=True)
 class TurnServices:
     """The services that the turns of one agent use, besides their task: one per agent and host.
@@ -145,12 +158,12 @@ class TurnServices:
     ``callbacks`` makes addresses at which others complete events, ``authorizations`` those for
     credentials. ``address`` returns the agent's
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
-    agents: that of the client, unless a test replaces it. ``connections`` shares them.
+    agents: the client's function, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
     addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the
     policy for all that the client dials while an agent's function runs. ``name`` is the agent's,
-    ``handoffs`` says whom it may hand conversations to. ``mcp`` are the connections to MCP servers.
+    ``handoffs`` says whom it may hand conversations to.
     """
 
     contexts: AgentContexts
@@ -168,18 +181,38 @@ class TurnServices:
     handoffs: Handoffs | None = None
     connections: Connections = field(init=False)
     issuers: TurnIssuers = field(init=False)
-    mcp: McpSessions = field(init=False)
+    _shared: dict[Callable[[], Any], Any] = field(init=False, default_factory=dict)
+    _open_resources: AsyncExitStack = field(init=False, default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self._open, self.egress, self.name)
         self.issuers = TurnIssuers(self.egress)
-        self.mcp = McpSessions(self.egress)
 
     def allow(self, places: Iterable[str]) -> None:
         """Let the client dial more, before the first turn."""
         if self.egress is not None:
             self.egress = self.egress.adding(places)
-            self.connections.egress = self.issuers.egress = self.mcp.egress = self.egress
+            self.connections.egress = self.issuers.egress = self.egress
+
+    def shared(self, make: Callable[[], S]) -> S:
+        """Return the resource that ``make`` makes once for all turns, until ``aclose``."""
+        if make not in self._shared:
+            if len(self._shared) == MAX_SHARED:
+                raise RuntimeError(
+                    f"the turns of this agent share {MAX_SHARED} resources: give turn.shared the "
+                    f"same class or function each time, not {make!r:.100}, which each turn makes"
+                )
+            resource = self._shared[make] = make()
+            self._open_resources.push_async_callback(resource.aclose)
+        found: S = self._shared[make]
+        return found
+
+    async def aclose(self) -> None:
+        """Close all that turns have opened. The next turn opens new ones."""
+        await self.connections.aclose()
+        await self.issuers.aclose()
+        self._shared.clear()
+        await self._open_resources.pop_all().aclose()
 
     async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
         return await self.connect(*args, **options)

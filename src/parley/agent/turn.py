@@ -15,7 +15,7 @@ import msgspec
 from parley.agent import context
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.authorization import (
-    EXPIRES,
+    DEFAULT_EXPIRY,
     CredentialRequests,
     TaskCredential,
     authorize,
@@ -26,8 +26,8 @@ from parley.agent.files import FileAccess, TurnFile, base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, TurnConnection, delegate
 from parley.agent.remote.callees import Callee
 from parley.agent.remote.exchange import TurnCalls
-from parley.agent.services import TurnServices
-from parley.agent.tools.mcp_server import McpServer
+from parley.agent.services import S, TurnServices
+from parley.agent.tools.tool import ToolSource
 from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
@@ -80,7 +80,7 @@ class Turn(TurnFacts):
 
     @property
     def state(self) -> Any:
-        """The value of the agent's lifespan: what it opened before its turns run.
+        """The value of the agent's lifespan, which opened it before its turns run.
 
         Raises ``RuntimeError`` for an agent without one.
         """
@@ -165,7 +165,7 @@ class Turn(TurnFacts):
         """Send a status update, with or without a message.
 
         ``substate`` is metadata of extensions, by their URIs (``Extension.says``). It is added to
-        the update and to its message, which the task shows; that of inactive extensions is dropped.
+        the update and to its message, which the task shows; inactive extensions' is dropped.
         """
         metadata = check_metadata(metadata)
         writer = self._attempt.writer()
@@ -282,7 +282,7 @@ class Turn(TurnFacts):
         key: str | None = None,
         scheme: Scheme | SecurityScheme,
         scopes: Sequence[str] | str = (),
-        expires: timedelta = EXPIRES,
+        expires: timedelta = DEFAULT_EXPIRY,
         from_anyone: bool = False,
     ) -> TaskCredential: ...
 
@@ -294,7 +294,7 @@ class Turn(TurnFacts):
         key: str | None = None,
         oauth: AuthorizationCode,
         scopes: Sequence[str] | str = (),
-        expires: timedelta = EXPIRES,
+        expires: timedelta = DEFAULT_EXPIRY,
     ) -> TaskCredential: ...
 
     @overload
@@ -304,7 +304,7 @@ class Turn(TurnFacts):
         *,
         key: str | None = None,
         scopes: Sequence[str] | str,
-        expires: timedelta = EXPIRES,
+        expires: timedelta = DEFAULT_EXPIRY,
         from_anyone: bool = False,
     ) -> TaskCredential: ...
 
@@ -323,8 +323,8 @@ class Turn(TurnFacts):
         """Ask for authorisation: for a credential, for a message, or until something has happened.
 
         With ``scheme``, ``scopes`` or ``oauth`` it returns a ``TaskCredential``, which arrives out
-        of band (specification §7.6). The task says what it needs as AUTH_REQUIRED, costs a row, and
-        goes on by itself: the function runs again from the top when the credential is there.
+        of band (specification §7.6). The task shows the need as AUTH_REQUIRED, costs a row, and
+        continues by itself: the function runs again from the top when the credential is there.
 
         ``scheme`` is one of ``parley.security`` or of a card, by default a bearer token. Whoever
         calls the agent posts the credential to an address that the task names
@@ -348,7 +348,7 @@ class Turn(TurnFacts):
                 scheme,
                 scopes,
                 oauth,
-                EXPIRES if expires is None else expires,
+                DEFAULT_EXPIRY if expires is None else expires,
                 from_anyone=from_anyone,
             )
             return await CredentialRequests(self._attempt, self._services).require(need, key)
@@ -376,7 +376,7 @@ class Turn(TurnFacts):
         Its decision is logged, durable before this returns, and holds for the turn: a further
         attempt, after a sleep or a crash, does not ask again. The next turn does, because another
         member of a group may have sent its message. ``key`` names a decision of its own, to ask
-        again after a long wait. A turn logs up to 1,000 decisions. The log is that of the task, so
+        again after a long wait. A turn logs up to 1,000 decisions. The task has the log, so
         there is one from then on; only a skill with ``replies="message"`` goes without.
 
         Raises ``NotAuthorized`` if it is not allowed, which ends the task as REJECTED unless it is
@@ -409,7 +409,7 @@ class Turn(TurnFacts):
     ) -> Any:
         """Wait until an event is complete, and return its value.
 
-        The task waits as it does in ``sleep``. ``key`` names the event among those of this agent,
+        The task waits as it does in ``sleep``. ``key`` names the event among this agent's events,
         for all its tasks and callers: put the id of what it is about into it. An event is completed
         once, from any process, before or after a task waits for it. The value is logged, so further
         attempts replay it.
@@ -538,7 +538,7 @@ class Turn(TurnFacts):
         ``agent`` is its address, what ``parley.find`` or ``turn.connect`` returned, or an ``Agent``
         that this one ``uses`` (``Agent(uses=[...])``). Its
         questions are passed on to the caller, unless ``pass_questions`` is false; ``progress`` and
-        ``artifacts`` pass those of the agent on to this task. ``key`` identifies the call, else its
+        ``artifacts`` pass its artifacts on to this task. ``key`` identifies the call, else its
         order among those to the agent does. With ``cancel_remote=False`` the remote task is not
         canceled when this task is canceled or fails. The other options are those of
         ``RemoteAgent.send``.
@@ -561,30 +561,37 @@ class Turn(TurnFacts):
 
     # -- tools ---------------------------------------------------------------------------------
 
-    def tools(self, *servers: McpServer, progress: bool = True) -> TurnToolsOpening:
-        """Use the tools of MCP servers: ``async with turn.tools(McpServer(url)) as tools``.
+    def tools(self, *sources: ToolSource, progress: bool = True) -> TurnToolsOpening:
+        """Use the tools of sources: ``async with turn.tools(McpServer(url)) as tools``.
 
         ``await tools.call("name", {...})`` calls one once in the life of the task: further attempts
-        take the result from the log. What a server asks meanwhile, the caller of this turn is
-        asked. ``progress`` shows the progress of calls as progress of the task. Turns share
-        connections, which end with the agent's server. It can be awaited too. Needs the extra
-        ``mcp``.
+        take the result from the log. A source may ask the caller of this turn meanwhile.
+        ``progress`` shows the progress of calls as progress of the task. It can be awaited too.
 
-        Opening it raises ``McpServerUnavailable``, and ``ImportError`` without the extra.
+        Opening it raises what its sources raise: ``ToolsUnavailable``, and ``ImportError`` where a
+        package is not installed.
         """
         if self._tool_calls is None:
             self._tool_calls = Counter()
         counts = self._tool_calls
-        return TurnToolsOpening(
-            self._attempt, self._services.mcp, servers, progress=progress, counts=counts
-        )
+        return TurnToolsOpening(self, sources, counts, progress=progress)
+
+    def shared(self, make: Callable[[], S]) -> S:
+        """Return the resource that ``make`` makes once for all turns of the agent on its server.
+
+        ``make`` is a class or a function of a module: its identity names the resource. The server
+        awaits ``aclose()`` of the resource when it stops.
+
+        Raises ``RuntimeError`` for more than 100 resources, as a new function in each turn makes.
+        """
+        return self._services.shared(make)
 
     # -- the state of the context --------------------------------------------------------------
 
     async def history(self, limit: int = 50) -> Sequence[Message]:
         """Return the last messages of this context, of both sides, the oldest first.
 
-        Raises ``RuntimeError`` unless the agent has ``keep_history=True``.
+        Raises ``RuntimeError`` unless the agent has ``Retention(history=True)``.
         """
         return await self._context.history(limit)
 

@@ -44,9 +44,9 @@ class TurnFacts:
 
     @property
     def budget(self) -> ChainBudget | None:
-        """What the caller lets this turn spend, with all that it calls; ``None`` for no limit.
+        """The budget that the caller gives this turn and all its calls; ``None`` for no limit.
 
-        A composition says it to its parts. What an answer has cost is said with
+        A composition says it to its parts. The cost of an answer is said with
         ``parley.extensions.Spent``.
         """
         chain = self._attempt.request.chain
@@ -89,7 +89,7 @@ class TurnFacts:
         return self._attempt.request.accepted_output_modes
 
     def accepts(self, media_type: str) -> bool:
-        """Return whether the caller accepts a media type, or one of a range (``image/*``)."""
+        """Return whether the caller accepts a media type, or a type of a range (``image/*``)."""
         modes = self.accepted_output_modes
         return not modes or accepts(modes, media_type)
 
@@ -102,7 +102,7 @@ class TurnFacts:
     def caller(self) -> Caller:
         """The caller of this turn's message, the same in every attempt, also after a restart.
 
-        ``claims`` has the claims that ``Agent(keep_claims=...)`` names. The messages that
+        ``claims`` has the claims that ``Retention(claims=...)`` names. The messages that
         ``messages`` yields do not change it.
         """
         return self._attempt.request.caller

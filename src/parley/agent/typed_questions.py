@@ -20,7 +20,7 @@ from parley.model.parts import Message, Part, Role
 from parley.model.tasks import TaskState
 
 INPUT_KEY = "parley:input"
-"""The key of the questions for what is missing in the input."""
+"""The key of the questions for missing values of the input."""
 
 
 async def ask_typed(attempt: Attempt, question: object, kind: Any, key: str | None) -> Any:
@@ -48,9 +48,9 @@ async def ask_typed(attempt: Attempt, question: object, kind: Any, key: str | No
 
 
 async def ask_inputs(attempt: Attempt, inputs: Inputs, mismatch: Mismatch) -> dict[str, Any]:
-    """Return the values of a skill's inputs; ask for what is missing or wrong until all fit.
+    """Return the values of a skill's inputs; ask for missing and wrong values until all fit.
 
-    Answers are added to what was right before.
+    Answers are added to the values that fit.
     """
     data = inputs.data_of(attempt.request.message)
     times = 0

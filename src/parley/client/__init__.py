@@ -1,9 +1,8 @@
 """The client: calls any agent over any binding. It knows nothing of ``server`` or ``push``."""
 
 from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
-from parley.client.bindings.tls import Tls
-from parley.client.calls.diff import new_output
-from parley.client.calls.event_stream import EventStream
+from parley.client.bindings.http import Tls
+from parley.client.calls.stream_reader import EventStream, new_output
 from parley.client.card.trust import CardTrust
 from parley.client.connection import Connection, connect
 from parley.client.errors import CardNotTrusted, ClientError

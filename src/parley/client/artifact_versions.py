@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from parley.client.calls.folded_task import FoldedTask
+from parley.client.calls.stream_reader import FoldedTask
 from parley.client.message import Sendable, to_message
 from parley.model.parts import (
     ARTIFACT_KEY,

@@ -12,12 +12,11 @@ from typing import Any, Literal, Union
 
 import msgspec
 
-from parley.client.auth.credential import Credential, Use
+from parley.client.auth.credentials import Credential, Use
 from parley.client.auth.grant import Grant
-from parley.client.auth.issuer_http import IssuerHttp
-from parley.client.auth.issuers import Issuers
+from parley.client.auth.issuers import IssuerHttp, Issuers
 from parley.client.bindings.http import redacted
-from parley.client.bindings.request_auth import NOTHING, refusal_in
+from parley.client.bindings.request_auth import NOTHING, override, refusal_in
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -26,13 +25,12 @@ from parley.client.errors import (
     UnexpectedStatus,
 )
 from parley.client.files.transfer import AgentFiles
-from parley.client.headers import override
 from parley.client.origin import Origin
 from parley.extensions.questions import AuthRequest, auth_request
 from parley.model.errors import an
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 TIMEOUT = 30.0
 
@@ -114,7 +112,7 @@ async def _post(
 async def _content(
     request: AuthRequest, given: Given, files: AgentFiles, origin: Origin
 ) -> dict[str, Any]:
-    """Return what is posted. Raises ``TypeError``, ``ValueError``."""
+    """Return the posted content. Raises ``TypeError``, ``ValueError``."""
     scheme = request.scheme
     if isinstance(given, Mapping):
         return dict(given)
@@ -154,7 +152,7 @@ async def _content(
 
 
 def kind_of(request: AuthRequest) -> Literal["token", "basic", "api_key"]:
-    """Return what a request asks for: a token, unless its scheme says otherwise."""
+    """Return the kind that a request asks for: a token, unless its scheme says otherwise."""
     scheme = request.scheme
     if scheme is None:
         return "token"

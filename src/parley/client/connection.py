@@ -6,13 +6,11 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from parley.client.auth.authorizer import Authorizer, certificate_in, credentials_of
-from parley.client.auth.credential import Credential
-from parley.client.auth.credentials import Credentials
+from parley.client.auth.credentials import Credential, Credentials
 from parley.client.bindings.binding import Binding, binding_class, check_binding
-from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.bindings.tls import Tls
-from parley.client.calls.failover import FailoverBinding
-from parley.client.calls.unopened import Unopened
+from parley.client.bindings.http import HttpTransport, Tls, redacted
+from parley.client.bindings.request_auth import split_headers
+from parley.client.calls.service import FailoverBinding, Unopened
 from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard, first_origin
 from parley.client.card.trust import CardTrust, trust_of
@@ -20,7 +18,6 @@ from parley.client.card.verification import CardVerifier, ConnectionCards
 from parley.client.errors import CardNotTrusted
 from parley.client.extensions import activate
 from parley.client.files.transfer import AgentFiles
-from parley.client.headers import split_headers
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
@@ -343,7 +340,7 @@ def connect(
 def _origins_of(
     resolved: ResolvedCard, candidates: Sequence[Candidate], trusted: Sequence[Origin]
 ) -> list[Origin]:
-    """Return where the agent is: its card, its interfaces, and what the caller trusts."""
+    """Return where the agent is: its card, its interfaces, and the caller's trust."""
     fetched = Origin.of(resolved.url) if resolved.url else None
     own = (fetched, resolved.given_origin, *(candidate.origin for candidate in candidates))
     return [*(origin for origin in own if origin is not None), *trusted]

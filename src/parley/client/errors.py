@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from parley.model.tasks import Task
 
 if TYPE_CHECKING:
-    from parley.security.signing.card_verification import CardVerdict, SignatureVerdict
+    from parley.security.signing.cards import CardVerdict, SignatureVerdict
 
 
 class ClientError(Exception):
@@ -121,7 +121,7 @@ class StreamCut(Disconnected):
     """A stream ended before its task did, and could not be resumed.
 
     ``task_id`` is the task's, if the stream named it; ``seq`` is the number of the last event, if
-    the agent numbers them. The task goes on without the stream.
+    the agent numbers them. The task continues without the stream.
     """
 
     def __init__(self, message: str, *, task_id: str = "", seq: int | None = None) -> None:
@@ -133,7 +133,7 @@ class StreamCut(Disconnected):
 class Timeout(ClientError):
     """There was no end within the caller's time limit.
 
-    ``task_id`` is the task's, if it is known; the task goes on.
+    ``task_id`` is the task's, if it is known; the task continues.
     """
 
     def __init__(self, message: str, *, task_id: str = "") -> None:

@@ -39,11 +39,11 @@ SUPPORTED: tuple[Extension, ...] = (
     TypedQuestions(),
     InTaskAuthorization(),
 )
-"""The extensions that the client supports by itself: it requests those that an agent requires."""
+"""The extensions that the client supports by itself: requested if the agent requires them."""
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """The extensions of one connection: the URIs to request, and what they add to messages."""
+    """The extensions of one connection: the URIs to request, and their additions to messages."""
 
     uris: frozenset[str]
     profile: Profile

@@ -86,7 +86,7 @@ class RemotePushConfigs:
         await call_method(self._remote, SET_PUSH_OPTIONS, request, self._context)
 
     async def history(self, task_id: str, id: str = "") -> tuple[PushHistory, ...]:
-        """Return what was delivered to one webhook of a task, or to all: the last attempts of each.
+        """Return the deliveries to one webhook of a task, or to all: the last attempts of each.
 
         Raises ``UnsupportedOperationError`` for an agent without the extension push delivery.
         """

@@ -20,25 +20,25 @@ from msgspec import UNSET, UnsetType
 from parley.client.auth.authorizer import Authorizer
 from parley.client.authorizing import Given, authorize
 from parley.client.bindings.http import HttpTransport
-from parley.client.calls.event_stream import EventStream
-from parley.client.calls.failover import FailoverBinding
-from parley.client.calls.final_text import with_final_text
-from parley.client.calls.follow import follow
-from parley.client.calls.poll import StallDetector
-from parley.client.calls.prior_question import is_settled, shows_prior_question, snapshot_before
-from parley.client.calls.service import RemoteService
-from parley.client.calls.stream_reader import StreamReader
-from parley.client.calls.turn_events import turn_events
-from parley.client.calls.unopened import awaited
+from parley.client.calls.follow import StallDetector, follow, turn_events
+from parley.client.calls.service import FailoverBinding, RemoteService, awaited
+from parley.client.calls.stream_reader import (
+    EventStream,
+    StreamReader,
+    is_settled,
+    shows_prior_question,
+    snapshot_before,
+    with_final_text,
+)
 from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
 from parley.client.card.trust import CardCheck
 from parley.client.card.verification import ConnectionCards
 from parley.client.errors import ClientError, timeout_error
 from parley.client.extensions import Activation, call_method
-from parley.client.files.content import Uploadable
 from parley.client.files.stream import MAX_READ, FileStream, Progress
 from parley.client.files.transfer import AgentFiles
+from parley.client.files.upload import Uploadable
 from parley.client.message import Push, Sendable, compose
 from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
@@ -110,7 +110,7 @@ class RemoteAgent:
 
     @property
     def interface(self) -> AgentInterface:
-        """The interface in use: the first usable one on the card, or the one that worked last."""
+        """The interface in use: the first usable one of the card, or the last one to work."""
         return self._interfaces.current.interface
 
     @property
@@ -433,7 +433,7 @@ class RemoteAgent:
         Follows the task's stream if the agent streams. Otherwise, or with ``poll``, polls it: at
         first quickly, then every ``poll`` seconds (2).
 
-        Raises ``Timeout`` after ``timeout`` seconds; the task goes on.
+        Raises ``Timeout`` after ``timeout`` seconds; the task continues.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -500,7 +500,7 @@ class RemoteAgent:
     async def authorize(
         self, task: Task | Message, credential: Given, *, trust: Sequence[str] = ()
     ) -> None:
-        """Give a task that is AUTH_REQUIRED the credential that it asks for; it goes on by itself.
+        """Give a task that is AUTH_REQUIRED the credential that it asks for; it then continues.
 
         ``credential`` is a token or an API key, a user and a password, a token response as a dict,
         or one of ``parley.client.auth``; ``{"error": "access_denied"}`` refuses. It goes to the

@@ -17,7 +17,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LONG_PAUSE = 5.0
-"""In seconds: a longer pause is a warning, because whoever waits would wonder."""
+"""In seconds: a longer pause is a warning, because a waiting user would wonder."""
 
 TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
 # A longer ``Retry-After`` goes to the caller as an error instead of being waited for.

@@ -1,4 +1,4 @@
-"""The blocking client, for scripts, notebooks and threads: the async one on a loop of its own."""
+"""The blocking client, for scripts, notebooks and threads: the async client with its own loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import (
     overload,
 )
 
-from parley.client.calls.event_stream import EventStream
+from parley.client.calls.stream_reader import EventStream
 from parley.client.card.trust import CardCheck
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
@@ -141,7 +141,7 @@ class SyncIterator(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Stop reading. Idempotent; the task goes on."""
+        """Stop reading. Idempotent; the task continues."""
         with suppress(ConnectionClosed):
             self._owner._run(cast("Any", self._items).aclose())
 
@@ -278,7 +278,7 @@ class SyncRemotePushConfigs(SyncProxy[RemotePushConfigs]):
 class SyncRemoteAgent(SyncProxy[RemoteAgent]):
     """``RemoteAgent`` with blocking methods; made by ``connect_sync``. Use it from any thread.
 
-    The methods have the signatures of those of ``RemoteAgent``; streams are iterators.
+    The methods have ``RemoteAgent``'s signatures; streams are iterators.
     """
 
     def __init__(self, thread: LoopThread, agent: RemoteAgent) -> None:
@@ -407,7 +407,7 @@ def run_in_thread(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 SYNC_DOC = (
-    "Connect to an agent for blocking calls, at once: the options are those of ``connect``.\n\n"
+    "Connect to an agent for blocking calls, at once, with the options of ``connect``.\n\n"
     "Use the result in a ``with`` block, or close it."
 )
 

@@ -59,18 +59,18 @@ LEAST_SECONDS = 1.0
 """How long a call that is found again may take at least, whatever its time was."""
 
 ONE_CALL = Spent(calls=1)
-"""What a call costs whose agent says nothing."""
+"""The cost of a call whose agent says nothing."""
 
 Given = Sendable | Outcome
-"""What a part is given: a message, or what became of an earlier call."""
+"""The input of a part: a message, or the outcome of an earlier call."""
 
 
 class Calling:
     """The calls of a composition's parts in one attempt at a turn.
 
-    Each call is in the task's log under its key: what was answered, and what failed, is not tried
-    again by a further attempt. ``turn`` is the composing turn, ``name`` that of the composition.
-    ``budget`` is its own; that of its caller holds too.
+    Each call is in the task's log under its key: an answered or failed call is not tried
+    again by a further attempt. ``turn`` is the composing turn, ``name`` the composition's.
+    ``budget`` is its own; its caller's holds too.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Calling:
         return outcome
 
     async def _request(self, called: CompositionPart, given: Given) -> Message:
-        """Return the message to a part: new, and without what it could not use."""
+        """Return a new message to a part, without references that it could not use."""
         message = given.message() if isinstance(given, Outcome) else given
         if not isinstance(message, Message):
             message = to_message(message)
@@ -283,7 +283,7 @@ class Calling:
         return _without_answer(called, failure)
 
     async def _show(self, outcome: Outcome) -> None:
-        """Show what a part answered as progress of the composition."""
+        """Show the answer of a part as progress of the composition."""
         text = outcome.text
         if not self._shows_progress or not text or len(text) > SHOWN_CHARACTERS:
             return
@@ -295,11 +295,11 @@ class Calling:
 
     @property
     def cost(self) -> dict[str, Any] | None:
-        """What the calls have cost, as metadata; ``None`` without a budget."""
+        """The cost of the calls, as metadata; ``None`` without a budget."""
         return Usage.says(self.spending.spent) if self.spending.is_limited else None
 
     async def result(self, value: object) -> object:
-        """Return what the composing function returns for what its combinator did.
+        """Return the result of the composing function for the outcome of its combinator.
 
         An outcome's artifacts become the composition's. Raises ``PartFailed`` for a failure.
         """
@@ -318,7 +318,7 @@ class Calling:
         return None
 
     async def _write(self, artifacts: Sequence[Artifact], spent: Spent | None) -> None:
-        """Write the artifacts of the result, the last one with what all of it has cost."""
+        """Write the artifacts of the result, the last one with the cost of all of it."""
         attempt = self.turn._attempt
         for index, artifact in enumerate(artifacts):
             metadata: dict[str, Any] = dict(artifact.metadata or {})
@@ -417,7 +417,7 @@ class Reachable:
     """The tasks of parts that a composition knows, by the addresses of their agents.
 
     A caller refers to tasks of the composition. What these began at an agent is what that agent
-    knows, so it is what a message to it refers to.
+    knows, so a message to it refers to that task.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -463,7 +463,7 @@ class Reachable:
 
 
 async def stop(works: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks of this process, and wait until they have ended. What they raise is dropped."""
+    """Cancel tasks of this process, and wait until they have ended. Their errors are dropped."""
     every = list(works)
     for work in every:
         work.cancel()

@@ -20,7 +20,7 @@ from parley.model.parts import Message
 
 Run = Callable[[Calling, Message], Awaitable[object]]
 """What a combinator does: it calls parts for a message, and returns what the composition answers:
-an ``Outcome``, or what a skill may return.
+an ``Outcome``, or any value of a skill.
 """
 
 
@@ -28,14 +28,14 @@ class Composition(Agent, Drawable):
     """An agent that is made of others: ``parts`` are called as ``run`` says.
 
     It has one skill, whose card says what its parts can do. Whatever an agent may be given, a
-    composition may: ``options`` are those of ``Agent``. It is served, called, found and nested as
+    composition may: ``Agent`` has the ``options``. It is served, called, found and nested as
     any agent is, and may be a part of another.
 
     ``parts`` are agents of this process, agents elsewhere, or functions (``part``). ``kind`` is the
-    combinator's name. ``edges`` are what the drawing shows between them; by default one leads to
-    the next. ``budget`` is what one message may spend, within what its caller allows.
-    ``progress``: what parts say while they work, and what they answered, is passed on as progress.
-    ``picture``: the card and the page of the agent show what it is made of.
+    combinator's name. ``edges`` are drawn between them; by default each part
+    leads to the next. ``budget`` is what one message may spend, within what its caller allows.
+    ``progress``: messages of working parts, and their answers, are passed on as progress.
+    ``picture``: the card and the page of the agent show its parts.
 
     Raises ``ValueError`` without parts, and what ``part`` and ``Agent`` raise.
     """
@@ -85,7 +85,7 @@ class Composition(Agent, Drawable):
             try:
                 return await calling.result(await run(calling, turn.message))
             except HandsOver as over:
-                await cancel_parts(calling)  # the conversation goes on without what they answer
+                await cancel_parts(calling)  # the conversation continues without their answers
                 return over.handoff
             except Failed as failure:
                 failure.metadata = calling.cost
@@ -101,7 +101,7 @@ class Composition(Agent, Drawable):
         )(composed)
 
     def mermaid(self) -> str:
-        """Return a picture of the composition, with those that it is made of, for Mermaid."""
+        """Return a picture of the composition, with its nested compositions, for Mermaid."""
         return drawn(self)
 
     def svg(self) -> str:

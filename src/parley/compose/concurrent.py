@@ -52,7 +52,7 @@ def parallel(
     (``Outcome.failure``); fewer than ``at_least`` answers fail the composition. At most ``limit``
     parts work at the same time. A budget is shared among the parts.
 
-    ``options`` are those of ``Composition`` and ``Agent``.
+    ``Composition`` and ``Agent`` have the ``options``.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is 1 or more, or None for all at once, not {limit!r}")
@@ -98,8 +98,8 @@ async def together(
     """Call parts at the same time, each with its message and key; return their outcomes in order.
 
     With ``stops`` the first failure cancels the calls that are under way, and the outcomes are
-    those that are known. ``limit`` bounds how many work at a time. What is left of a budget is
-    shared among those that have not begun.
+    those that are known. ``limit`` bounds how many work at a time. The rest of a budget is
+    shared among the parts that have not begun.
     """
     outcomes: list[Outcome | None] = [None] * len(calls)
     has_failed, begun, room = False, 0, limit or len(calls)
@@ -157,7 +157,7 @@ def _named(parts: Sequence[Part], name: str) -> list[Part]:
 
 
 def _combining(combine: Any, position: int) -> Any:
-    """Return the function or the part that combines. Its key is that of its place."""
+    """Return the function or the part that combines. Its place is its key."""
     if is_function(combine) and not isinstance(combine, CompositionPart):
         return combine
     return parts_of([*[_nothing] * position, combine])[-1]
@@ -182,9 +182,9 @@ def broadcast(
 
     No failure stops the others, and the composition fails only if all parts do. ``combine`` gets
     all outcomes in the order of the parts, failures too; without it the answer has the parts of
-    all answers, and names those that failed and why. At most ``limit`` parts work at a time.
+    all answers, and names the failed parts and why. At most ``limit`` parts work at a time.
 
-    ``options`` are those of ``Composition`` and ``Agent``.
+    ``Composition`` and ``Agent`` have the ``options``.
     """
     placed = parts_of(parts)
     title = name or f"Broadcast to {' and '.join(part.name for part in placed)}"
@@ -226,7 +226,7 @@ def map_reduce(
     for: ``reduce`` gets an empty list. More than ``most`` items fail the composition before the
     first one is worked on.
 
-    ``options`` are those of ``Composition`` and ``Agent``.
+    ``Composition`` and ``Agent`` have the ``options``.
     """
     if limit < 1 or most < 1:
         raise ValueError(f"limit and most are 1 or more, not {min(limit, most)}")
@@ -319,9 +319,9 @@ def normal(text: str, data: Any = None) -> Hashable:
 
 
 class Votes:
-    """The answers of ``voters`` parts, of which ``need`` have to agree.
+    """The answers of ``voters`` parts; ``need`` of them have to agree.
 
-    ``ballot`` returns what an answer is counted as: the same for answers that agree.
+    ``ballot`` returns the vote of an answer: the same for answers that agree.
     """
 
     def __init__(self, voters: int, need: int, ballot: Callable[[Any], Hashable]) -> None:
@@ -356,19 +356,19 @@ class Votes:
 
     @property
     def counted(self) -> Mapping[Hashable, Sequence[Any]]:
-        """The answers so far, by what they are counted as."""
+        """The answers so far, by their votes."""
         return self._counted
 
 
 Agree = Callable[[Outcome], Hashable]
-"""Returns what an answer is counted as: the same for answers that agree."""
+"""Returns the vote of an answer: the same for answers that agree."""
 
 DECISION = "quorum"
 """The key of the decision in the log."""
 
 
 def same(outcome: Outcome) -> Hashable:
-    """Return what an answer is counted as: its data, else its words in lower case."""
+    """Return the vote of an answer: its data, else its words in lower case."""
     return normal(outcome.text, outcome.data)
 
 
@@ -383,16 +383,16 @@ def quorum(
     """Return an agent whose answer is the first on which ``need`` parts agree.
 
     All parts get the message. ``need`` is more than half of them if it is left out. ``agree`` is a
-    function of an answer (``Outcome``) that returns what it is counted as; by default its data, or
+    function of an answer (``Outcome``) that returns its vote; by default its data, or
     its words. As soon as enough agree, the answer of the first of them in the order of the parts
-    is the answer, and what the others do is canceled. The decision is in the log: a further attempt
+    is the answer, and the others are canceled. The decision is in the log: a further attempt
     decides the same.
 
     As soon as they can no longer agree, because parts failed or answered something else, the
     composition fails and says how the answers were divided; what still runs is canceled. A part
-    that hangs counts as one that failed after ``timeout`` seconds, or those of its own.
+    that hangs counts as failed after ``timeout`` seconds, or its own timeout.
 
-    ``options`` are those of ``Composition`` and ``Agent``. Raises ``ValueError`` for a ``need``
+    ``Composition`` and ``Agent`` have the ``options``. Raises ``ValueError`` for a ``need``
     that the parts can never reach.
     """
     placed = parts_of(parts)

@@ -51,7 +51,7 @@ def side_by_side(count: int, label: str = "") -> tuple[Edge, ...]:
 
 
 def drawn(composition: Drawable) -> str:
-    """Return a flow chart of a composition; nested ones are boxes with what is in them."""
+    """Return a flow chart of a composition; nested ones are boxes with their parts in them."""
     lines = ["flowchart LR", '    in(["message"])', '    out(["answer"])']
     lines += _inside(composition, "p", "in", "out", 1, [0])
     return "\n".join(lines) + "\n"
@@ -97,13 +97,13 @@ def _node(id: str, name: str, shape: Sequence[str]) -> str:
 
 
 def line_of(text: str) -> str:
-    """Return a text as one short line that can be shown, whoever wrote it."""
+    """Return a text of any author as one short line that can be shown."""
     line = re.sub(r"\s+", " ", text).strip()[:80]
     return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _text(text: str) -> str:
-    """Return a text as Mermaid shows it, whoever wrote it: no mark of the language is left."""
+    """Return a text of any author as Mermaid shows it: no mark of the language is left."""
     line = line_of(text)
     return "".join(
         each if each.isalnum() or each in " .,:/-_+'" else f"#{ord(each)};" for each in line
@@ -118,7 +118,7 @@ HEIGHT, GAP, SPACE, PAD, TITLE, END = 34.0, 14.0, 56.0, 14.0, 22.0, 70.0
 
 @dataclass
 class _Box:
-    """A part with its place: a box, and what is in it if it is a composition."""
+    """A part with its place: a box, with the parts of a composition in it."""
 
     label: str
     width: float
@@ -141,7 +141,7 @@ class _Layout:
 
 
 def svg_of(composition: Drawable) -> str:
-    """Return a picture of a composition; nested ones are boxes with what is in them."""
+    """Return a picture of a composition; nested ones are boxes with their parts in them."""
     layout = _laid_out(composition, [0])
     width, height = layout.width + 2 * (END + SPACE + PAD), max(layout.height, HEIGHT) + 2 * PAD
     middle = height / 2

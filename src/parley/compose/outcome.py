@@ -20,14 +20,14 @@ FailureReason = Literal[
 
 ``failed``, ``rejected``, ``canceled``: its task ended so. ``refused``: it took no message.
 ``timeout``: its seconds were over. ``unreachable``: the call itself failed. ``asks``: it asks, and
-nobody may be asked. ``budget``: there was nothing left to spend.
+nobody may be asked. ``budget``: nothing was left to spend.
 """
 
 
 class PartFailure(A2AStruct, frozen=True, kw_only=True):
-    """Why a part has no answer. ``code`` is that of the A2A error, if there was one.
+    """Why a part has no answer. ``code`` is the code of the A2A error, if there was one.
 
-    ``spent`` is what the call has cost nevertheless, as far as its agent says so.
+    ``spent`` is the cost of the call nevertheless, as far as its agent says so.
     """
 
     part: str
@@ -59,7 +59,7 @@ class HandsOver(Exception):
 class Outcome(A2AStruct, frozen=True, kw_only=True):
     """What became of a call of a part: an ``answer`` or a ``failure``.
 
-    ``address`` is the part's agent's, empty for a function. ``spent`` is what the answer has cost,
+    ``address`` is the part's agent's, empty for a function. ``spent`` is the cost of the answer,
     the call included. ``is_shown``: its artifacts are in the composition's own task already.
     """
 
@@ -82,7 +82,7 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the answer: those of its artifacts, else of what it said last."""
+        """The parts of the answer: the parts of its artifacts, else of its last message."""
         answer = self.answer
         if answer is None:
             return ()
@@ -102,7 +102,7 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> Any:
-        """The value of the answer's only data part, a list of those of several, else ``None``."""
+        """The value of the only data part, a list of the values of several, else ``None``."""
         values = [part.data for part in self.parts if part.has_data]
         return None if not values else values[0] if len(values) == 1 else values
 
@@ -152,7 +152,7 @@ Budget = ChainBudget
 class Spending:
     """Counts what the calls of one attempt spend. Answers from the log count as they did before.
 
-    ``budgets`` are those that hold: the composition's own, and that of its caller.
+    ``budgets`` are the budgets in force: the composition's own, and its caller's.
     """
 
     def __init__(self, *budgets: Budget | None) -> None:
@@ -167,7 +167,7 @@ class Spending:
 
     @property
     def left(self) -> Budget:
-        """What is neither spent nor set aside for calls under way."""
+        """The budget that is neither spent nor set aside for calls under way."""
         gone, budget = self.spent + self._reserved, self.budget
         return Budget(
             calls=None if budget.calls is None else max(0, budget.calls - gone.calls),
@@ -188,7 +188,7 @@ class Spending:
         return ""
 
     def set_aside(self, share: int) -> Budget:
-        """Set aside what one of ``share`` calls at the same time may spend, and return it.
+        """Set aside the budget of one call among ``share`` concurrent calls, and return it.
 
         The call itself is part of it. Give it back with ``account``. One call alone sets nothing
         aside but itself.
@@ -203,7 +203,7 @@ class Spending:
         return given
 
     def account(self, given: Budget, share: int, outcome: Outcome) -> None:
-        """Count what a call has spent, and give back what was set aside for it."""
+        """Count the cost of a call, and give back the budget that was set aside for it."""
         aside = _reserved(given, share)
         self._reserved = Spent(
             calls=self._reserved.calls - aside.calls,
@@ -213,12 +213,12 @@ class Spending:
         self.add(outcome)
 
     def add(self, outcome: Outcome) -> None:
-        """Count what a call has spent that set nothing aside."""
+        """Count the cost of a call that set nothing aside."""
         self.spent += outcome.spent
 
 
 def for_the_agent(given: Budget) -> Budget | None:
-    """Return what the agent of a call may spend: the call itself is paid."""
+    """Return the budget of the agent of a call: the call itself is paid."""
     if not given:
         return None
     calls = None if given.calls is None else given.calls - 1

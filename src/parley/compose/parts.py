@@ -1,4 +1,4 @@
-"""What a composition is made of: agents of this process or elsewhere, and functions."""
+"""The parts of compositions: agents of this process or elsewhere, and functions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from parley.agent.agent import Agent, slug
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.remote.callees import Callee, UsableAgent, address_of, referred
 from parley.agent.turn import Turn
-from parley.client.card.resolver import ForeignCard
-from parley.client.registry.found import FoundAgent
+from parley.client.card.resolver import CatalogReference, ForeignCard
 from parley.engine.skill import form_of
 from parley.engine.typed.function import parameters_of
 from parley.engine.typed.schema import signature_of
@@ -58,7 +57,7 @@ _AGENTS: WeakValueDictionary[tuple[Any, str], Agent] = WeakValueDictionary()
 """The agents of functions, by the function and the agent's name: a part may be given twice."""
 
 PartLike = Callee | Function | CompositionPart
-"""What a part may be given as."""
+"""The forms in which a part may be given."""
 
 
 def part(
@@ -92,7 +91,7 @@ def part(
     ):
         made = _of_function(given, name)
     elif isinstance(
-        given, str | bytes | os.PathLike | Mapping | AgentCard | ForeignCard | FoundAgent
+        given, str | bytes | os.PathLike | Mapping | AgentCard | ForeignCard | CatalogReference
     ):
         made = CompositionPart(_name_of(given), target=given)
     else:
@@ -165,7 +164,7 @@ def _is_of_text(function: Any) -> bool:
 
 
 def _name_of(target: Any) -> str:
-    if isinstance(target, FoundAgent | AgentCard):
+    if isinstance(target, CatalogReference | AgentCard):
         return target.name
     if isinstance(target, Mapping):
         return str(target.get("name") or "agent")[:100]

@@ -19,11 +19,11 @@ from parley.model.parts import Message
 def sequence(*parts: PartLike, name: str = "", **options: Any) -> Composition:
     """Return an agent that calls its parts one after another.
 
-    The first gets the caller's message, each other what the one before it answered: its text, data
-    and files. The answer of the last is the answer, and its artifacts arrive as they come. A part
+    The first gets the caller's message, each other part the answer of the part before it: text,
+    data and files. The last answer is the answer, and its artifacts arrive as they come. A part
     that fails ends the composition: it fails too, and says which part and why.
 
-    ``options`` are those of ``Composition`` and ``Agent``.
+    ``Composition`` and ``Agent`` have the ``options``.
     """
     placed = parts_of(parts)
 
@@ -64,9 +64,9 @@ def route(
     attempt does not choose again.
 
     ``default`` is the part for messages for which nothing is chosen (``None``, or an empty text). A
-    name that no part has fails the composition, which says what was chosen and what there is.
+    name that no part has fails the composition, which names the choice and the parts.
 
-    ``options`` are those of ``Composition`` and ``Agent``. Raises ``ValueError`` for a ``default``
+    ``Composition`` and ``Agent`` have the ``options``. Raises ``ValueError`` for a ``default``
     that names no part.
     """
     placed = parts_of(parts)
@@ -130,7 +130,7 @@ Backoff = float | timedelta | Sequence[float | timedelta]
 When = Callable[[PartFailure], bool]
 """Whether something is to be done about a failure."""
 
-MAX_WAIT = 3600.0
+MAX_RETRY_WAIT_SECONDS = 3600.0
 """The longest wait (s) that doubling leads to."""
 
 MAY_PASS = frozenset({"OVERLOADED", "TOO_MANY_REQUESTS"})
@@ -141,7 +141,7 @@ def may_pass(failure: PartFailure) -> bool:
     """Return whether a failure may be over after a while.
 
     That is an agent that could not be reached, that did not answer in time, or that refused the
-    message because it has too much to do. What an agent answered, also that it failed, stays so.
+    message because it has too much to do. An agent's answer stays, also a failure.
     """
     return failure.reason in ("unreachable", "timeout") or failure.code in MAY_PASS
 
@@ -163,7 +163,7 @@ def retry(
     is the task of a call that ran out of time left running.
 
     Attempts and waits are in the log: a crash repeats none of them, and a wait of a day costs a
-    row. ``options`` are those of ``Composition`` and ``Agent``.
+    row. ``Composition`` and ``Agent`` have the ``options``.
 
     Raises ``ValueError`` for ``attempts`` below 2 and for a ``backoff`` that is no duration.
     """
@@ -197,7 +197,7 @@ def _waits(backoff: Backoff, count: int) -> list[float]:
             raise ValueError("backoff is a duration, or a list with one or more of them")
         return [waits[min(index, len(waits) - 1)] for index in range(count)]
     first = seconds_of(backoff, "backoff")
-    return [min(first * 2**index, max(first, MAX_WAIT)) for index in range(count)]
+    return [min(first * 2**index, max(first, MAX_RETRY_WAIT_SECONDS)) for index in range(count)]
 
 
 def gives_up(failure: PartFailure) -> bool:
@@ -220,8 +220,8 @@ def fallback(
     next part is called; by default always, unless the budget is spent. If the last one gives no
     answer, the composition fails with what happened to each.
 
-    All parts get the caller's message. Failures are in the log, so a further attempt goes on with
-    the part that it was at. ``options`` are those of ``Composition`` and ``Agent``.
+    All parts get the caller's message. Failures are in the log, so a further attempt continues with
+    the part that it was at. ``Composition`` and ``Agent`` have the ``options``.
     """
     placed = parts_of(parts)
     if len(placed) < 2:

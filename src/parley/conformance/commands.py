@@ -14,9 +14,8 @@ import typer
 from parley.cli.output.failures import FAILED, CommandFailure, UsageFailure
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output, print_line
-from parley.cli.settings.options import settings_command
+from parley.cli.settings.options import settings_command, text_option
 from parley.cli.settings.table import CommandSettings
-from parley.cli.settings.text_option import text_option
 
 if TYPE_CHECKING:
     from parley.conformance.client_scenarios import ClientScenario

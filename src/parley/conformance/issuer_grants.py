@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from parley.conformance.signing_keys import IssuerKeys
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 CODE_SECONDS = 60
 DEVICE_SECONDS = 600

@@ -1,12 +1,8 @@
-"""The errors of everything that is kept in a database."""
+"""The errors of a database."""
 
 from __future__ import annotations
 
-
-class StoreError(Exception):
-    """The store did nothing of the request, unless the message says that this is unknown
-    (``StoreUnavailable`` of a database that did not answer in time).
-    """
+from parley.model.errors import StoreError as StoreError
 
 
 class StoreUnavailable(StoreError):

@@ -19,9 +19,18 @@ from typing import Any, Literal
 import msgspec
 
 from parley.model.struct import decode, encode
-from parley.security.sealing import SealBroken, Sealer
-from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
-from parley.server.endpoint import AUTHORIZE, CALLBACKS, CredentialRefused, NoLongerNeeded
+from parley.security.sealing import (
+    AUTHORIZE,
+    CALLBACKS,
+    MAX_TOKEN_LENGTH,
+    CredentialRefused,
+    NoLongerNeeded,
+    SealBroken,
+    Sealer,
+    TokenExpired,
+    TokenInvalid,
+    TokenSigner,
+)
 from parley.store.events import Scope
 from parley.store.protocols.tables import EventCompleted, check_key
 from parley.store.task_store import TaskStore
@@ -42,7 +51,7 @@ _CALLBACK, _REDIRECT, _SLOT, _VERIFIER = "callback", "redirect", "credential", "
 
 
 class AuthRecord(msgspec.Struct, frozen=True):
-    """What the log has of a request: the turn that asks, and its event. Nothing of the answer."""
+    """The record of a request in the log: the turn that asks, and its event, without the answer."""
 
     turn: int
     event: str
@@ -50,9 +59,9 @@ class AuthRecord(msgspec.Struct, frozen=True):
 
 
 class CallbackClaim(msgspec.Struct, frozen=True, array_like=True):
-    """What a callback address is good for: one operation of one task, for its caller.
+    """The purpose of a callback address: one operation of one task, for its caller.
 
-    ``owner`` is that of the task, ``caller`` the ``Caller.owner`` of the turn's caller, empty if
+    ``owner`` is the task's, ``caller`` the ``Caller.owner`` of the turn's caller, empty if
     anybody with the address may use it. ``expires_at`` is in ms.
     """
 
@@ -74,7 +83,7 @@ class CallbackClaim(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def binding(self) -> str:
-        """What a credential is sealed for."""
+        """The purpose for which a credential is sealed."""
         return "\n".join((self.agent, self.task_id, self.event, self.sealed_for))
 
 
@@ -149,7 +158,7 @@ class Authorizations:
     async def receive(
         self, claim: CallbackClaim, given: object, *, redirected: bool = False
     ) -> None:
-        """Keep what was posted, or what a redirect brought, and wake the turn.
+        """Keep the values of a post or a redirect, and wake the turn.
 
         Raises ``CredentialRefused``, ``EventCompleted`` for a request that has its answer,
         ``NoLongerNeeded``, ``StoreError``.
@@ -257,7 +266,7 @@ _FORMS = {
 
 
 def credential_in(given: object, kind: Kind) -> dict[str, Any]:
-    """Return the members of a posted credential that count, or those of a refusal.
+    """Return the members that count of a posted credential, or of a refusal.
 
     Raises ``CredentialRefused``.
     """
@@ -316,7 +325,7 @@ def _texts(
     return found
 
 
-LONGEST = timedelta(days=366)
+MAX_EXPIRY = timedelta(days=366)
 
 _PURPOSE = "callback"
 _EVENTS_SECRET = "signing"
@@ -337,9 +346,9 @@ class Callbacks:
         for an invalid time.
         """
         check_key(key)
-        if not isinstance(expires, timedelta) or not timedelta(0) < expires <= LONGEST:
+        if not isinstance(expires, timedelta) or not timedelta(0) < expires <= MAX_EXPIRY:
             raise ValueError(
-                f"expires is a positive timedelta of up to {LONGEST.days} days, not {expires!r}"
+                f"expires is a positive timedelta of up to {MAX_EXPIRY.days} days, not {expires!r}"
             )
         if not base_url:
             raise ValueError(

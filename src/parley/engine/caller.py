@@ -31,7 +31,7 @@ CLAIM_BYTES = 8192
 def kept(caller: Caller, names: Collection[str]) -> Caller:
     """Return a caller with only the named claims, as they are read back.
 
-    A claim that is not JSON or too long is dropped with a warning. Of what was granted, only the
+    A claim that is not JSON or too long is dropped with a warning. Of the grants, only the
     scopes are kept.
     """
     if caller.granted:

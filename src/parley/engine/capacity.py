@@ -22,7 +22,7 @@ from parley.store.protocols.errors import StoreError
 
 log = logging.getLogger("parley.engine")
 
-BATCH = 100
+CLAIM_BATCH = 100
 """The largest number of tasks in one claim."""
 
 
@@ -59,7 +59,7 @@ class Claimer:
         return self._running is not None
 
     def wake(self) -> None:
-        """Claim what there is; whoever learns of unclaimed tasks calls this."""
+        """Claim unclaimed tasks. Call it when there are some."""
         self.is_wanted = True
         if self._running is None and self._capacity() > 0:
             self._running = asyncio.create_task(self._run())
@@ -78,7 +78,7 @@ class Claimer:
         try:
             while self.is_wanted and (capacity := self._capacity()) > 0:
                 self.is_wanted = False  # until the next wake-up
-                self.reserved = wanted = min(capacity, BATCH)
+                self.reserved = wanted = min(capacity, CLAIM_BATCH)
                 tasks = await self._claim(wanted)
                 self.reserved = 0
                 self._start(tasks)
@@ -96,7 +96,7 @@ class Claimer:
 
 
 _MAX_IDLE_KEYS = 1024
-"""How many keys are kept before those of callers without queued tasks are dropped."""
+"""How many keys are kept before keys of callers without queued tasks are dropped."""
 
 
 class FairQueue:
@@ -157,7 +157,7 @@ Job = tuple[asyncio.AbstractEventLoop, GilYielder, "asyncio.Future[Any]", Callab
 class ThreadPool:
     """Runs plain functions, at most ``limit`` at once; the others wait in a queue.
 
-    The threads are daemons, unlike those of the standard library's pool: a function that does not
+    The threads are daemons, unlike threads of the standard library's pool: a function that does not
     return cannot be stopped, and must not keep a server from ending. The next process runs its turn
     again.
     """

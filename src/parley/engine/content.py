@@ -42,7 +42,7 @@ class UnusableValue(TypeError):
 
 
 class UnwritableOutput(A2AError):
-    """What the agent made has no JSON form."""
+    """A value of the agent has no JSON form."""
 
 
 def writable(value: S, *, repairs: bool = True) -> tuple[S, bytes]:
@@ -65,7 +65,7 @@ def writable(value: S, *, repairs: bool = True) -> tuple[S, bytes]:
 
 
 def check_text(**given: object) -> None:
-    """Raise ``TypeError`` for an argument that is no text: nobody could read it back."""
+    """Raise ``TypeError`` for an argument that is no text: it could not be read back."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} is a str, not a {type(value).__name__}")
@@ -124,7 +124,7 @@ def checked(value: V) -> V:
     An author's structs are unchecked, and the log must be readable. Raises ``ValueError``, and
     ``TypeError`` for metadata that is not JSON.
     """
-    # A file of a turn is a part with methods; what is sent is the part.
+    # A file of a turn is a part with methods; the part is sent.
     kind: type[Any] = Part if isinstance(value, Part) else type(value)
     check_metadata(value.metadata)
     try:
@@ -172,7 +172,7 @@ _PLAIN_TEXT = Part(text="", media_type="text/plain")
 
 
 def takes(modes: Iterable[str], part: Part) -> bool:
-    """Return whether one of ``modes`` matches a part.
+    """Return whether any of ``modes`` matches a part.
 
     A media type matches parts of that type; ``text``, ``file`` and ``data`` match all parts of that
     kind. ``text`` and ``data`` also match files that are text or JSON; ``file`` matches only files.
@@ -199,7 +199,7 @@ def not_taken(modes: Sequence[str], parts: Sequence[Part]) -> list[int]:
 
 
 def accepts(modes: Iterable[str], media_type: str) -> bool:
-    """Return whether one of ``modes`` and ``media_type`` overlap.
+    """Return whether any of ``modes`` and ``media_type`` overlap.
 
     Both may be ranges (``image/*``). Parameters (``charset``) and case are ignored.
     """
@@ -224,7 +224,7 @@ def _name(mode: str) -> str:
 
 
 def gives(offered: Iterable[str], accepted: Sequence[str]) -> bool:
-    """Return whether a caller who accepts ``accepted`` accepts one of the ``offered`` modes.
+    """Return whether a caller who accepts ``accepted`` accepts any of the ``offered`` modes.
 
     Without ``accepted``, everything is accepted. Data can be sent as text.
     """

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from parley.engine.agent_options import (
+    NO_RULES,
+    AgentRules,
+    BindingSettings,
+    Changes,
+    Execution,
+    ExtendedCard,
+    Retention,
+)
 from parley.engine.handoff import Handoffs
 from parley.engine.skill import Skill, form_of
 from parley.model.cards import AgentCard, AgentInterface
@@ -27,79 +34,12 @@ from parley.model.errors import (
 )
 from parley.model.extensions import Extension
 from parley.model.ids import log_incident
-from parley.model.operations import PushEvents
 from parley.model.service import Caller
 from parley.model.struct import decode, encode
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
+from parley.security.limits.declaration import Limit
 from parley.security.owner import PER_CALLER, OwnerPolicy
-from parley.security.rates.limit import Limit
-
-if TYPE_CHECKING:
-    from parley.engine.replies import ReplyHandle
-
-
-class WorkGate(Protocol):
-    """A rule that refuses new work of an agent."""
-
-    def check(self, skill: str) -> None:
-        """Raise ``A2AError`` for a message to a skill that is refused now.
-
-        It is asked twice: with an empty ``skill`` before the skill is known, and with it right
-        before the message is taken.
-        """
-        ...
-
-    def hold(self, skill: str, handle: ReplyHandle) -> None:
-        """Count a message that was admitted, until its handle is settled."""
-        ...
-
-
-class AgentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules of an agent on all bindings, as the settings of one binding declare them.
-
-    Callers need the ``permissions``, and prove who they are if ``needs_identity``. ``limits`` join
-    those of the agent. ``gates`` makes the rules that refuse new work, from the store's clock (ms).
-    ``agent_type`` is the type of the agent in catalogs.
-    """
-
-    permissions: tuple[str, ...] = ()
-    needs_identity: bool = False
-    limits: tuple[Limit, ...] = ()
-    gates: Callable[[Callable[[], int]], tuple[WorkGate, ...]] | None = None
-    agent_type: str = ""
-
-
-NO_RULES = AgentRules()
-
-
-class BindingSettings(Protocol):
-    """What an author declares for an added binding, such as ``EnvelopeSettings``."""
-
-    def check(self) -> None:
-        """Raise ``TypeError`` or ``ValueError`` for settings that make no sense."""
-        ...
-
-    def check_skills(self, skills: Collection[str]) -> None:
-        """Raise ``ValueError`` for settings of a skill that the agent does not have."""
-        ...
-
-    @property
-    def rules(self) -> AgentRules:
-        """The rules that hold on all bindings."""
-        ...
-
-
-def checked_settings(given: BindingSettings | bool) -> BindingSettings | bool:
-    """Return what ``Agent(envelope=...)`` takes. Raises ``TypeError`` and ``ValueError``."""
-    if not isinstance(given, bool):
-        if not callable(getattr(given, "check_skills", None)):
-            raise TypeError(
-                "envelope is True, False, or parley.EnvelopeSettings(...), not "
-                f"{type(given).__name__} {given!r:.100}"
-            )
-        given.check()
-    return given
 
 
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,10 +47,10 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
     ``authorization`` has the rules of what callers may do, if there are any. ``owner`` decides to
-    whom tasks belong. ``limits`` are those of the agent and of its skills.
-    ``transfers_files`` is false for one that has no files by reference, whatever its server keeps.
+    whom tasks belong. ``limits`` hold for the agent and for its skills.
+    ``transfers_files`` is false for an agent without files by reference, whatever its server keeps.
     ``declares_schemas``: the card has the schemas of typed skills. ``interfaces`` says who sees
-    which addresses of the agent. ``envelope`` is what it declares in the envelope protocol, False
+    which addresses of the agent. ``envelope`` is its declaration in the envelope protocol, False
     if it does not speak that; the ``rules`` are what this means for all bindings. ``handoffs`` says
     whom it may hand conversations to, if anybody.
     The default skill answers messages that name no skill, unless there is a ``router``.
@@ -124,10 +64,8 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     input_modes: tuple[str, ...]
     extended_cards: ExtendedCards | None
     extensions: tuple[Extension, ...]
-    options: Options
-    retention: timedelta | None
-    input_timeout: timedelta | None
-    threads: int
+    execution: Execution
+    retention: Retention
     transfers_files: bool = True
     authorization: Authorization | None = None
     owner: OwnerPolicy = PER_CALLER
@@ -139,7 +77,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: Handoffs | None = None
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
-        """Return the public card with those of a server's interfaces that all may see."""
+        """Return the public card with the server's interfaces that all may see."""
         if self.interfaces is not None:
             interfaces = self.interfaces.public(interfaces)
         return replace(self.card, supported_interfaces=interfaces)
@@ -160,102 +98,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.card.capabilities.push_notifications)
 
 
-_CREDENTIALS = frozenset(
-    {
-        "apikey",
-        "assertion",
-        "authorization",
-        "clientassertion",
-        "cookie",
-        "credential",
-        "credentials",
-        "jwt",
-        "passphrase",
-        "passwd",
-        "privatekey",
-        "setcookie",
-    }
-)
-"""Claims that are never stored, besides those whose names end like that of a token."""
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of an agent's turns. Times are in seconds, unless they are timedeltas.
-
-    - ``direct_reply_timeout``: a function that runs longer gets a task.
-    - ``blocking_timeout``: a blocking send that waits longer returns the current task.
-    - ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
-    - ``cancel_grace``: the time that a function has to end after its cancellation.
-    - ``on_crash``: run a turn of a dead process again, or fail it.
-    - ``max_attempts``: the limit of attempts at one turn.
-    - ``max_running``: the limit of concurrent turns in one process.
-    - ``max_queued``: the limit of queued turns in all processes together.
-    - ``max_waiting_messages``: the limit of messages that wait on one task.
-    - ``turn_timeout``: the age at which a turn fails, from its first attempt on.
-    - ``task_timeout``: the age at which a task fails, in whichever state it is.
-    - ``max_hops``: the limit of agents that called each other before this one is called.
-    - ``keep_history``: store the conversation of each context.
-    - ``keep_claims``: the names of the caller's claims that the log stores, for ``turn.caller``.
-    - ``push_events``: what a webhook receives that has no choice of its own.
-    """
-
-    direct_reply_timeout: float = 1.0
-    blocking_timeout: float = 300.0
-    stream_until_terminal: bool = False
-    cancel_grace: float = 5.0
-    on_crash: Literal["rerun", "fail"] = "rerun"
-    max_attempts: int = 5
-    max_running: int = 1000
-    max_queued: int = 10_000
-    max_waiting_messages: int = 100
-    turn_timeout: timedelta | None = None
-    task_timeout: timedelta | None = None
-    max_hops: int = 8
-    keep_history: bool = False
-    keep_claims: tuple[str, ...] = ()
-    push_events: PushEvents = "all"
-
-    def __post_init__(self) -> None:
-        for name in ("direct_reply_timeout", "cancel_grace"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is a number of seconds, 0 or more")
-        if self.blocking_timeout <= 0:
-            raise ValueError("blocking_timeout is a number of seconds above 0")
-        for name in ("max_attempts", "max_running", "max_waiting_messages", "max_hops"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is 1 or more")
-        if self.max_queued < 0:
-            raise ValueError("max_queued is 0 or more")
-        for name in ("turn_timeout", "task_timeout"):
-            span = getattr(self, name)
-            if span is not None and span <= timedelta(0):
-                raise ValueError(f"{name} is a positive timedelta, or None for ever")
-        if self.on_crash not in ("rerun", "fail"):
-            raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
-        if self.push_events not in ("all", "significant"):
-            raise ValueError(f"push_events is 'all' or 'significant', not {self.push_events!r}")
-        for name in self.keep_claims:
-            _check_claim(name)
-
-
-def _check_claim(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"keep_claims has names of claims, such as 'email', not {name!r}")
-    word = re.sub(r"[^a-z]", "", re.split(r"[/:.]", name.lower())[-1])
-    if word in _CREDENTIALS or word.endswith(("token", "tokens", "password", "secret")):
-        raise ValueError(
-            f"keep_claims names {name!r}, which is a credential; what is kept is written to the "
-            "log and its exports: name claims that say who the caller is"
-        )
-
-
 log = logging.getLogger("parley.engine")
-
-Changes = AgentCard | Mapping[str, Any]
-"""A whole card, or its differences from the public card: fields by their Python names."""
-
-ExtendedCard = Changes | Callable[..., Changes | Awaitable[Changes | None] | None]
-"""The card for all callers, or a function of the caller (and the public card)."""
 
 
 class ExtendedCards:

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from parley.engine.caller import kept, record_of
 from parley.engine.capacity import Claimer, FairQueue, ThreadPool
-from parley.engine.description import Options
+from parley.engine.description import AgentDescription
 from parley.engine.replies import (
     RemoteReplies,
     ReplyHandle,
@@ -25,7 +25,6 @@ from parley.engine.replies import (
     TaskReference,
     shutting_down,
 )
-from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Attempt, RemoteCall, Request
 from parley.engine.turn.replay import Deadlines, first_events, first_turn_receipts
 from parley.engine.turn.task_runner import TaskRunner
@@ -33,7 +32,6 @@ from parley.engine.turn.task_writer import OutputFilters
 from parley.engine.turn.usage import TurnMeter
 from parley.model.concurrency import end
 from parley.model.errors import A2AError, OverloadedError
-from parley.model.extensions import Extension
 from parley.model.ids import new_id
 from parley.model.service import ANONYMOUS, Caller
 from parley.push.dispatcher import PushDispatcher
@@ -77,7 +75,7 @@ class AgentExecutor:
 
     A message for which there is no capacity becomes an unclaimed task in the store. Any replica
     with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
-    ``runs_turns`` is false for an executor that leaves turns to others, except for those of skills
+    ``runs_turns`` is false for an executor that leaves turns to others, except for turns of skills
     that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
     ``meter`` measures what turns write.
     """
@@ -86,32 +84,29 @@ class AgentExecutor:
         self,
         store: TaskStore,
         *,
-        agent: str,
-        skills: Mapping[str, Skill],
-        default_skill: Skill,
-        options: Options,
+        agent: AgentDescription,
         invoke: Callable[[Attempt], Awaitable[object]],
         cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]],
         threads: ThreadPool,
         push: PushDispatcher,
         notify: Callable[[str], None],
         hints: LocalHints,
-        extensions: Iterable[Extension] = (),
         runs_turns: bool = True,
         meter: TurnMeter | None = None,
     ) -> None:
         self.store = store
         self.meter = meter
-        self.agent = agent
-        self.skills = skills
-        self.default_skill = default_skill
-        self.options = options
+        self.agent = agent.key
+        self.skills = agent.skills
+        self.default_skill = agent.default_skill
+        self.options = options = agent.execution
+        self.retention = agent.retention
         self.invoke = invoke
         self.cancel_calls = cancel_calls
         self.in_thread: Callable[..., Awaitable[Any]] = threads.call
-        self.notify_work: Callable[[], None] = partial(notify, agent)
+        self.notify_work: Callable[[], None] = partial(notify, agent.key)
         self.push = push
-        self.output_filters = OutputFilters(extensions, threads.call)
+        self.output_filters = OutputFilters(agent.extensions, threads.call)
         self.hints = hints
         self.runs_turns = runs_turns
         self.queue = FairQueue()
@@ -122,7 +117,7 @@ class AgentExecutor:
         self.arriving: dict[str, ReplyHandle] = {}
         self.claimer = Claimer(
             capacity=self._capacity,
-            claim=lambda count: store.claim_batch(agent, count),
+            claim=lambda count: store.claim_batch(agent.key, count),
             start=self._start_claimed,
             exhausted=self.queue.clear,
             failed=self.unavailable,
@@ -434,7 +429,7 @@ class AgentExecutor:
             self.claimer.wake()
 
     def replace(self, runner: TaskRunner) -> None:
-        """Start another runner for the task of one whose function does not end."""
+        """Start another runner for a task whose function does not end."""
         self._active.discard(runner)
         self._abandoned.add(runner)
         if runner.writer is None:
@@ -482,7 +477,7 @@ class AgentExecutor:
         await self.remote_replies.wait_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
     async def note_cancel(self, task_id: str, caller: Caller) -> None:
-        """Log a cancellation, also while the server ends: whoever has the task cancels it.
+        """Log a cancellation, also while the server ends: the task's process cancels it.
 
         Raises ``StoreError``.
         """
@@ -492,7 +487,7 @@ class AgentExecutor:
                 await self.in_background(self._request_cancel(task_id, record.turn, caller, ""))
 
     async def _request_cancel(self, task_id: str, turn: int, caller: Caller, reason: str) -> None:
-        stored = record_of(kept(caller, self.options.keep_claims))
+        stored = record_of(kept(caller, self.retention.claims))
         event = CancelRequested(caller=stored, reason=reason)
         await self.store.append(
             Append(task_id=task_id, events=(event,), expected_seq=None, turn=turn)

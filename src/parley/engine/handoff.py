@@ -16,10 +16,10 @@ from parley.store.task_store import TaskStore
 HANDOFF_KEY = "urn:parley:handoff:v1"
 """Names handoffs in the metadata of messages and statuses, and in the state of a context."""
 
-MAX_NOTE = 10_000
+MAX_NOTE_CHARACTERS = 10_000
 """How many characters a note may have."""
 
-MAX_HISTORY = 20
+MAX_HISTORY_MESSAGES = 20
 """How many messages of a conversation go to the other agent, at most."""
 
 MAX_HISTORY_BYTES = 64 * 1024
@@ -63,11 +63,11 @@ def handoff(
 ) -> Handoff:
     """Return a value that gives the conversation to another agent when a skill returns it.
 
-    ``to`` is one of the agents that ``Agent(handoffs=[...])`` declares. It answers this message,
+    ``to`` is an agent that ``Agent(handoffs=[...])`` declares. It answers this message,
     and all later messages of this context, until it hands the conversation back. ``note`` is for
     that agent, ``say`` for the caller (by default a sentence that names the agent, ``""`` for
     none), ``skill`` the skill that the first message goes to. With ``history=False`` the
-    conversation so far, which ``Agent(keep_history=True)`` keeps, does not go along.
+    conversation so far, which ``Retention(history=True)`` keeps, does not go along.
 
     ``handoff(back=True)`` returns the conversation to the agent that handed it over. With
     ``answer`` the caller gets that, and the other agent the next message; without, the other agent
@@ -87,8 +87,8 @@ def handoff(
             "the agent that gets the conversation answers this message: give it a note=, or "
             "tell the caller with say=; answer= goes with back=True"
         )
-    if len(note) > MAX_NOTE:
-        raise ValueError(f"a note has {MAX_NOTE} characters at most, not {len(note)}")
+    if len(note) > MAX_NOTE_CHARACTERS:
+        raise ValueError(f"a note has {MAX_NOTE_CHARACTERS} characters at most, not {len(note)}")
     return Handoff(
         to=to, note=note, say=say, skill=skill, history=history, back=back, answer=answer
     )
@@ -109,7 +109,7 @@ class HandedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, message: Message) -> HandedConversation | None:
-        """Return what a message says of its handoff; ``None`` if it says nothing readable."""
+        """Return a message's facts of its handoff; ``None`` without readable ones."""
         value = (message.metadata or {}).get(HANDOFF_KEY)
         if not isinstance(value, Mapping):
             return None
@@ -121,7 +121,7 @@ class HandedConversation(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             sender=sender if isinstance(sender, str) else "",
             note=note if isinstance(note, str) else "",
-            history=read[-MAX_HISTORY:],
+            history=read[-MAX_HISTORY_MESSAGES:],
         )
 
 
@@ -199,7 +199,7 @@ class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
 class HandedOver(msgspec.Struct, frozen=True, omit_defaults=True):
     """The log's record of a message that goes to another agent. ``to`` is empty if it does not.
 
-    ``revision`` is that of the context once the conversation is the other agent's. ``is_new``: this
+    ``revision`` is the context's once the conversation is the other agent's. ``is_new``: this
     message handed it over, with ``note``, ``say``, ``skill`` and, if asked for, ``history``.
     """
 

@@ -137,7 +137,7 @@ class Maintenance:
                 left = [agent for agent in left if await self._try(self._prune(agent))]
 
     async def _try(self, work: Awaitable[T]) -> T | None:
-        """Log a failure of ``work``; one of the store once, until the store works again."""
+        """Log a failure of ``work``; a failure of the store once, until the store works again."""
         try:
             return await work
         except PrunedElsewhere:
@@ -187,16 +187,16 @@ class Maintenance:
             raise
 
     async def _cancel_unanswered(self, agent: AgentDescription) -> None:
-        if agent.input_timeout is not None:
-            before = self._before(agent.input_timeout)
+        if agent.execution.input_timeout is not None:
+            before = self._before(agent.execution.input_timeout)
             for task_id in await self._store.awaiting_input(agent.key, before, PRUNE_BATCH):
                 await self._executors[agent.key].cancel_unanswered(task_id)
 
     async def _prune(self, agent: AgentDescription) -> bool:
         """Prune one batch of old tasks; return whether there may be more."""
-        if agent.retention is None:
+        if agent.retention.tasks is None:
             return False
-        before = self._before(agent.retention)
+        before = self._before(agent.retention.tasks)
         return await self._store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH
 
     def _before(self, span: timedelta) -> int:
@@ -251,7 +251,7 @@ class Alarm:
             self._rung.set()
 
     async def run(self) -> None:
-        """Wake tasks for ever, beginning with those that are due already."""
+        """Wake tasks for ever, beginning with due ones."""
         if not self._agents:
             return
         self._store.listen_timers(self.changed)
@@ -284,7 +284,7 @@ class Alarm:
                 pass
 
     async def _wake_due(self) -> bool:
-        """Wake what is due. Return whether the next due time is known. Raises ``StoreError``."""
+        """Wake due tasks. Return whether the next due time is known. Raises ``StoreError``."""
         while True:
             self._next = NEVER
             found = await self._store.next_wake(self._agents)
@@ -375,7 +375,7 @@ class LoopWatchdog:
 
 
 def frame_of(thread_id: int) -> FrameType | None:
-    """Return what a thread is at, ``None`` if it has ended.
+    """Return the place of a thread in its code, ``None`` if it has ended.
 
     CPython holds its lock on threads meanwhile. If garbage were collected there, a finalizer could
     pass the GIL to a thread that needs that lock, and the process would stand still for ever. So

@@ -64,20 +64,20 @@ class ReplySource(Protocol):
 
 
 ReplyWatcher = Callable[[float | None], object]
-"""What is called when a reply changes, with the time at which its own timeout ends."""
+"""A function that is called when a reply changes, with the end of the reply's own timeout."""
 
 
 class ReplyHandle:
     """Waits for the reply to one message: a direct message, the task after its turn, or an error.
 
     ``is_logged``: a new task for the message is in the log. ``entry`` identifies the message among
-    those that a task received, and ``found`` is that task as it was before. ``turn`` is the number
+    the messages that a task received, and ``found`` is the task before. ``turn`` is the number
     of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
     the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
     show it before the turn ends. ``is_repeat``: another replica received the message before.
     ``on_settled`` is called once there is a reply or a delegate. ``timer`` is for a watcher that
     waits for the reply alone (see ``on_change``). Several senders of one repeated message may share
-    a handle; one that disconnects does not affect the others.
+    a handle; a sender that disconnects does not affect the others.
     """
 
     __slots__ = (
@@ -189,7 +189,7 @@ class ReplyHandle:
         """Call ``watcher`` once, from within the next change. It must not raise.
 
         With a ``timer``, the task's first append is no change: it begins the timeout, as in
-        ``wait``. The end of the timeout is a change. The watcher is told when its timeout ends, by
+        ``wait``. The end of the timeout is a change. The watcher learns when its timeout ends, by
         the clock of the event loop, or ``None`` if it has not begun.
         """
         self._watcher = watcher
@@ -233,8 +233,8 @@ class ReplyHandle:
     async def wait(self, timeout: float, ends_at: float | None = None) -> bool:
         """Wait for the reply, and return whether it is there.
 
-        The ``timeout`` (seconds) starts once the message's task is in the log: before, the caller
-        could not look for the task later. One that began before ends at ``ends_at``.
+        The ``timeout`` (seconds) begins once the message's task is in the log: before, the caller
+        could not look for the task later. An earlier timeout ends at ``ends_at``.
         """
         while not (self.is_logged or self.done):
             await self.changed()
@@ -270,7 +270,7 @@ CLAIM_LOST = (Fenced, LeaseHeld, TaskEnded, UnknownTask, Conflict)
 class Waiters:
     """The reply handles of one task.
 
-    ``current`` are those of the turn that runs, ``pending`` those whose message no turn has taken,
+    ``current`` waits for the turn that runs, ``pending`` for a turn that takes the message,
     by the message's entry in the log. ``arriving`` are the handles of messages, to any task, that
     are being appended: a turn may find one in the log before the append returns.
     """
@@ -508,7 +508,7 @@ class RemoteReplies:
         return handle.turn
 
     async def handle_for(self, task_id: str, message_id: str = "") -> ReplyHandle:
-        """Return a handle for a message that a task received, or for the one that began it."""
+        """Return a handle for a message that a task received, or for its first message."""
         handle = ReplyHandle(TaskReference(task_id))
         handle.is_logged = True
         if not message_id:
@@ -527,7 +527,7 @@ class RemoteReplies:
     async def _task_after(
         self, turn: int, task_id: str, seq: int | None = None
     ) -> Task | StoredTask:
-        """Return a task exactly as one of its turns left it; ``seq`` is that turn's last event."""
+        """Return a task exactly as a turn left it; ``seq`` is that turn's last event."""
         record = await self._store.load(task_id)
         if record is None:
             raise _not_kept(task_id)
@@ -590,7 +590,7 @@ class SharedTimer(Generic[T]):
 
     Nearly all are discarded soon, as quick functions reply in time: an event-loop timer for each
     would cost more than some of these functions do. The objects stand in the order of their times,
-    and nothing is kept of one that was discarded.
+    and nothing is kept of a discarded one.
     """
 
     def __init__(self, seconds: float, fire: Callable[[T], None]) -> None:

@@ -87,7 +87,7 @@ def _fitting(
 def fits(message: Message, skill: Skill, modes: Sequence[str]) -> bool:
     """Return whether a skill takes the parts of a message, and they have its inputs.
 
-    ``modes`` are those of its agent, for a skill without any.
+    ``modes`` are the agent's, for a skill without any.
     """
     try:
         if skill.inputs is not None:

@@ -14,7 +14,7 @@ from parley.engine.typed.function import ResultType, Takes
 from parley.engine.typed.inputs import Inputs
 from parley.model.cards import AgentSkill
 from parley.security.disclosure import PUBLIC, Listing
-from parley.security.rates.limit import Limit
+from parley.security.limits.declaration import Limit
 from parley.security.schemes.scheme import Security
 
 Replies = Literal["message", "task"]

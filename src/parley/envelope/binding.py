@@ -28,17 +28,14 @@ from parley.store.protocols.errors import StoreError
 
 if TYPE_CHECKING:
     from parley.envelope.routing.directory import RoutingLimits
-    from parley.envelope.routing.registration import (
-        AgentRegistrar,
-        RegistrationSettings,
-        SocketRegistrations,
-    )
+    from parley.envelope.routing.registration import RegistrationSettings, SocketRegistrations
     from parley.envelope.routing.remote import RegistryAgents
     from parley.envelope.server.card import CardTimes
     from parley.envelope.server.guard import EnvelopeGuard, KnownCallers, Nonces
     from parley.envelope.server.keys import EnvelopeKeys, GivenKeys
     from parley.envelope.server.measured import EnvelopeStatistics
     from parley.envelope.server.plugins import EnvelopeServices
+    from parley.registry.served.binding import ServerCatalog
 
 log = logging.getLogger("parley.envelope")
 
@@ -52,8 +49,7 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     message type or the action that they are for, and ``fallback`` is one for messages that nothing
     else handles (``docs/envelope/plugins.md``); a handler ends after ``handler_timeout`` seconds.
     ``heartbeats`` says how connections are watched, ``registration`` who may register over a
-    socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``). ``registrar`` is
-    where agents that register are published, in place of the registry.
+    socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``).
 
     ``max_requests`` bounds the requests that are answered at once, ``max_requests_per_socket``
     those of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
@@ -68,7 +64,6 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     registration: RegistrationSettings | None = None
     routing: RoutingLimits | None = None
     handler_timeout: float = TIMEOUT
-    registrar: AgentRegistrar | None = None
     max_requests: int = 10_000
     max_requests_per_socket: int = 64
     max_requests_waiting: int = 256
@@ -104,13 +99,6 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
         EnvelopeHandlers(self.handlers, self.fallback, timeout=self.handler_timeout)
         if self.heartbeats or self.registration or self.routing:
             self._check_kinds()
-        if self.registrar is not None and not callable(
-            getattr(self.registrar, "identifier_of", None)
-        ):
-            raise TypeError(
-                "registrar of EnvelopeBinding publishes agents (AgentRegistrar), as "
-                f"{self.registrar!r:.200} does not"
-            )
 
     def _check_kinds(self) -> None:
         from parley.envelope.routing.directory import RoutingLimits
@@ -243,24 +231,20 @@ class ServerEnvelope:
             if endpoint.service is not None and endpoint.key in self._agents
         )
         connected = ConnectedAgents()
-        registrar = binding.registrar
-        if registrar is None and parts.registry and parts.publisher:
-            from parley.envelope.routing.registration import RestRegistrar
-
-            registrar = RestRegistrar(parts.registry, parts.publisher)
-        if parts.registry:
+        catalog: ServerCatalog = app.bindings["catalog"]
+        if catalog.registry:
             from parley.agent.remote.connections import Connections
             from parley.envelope.routing.remote import RegistryAgents
 
             self._remote = RegistryAgents(
-                parts.registry,
+                catalog.registry,
                 Connections(egress=parts.egress()),
                 own=parts.url or "",
-                chain_id=parts.publisher,
+                chain_id=catalog.publisher,
             )
         self._registrations = SocketRegistrations(
             connected,
-            registrar,
+            catalog.registrar,
             binding.registration,
             own_ids=[name for each in hosted for name in each.names],
         )

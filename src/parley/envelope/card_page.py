@@ -19,7 +19,6 @@ from parley.server.added_bindings import BindingPlace, SeenFromScope
 from parley.server.address import BadAddress
 from parley.server.cards.discovery import CardFile, card_file, is_fresh, validators
 from parley.server.dispatch import Parameters
-from parley.server.failures import log_unforeseen
 from parley.server.http.responses import (
     JSON,
     NO_STORE,
@@ -28,6 +27,7 @@ from parley.server.http.responses import (
     reply_with_message,
     reply_without_body,
 )
+from parley.server.log import log_unforeseen
 from parley.wire import versions
 
 if TYPE_CHECKING:

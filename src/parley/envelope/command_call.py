@@ -28,9 +28,9 @@ from parley.envelope.server.keys import MAX_BYTES, EnvelopeKeysInvalid, read_env
 from parley.envelope.signatures import ED25519, SHORTEST_SECRET, EnvelopeKey, jwk_of, read_key
 from parley.host.program import invocation
 from parley.model.errors import A2AError
-from parley.security.loopback import is_loopback
-from parley.security.signing.private_file import WriteUnderWay, read_private, replacing
-from parley.security.signing.strict_json import read_object
+from parley.security.networks import is_loopback
+from parley.security.signing.canonical import read_object
+from parley.security.signing.keys import WriteUnderWay, read_private, replacing
 
 MAX_FILE = 1024 * 1024
 

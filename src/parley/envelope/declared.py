@@ -1,4 +1,4 @@
-"""What an author declares about an agent for the envelope protocol: ``Agent(envelope=...)``."""
+"""What an author declares of an agent in the envelope protocol: ``CardDetails(envelope=...)``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Literal, Self, get_args
 
 from msgspec.structs import replace
 
-from parley.engine.description import AgentRules, WorkGate
+from parley.engine.agent_options import AgentRules, WorkGate
 from parley.engine.replies import ReplyHandle
 from parley.model.errors import OverloadedError
 from parley.model.struct import A2AStruct, Timestamp, freeze
-from parley.security.rates.limit import Limit, parse_limits
+from parley.security.limits.declaration import Limit, parse_limits
 
 DataClassification = Literal["public", "internal", "confidential", "restricted"]
 """Who may see a card and results: all, authenticated callers, those with the permissions, and the

@@ -17,13 +17,13 @@ from parley.envelope.server.directory import MessageContext
 from parley.envelope.server.queue import RequestQueue
 from parley.model.errors import A2AError, InvalidRequestError
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.added_bindings import BindingPlace
-from parley.server.failures import log_unforeseen
 from parley.server.http.open_credentials import OpenCredentials, open_credentials
 from parley.server.http.responses import NO_STORE, refuse_method
-from parley.server.trace_headers import read_trace
-from parley.server.websocket.denial import as_http, refused_by
+from parley.server.log import log_unforeseen
+from parley.server.request_fields import read_trace
+from parley.server.websocket.admission import as_http, refused_by
 from parley.server.websocket.socket import ServerSocket
 
 if TYPE_CHECKING:

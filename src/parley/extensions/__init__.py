@@ -1,4 +1,4 @@
-"""Extensions of the protocol: what to make one from, and those that come with Parley.
+"""Extensions of the protocol: how to make an extension, and Parley's own extensions.
 
 from parley.extensions import Extension, TaskSearch, method
 """

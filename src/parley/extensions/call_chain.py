@@ -29,7 +29,7 @@ class ChainBudget(A2AStruct, frozen=True, kw_only=True):
     limit.
 
     ``calls`` counts calls of other agents. ``tokens`` and ``cost`` are what agents report
-    (``parley.extensions.usage.Spent``); the unit of ``cost`` is that of whoever set the budget.
+    (``parley.extensions.usage.Spent``); whoever set the budget chose the unit of ``cost``.
     """
 
     calls: int | None = None

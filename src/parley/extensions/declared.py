@@ -90,7 +90,7 @@ class SkillSchemas(Extension):
 
 
 def schemas_on(card: AgentCard) -> dict[str, SkillSchema]:
-    """Return the schemas on a card, by the ids of their skills. What is malformed is left out."""
+    """Return the schemas on a card, by the ids of their skills. Malformed schemas are left out."""
     found: dict[str, SkillSchema] = {}
     for extension in card.capabilities.extensions:
         if extension.uri != SKILL_SCHEMAS:

@@ -27,7 +27,7 @@ def installed_extensions() -> dict[str, EntryPoint]:
 
 
 def installed_extension(name: str) -> Extension:
-    """Return a new object of an installed extension, with what it does by default.
+    """Return a new object of an installed extension, with its defaults.
 
     Raises ``ValueError`` for a name that no installed package has, and ``TypeError`` if the package
     gives no ``Extension``.
@@ -50,7 +50,7 @@ def installed_extension(name: str) -> Extension:
 def with_installed(
     given: Iterable[Extension | AgentExtension | str],
 ) -> list[Extension | AgentExtension | str]:
-    """Return extensions, with those that are named without a colon as objects.
+    """Return extensions; names without a colon become objects.
 
     Raises ``ValueError`` and ``TypeError`` as ``installed_extension``.
     """

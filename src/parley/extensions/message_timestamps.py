@@ -70,7 +70,7 @@ class MessageTimestamps(Extension):
         return replace(request, message=self._timestamped(request.message))
 
     def send(self, event: Any) -> Any:
-        """Set the creation time of what an agent sends."""
+        """Set the creation time of the messages and artifacts that an agent sends."""
         if isinstance(event, Message):
             return self._timestamped(event)
         if isinstance(event, TaskArtifactUpdateEvent):

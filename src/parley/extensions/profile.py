@@ -38,7 +38,7 @@ _UNCHANGEABLE: dict[type, tuple[str, ...]] = {
 }
 _MAX_PROFILES = 64
 
-# Logs, streams and admission implement these; what an agent sends carries nothing of them.
+# Logs, streams and admission implement these; messages of an agent carry nothing of them.
 _WITHOUT_HOOKS = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND, CALL_CHAIN})
 
 
@@ -90,7 +90,7 @@ class Profile:
         return self._declare(event)
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Apply ``ask`` hooks to a client's message. Raises what an extension raises."""
+        """Apply ``ask`` hooks to a client's message. Raises the errors of extensions."""
         for extension in self._askers:
             made = _checked(extension.ask(request), request)
             if made.message is not request.message:
@@ -163,7 +163,7 @@ def active_uris(extensions: Iterable[Extension], asked: Collection[str]) -> list
 
 
 def with_dependencies(uris: Iterable[str], extensions: Iterable[Extension]) -> list[str]:
-    """Return URIs and those that they depend on, as far as ``extensions`` are known."""
+    """Return URIs and their dependencies, as far as ``extensions`` are known."""
     needs = {extension.uri: extension.depends_on for extension in extensions}
     found: dict[str, None] = {}
     pending = [*uris]
@@ -176,7 +176,7 @@ def with_dependencies(uris: Iterable[str], extensions: Iterable[Extension]) -> l
 
 
 def _checked(made: Any, before: Any) -> Any:
-    """Return what an extension made of a value. Raises if it changed a fixed field."""
+    """Return a value after an extension's hook. Raises if it changed a fixed field."""
     if made is before:
         return before
     kind = type(before)

@@ -1,4 +1,4 @@
-"""What webhooks receive, and what was delivered (``docs/extensions/push-delivery.md``)."""
+"""The events that webhooks receive, and their deliveries (``docs/extensions/push-delivery.md``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PushOptionsResponse(A2AStruct, frozen=True, kw_only=True):
 
 
 class GetPushHistoryRequest(A2AStruct, frozen=True, kw_only=True):
-    """A request for what was delivered to one configuration of a task, or to all without an id."""
+    """A request for the deliveries to one configuration of a task, or to all without an id."""
 
     tenant: str = ""
     task_id: NonEmpty
@@ -52,7 +52,7 @@ class PushAttempt(A2AStruct, frozen=True, kw_only=True):
 
 
 class PushHistory(A2AStruct, frozen=True, kw_only=True):
-    """What was delivered to a configuration: its state, and its last attempts, the newest first.
+    """The deliveries to a configuration: its state, and its last attempts, the newest first.
 
     ``state`` is ``active``, ``suspended`` or ``done``; ``note`` says why it is suspended, or what
     it waits for. ``delivered`` is the number of the last event that was delivered.
@@ -80,7 +80,7 @@ class GetPushHistoryResponse(A2AStruct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class PushDeliveryService(Protocol):
-    """What the service of an agent with push notifications does for this extension."""
+    """The service of an agent with push notifications, as this extension needs it."""
 
     async def set_push_options(
         self, request: SetPushOptionsRequest, context: CallContext
@@ -91,7 +91,7 @@ class PushDeliveryService(Protocol):
     async def get_push_history(
         self, request: GetPushHistoryRequest, context: CallContext
     ) -> GetPushHistoryResponse:
-        """Return what was delivered."""
+        """Return the deliveries."""
         ...
 
 

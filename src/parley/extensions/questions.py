@@ -1,4 +1,4 @@
-"""What a task asks for, as data: answers with a JSON Schema, and credentials.
+"""Questions of tasks as data: for answers with a JSON Schema, and for credentials.
 
 See ``docs/extensions/typed-questions.md`` and ``docs/extensions/in-task-authorization.md``.
 """
@@ -27,7 +27,7 @@ SCHEMA_MEDIA_TYPE = "application/schema+json"
 class Question(msgspec.Struct, frozen=True):
     """A question whose answer has a JSON Schema.
 
-    ``problems`` say what was wrong with an earlier answer; ``field`` is a path such as
+    ``problems`` are the faults of an earlier answer; ``field`` is a path such as
     ``stops[0].city``, or ``$`` for the whole answer.
     """
 
@@ -93,13 +93,13 @@ class TypedQuestions(Extension):
 IN_TASK_AUTHORIZATION = "urn:parley:in-task-authorization:v1"
 
 AUTH_MEDIA_TYPE = "application/vnd.parley.authorization-request+json"
-"""The media type of the part that says what is needed."""
+"""The media type of the part that names the credential."""
 
 _MEMBER = "authorizationRequest"
 
 
 class AuthRequest(A2AStruct, frozen=True, kw_only=True):
-    """What a task needs to go on: a credential, and where it goes.
+    """The need of a task to continue: a credential, and where it goes.
 
     ``text`` is for people. ``scheme`` is as cards have it. Someone opens ``authorization_url`` and
     logs in; where it is empty, the credential is posted to ``callback``, before ``expires_at``

@@ -23,14 +23,14 @@ MOST_LINES = 5000
 
 
 class UsageRequest(A2AStruct, frozen=True, kw_only=True):
-    """A request for what the caller has used: of the last ``days`` (30), today among them."""
+    """A request for the caller's usage: of the last ``days`` (30), today among them."""
 
     tenant: str = ""
     days: Int32 | None = None
 
 
 class UsageOfDay(A2AStruct, frozen=True, kw_only=True):
-    """What a caller used of a skill on a day of UTC (``2026-11-23``).
+    """A caller's usage of a skill on a day of UTC (``2026-11-23``).
 
     Requests and refusals of other operations than messages have no ``skill``.
     """
@@ -74,12 +74,12 @@ class ReportsUsage(Protocol):
     """A service that knows what its callers use."""
 
     async def usage_of(self, context: CallContext, days: int) -> UsageResponse:
-        """Return the usage of a caller, and what it may use."""
+        """Return the usage of a caller, and its limits."""
         ...
 
 
 async def report(service: A2AService, request: UsageRequest, context: CallContext) -> UsageResponse:
-    """Answer ``usage/report``: callers see their own usage, anonymous ones that of all anonymous.
+    """Answer ``usage/report``: callers see their own usage, anonymous callers their sum.
 
     Raises ``InvalidParamsError``, ``UnsupportedOperationError``.
     """
@@ -98,19 +98,19 @@ REPORT = method(
 
 
 class Usage(Extension):
-    """Callers read what they used, and what they may still use: ``usage/report``."""
+    """Callers read their usage, and their limits: ``usage/report``."""
 
     uri = USAGE
     description = "Reports the caller's own usage by day and skill, and its limits: usage/report."
     methods = (REPORT,)
 
 
-MOST = 2**53
+MAX_SPENT = 2**53
 """The most that an answer may say of anything: more is taken for no number."""
 
 
 class Spent(A2AStruct, frozen=True, kw_only=True):
-    """What was spent on an answer: calls of other agents, tokens, and what they cost.
+    """The cost of an answer: calls of other agents, tokens, and their price.
 
     An agent says it in the metadata of an artifact, or of a message that is its answer:
     ``turn.artifact(text, metadata=Usage.says(Spent(tokens=812, cost=0.004)))``.
@@ -129,7 +129,7 @@ class Spent(A2AStruct, frozen=True, kw_only=True):
 
 
 def spent_on(answer: Task | Message) -> Spent:
-    """Return what an answer says that it has cost, nothing if it does not say.
+    """Return the cost that an answer states, nothing if it does not say.
 
     It is what another agent says: numbers that are none count as nothing.
     """
@@ -151,7 +151,7 @@ def spent_on(answer: Task | Message) -> Spent:
 
 def _number(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and 0 <= value <= MOST else 0
+    return value if is_number and 0 <= value <= MAX_SPENT else 0
 
 
 RUN_PROGRESS = "urn:parley:run-progress:v1"

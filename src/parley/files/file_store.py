@@ -35,7 +35,7 @@ from parley.files.objects import (
     TooManyUploads,
 )
 from parley.model.bounded import Bounded
-from parley.security.signed_tokens import TokenInvalid, TokenSigner
+from parley.security.sealing import TokenInvalid, TokenSigner
 
 DOWNLOAD = "file"
 UPLOAD = "file upload"

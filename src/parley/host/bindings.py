@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +13,7 @@ import msgspec
 from parley.engine.description import AgentDescription
 from parley.security.authentication import Authenticator
 from parley.security.egress import Egress
-from parley.security.resources import SchemeResources
+from parley.security.evidence import SchemeResources
 from parley.security.signing.keys import SigningKeys
 from parley.server.endpoint import AgentBinding, Endpoint
 from parley.server.settings import Settings
@@ -33,21 +33,23 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a server has, for a binding that is added to it.
 
     ``agents`` are by their paths, tenants below ``/``. ``url`` is the public address, if one is
-    configured. ``identifies``: a function of the operator finds callers. ``registry`` and
-    ``publisher`` say where the server publishes its catalog, if it does. ``egress`` returns the
-    policy for requests that callers cause.
+    configured. ``publisher`` and the three after it are the options about its catalog.
+    ``identifies``: a function of the operator finds callers. ``egress`` returns the policy for
+    requests that callers cause.
     """
 
     agents: Mapping[str, AgentDescription]
     store: TaskStore
+    publisher: str | None
+    namespace: str | None
+    unlisted: Sequence[str]
+    registry: str | None
     settings: Settings
     url: str | None
     authenticator: Authenticator | None
     identifies: bool
     resources: SchemeResources
     signing_keys: SigningKeys | None
-    registry: str
-    publisher: str
     egress: Callable[[], Egress | None]
 
 

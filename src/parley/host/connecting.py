@@ -8,10 +8,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from parley.client.bindings.binding import canonical
-from parley.client.card.resolver import ForeignCard, Reference
+from parley.client.card.resolver import CatalogReference, ForeignCard, Reference
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
-from parley.client.registry.found import FoundAgent
 from parley.client.sync import SYNC_DOC, SyncRemoteAgent, in_thread
 from parley.model.cards import AgentCard
 
@@ -31,7 +30,11 @@ class Connects(Protocol[P, C]):
     """The type of ``connect`` and ``connect_sync``."""
 
     def __call__(
-        self, agent: Reference | FoundAgent | Agent | ASGIApp, /, *args: P.args, **options: P.kwargs
+        self,
+        agent: Reference | CatalogReference | Agent | ASGIApp,
+        /,
+        *args: P.args,
+        **options: P.kwargs,
     ) -> C:
         """Connect to an agent."""
         ...
@@ -48,7 +51,7 @@ def reference_of(agent: Any, options: dict[str, Any]) -> Any:
     An agent or an app of this process gets an address, and a transport that leads there. Raises
     ``TypeError`` for anything else.
     """
-    if isinstance(agent, FoundAgent):
+    if isinstance(agent, CatalogReference):
         if options.get("egress") is None and options.get("http") is None:
             options["egress"] = agent.egress  # a registry named the address
         return agent.reference

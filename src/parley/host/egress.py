@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
+from parley.host.options import ServerOptions
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
-from parley.server.app import Settings
 
 ALLOW_VARIABLE = "PARLEY_EGRESS_ALLOW"
 DENY_VARIABLE = "PARLEY_EGRESS_DENY"
 ONLY_VARIABLE = "PARLEY_EGRESS_ONLY_ALLOWED"
-
-Allowed = bool | Iterable[str]
 
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"", "0", "false", "no", "off"})
@@ -51,31 +47,27 @@ def read_egress(
     return given
 
 
-def egress_options(
-    egress: Egress | None, *, webhooks: Allowed, files: Allowed, agents: Allowed | None
-) -> dict[str, Any]:
-    """Return the policies of a host. Raises ``TypeError`` and ``ValueError``."""
-    if egress is None:
-        egress = read_egress()
-    elif not isinstance(egress, Egress):
-        raise TypeError(
-            f"egress is a policy, as Egress.of(allow=[...], deny=[...]), not {egress!r:.200}"
+class EgressPolicies(NamedTuple):
+    """The policies of a host: for all requests that the data of others cause, and by use."""
+
+    all: Egress
+    webhooks: Egress
+    files: Egress
+    agents: Egress
+
+    @classmethod
+    def of(cls, options: ServerOptions) -> EgressPolicies:
+        """Return those of a server. Raises ``TypeError`` and ``ValueError``."""
+        egress = read_egress() if options.egress is None else options.egress
+        if not isinstance(egress, Egress):
+            raise TypeError(
+                f"egress is a policy, as Egress.of(allow=[...], deny=[...]), not {egress!r:.200}"
+            )
+        webhooks, files = options.allow_private_webhooks, options.allow_private_files
+        agents = options.allow_private_agents or ()
+        return cls(
+            egress,
+            egress.adding(webhooks, option="allow_private_webhooks"),
+            egress.adding(files, option="allow_private_files"),
+            egress.adding(agents, option="allow_private_agents"),
         )
-    return {
-        "egress": egress,
-        "webhook_egress": egress.adding(webhooks, option="allow_private_webhooks"),
-        "file_egress": egress.adding(files, option="allow_private_files"),
-        "agent_egress": egress.adding(agents or (), option="allow_private_agents"),
-    }
-
-
-def is_of_this_machine(settings: Settings, url: str | None) -> bool:
-    """Return whether a server that listens on this machine alone has its callers here too.
-
-    Its agents may call others of this machine: whoever calls them reaches those as well. A server
-    with a public address, or with a proxy in front, has callers from elsewhere.
-    """
-    hosts = [each.rpartition(":")[0] or each for each in settings.allowed_hosts]
-    if url:
-        hosts.append(urlsplit(url).hostname or "")
-    return not settings.trust_proxy and all(map(is_loopback, hosts))

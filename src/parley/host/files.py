@@ -20,6 +20,7 @@ from parley.host.store_urls import sqlite_path
 from parley.model import backoff
 from parley.model.concurrency import end
 from parley.model.distribution import install_command
+from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
@@ -79,8 +80,15 @@ def _default(store: str | TaskStore) -> ObjectStore | None:
     return DiskObjects(root, is_lazy=True, is_temporary=True)
 
 
-def hosted_files(objects: ObjectStore, store: TaskStore, limits: FileLimits | None) -> FileStore:
+def hosted_files(objects: ObjectStore, store: TaskStore, settings: Settings) -> FileStore:
     """Return the files of a host, by the clock of its store, under the key that replicas share."""
+    limits = FileLimits(
+        file_bytes=settings.max_file_bytes,
+        uploads=settings.max_uploads,
+        upload_bytes=settings.max_upload_bytes,
+        upload_timeout=settings.upload_timeout,
+        link_timeout=settings.file_link_timeout,
+    )
 
     async def secret() -> bytes:
         try:
@@ -96,7 +104,7 @@ def hosted_files(objects: ObjectStore, store: TaskStore, limits: FileLimits | No
 
 def kept_for(agent: AgentDescription) -> float | None:
     """Return how many seconds an agent's tasks are kept after their end, ``None`` for ever."""
-    return None if agent.retention is None else agent.retention.total_seconds()
+    return None if agent.retention.tasks is None else agent.retention.tasks.total_seconds()
 
 
 class FileSweeps:

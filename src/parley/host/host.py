@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
@@ -28,7 +27,7 @@ from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import cancel_calls
-from parley.agent.services import INLINE_BYTES, RemoteFiles, TurnServices
+from parley.agent.services import RemoteFiles, TurnServices
 from parley.client.connection import Connection, connect
 from parley.engine.authorizations import Authorizations, Callbacks
 from parley.engine.capacity import ThreadPool
@@ -38,29 +37,28 @@ from parley.engine.maintenance import LoopWatchdog, Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.turn.attempt import Attempt
-from parley.files.layout import FileLimits
 from parley.files.objects import ObjectStore
 from parley.files.turn_files import TurnFiles
-from parley.host.audit.server_audit import Destinations, ServerAudit
+from parley.host.audit.server_audit import ServerAudit
+from parley.host.egress import EgressPolicies
 from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.limits import HostLimits
 from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
+from parley.host.options import Identify, ServerOptions
 from parley.model.concurrency import see_through
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
 from parley.push.jobs import DestinationCap
-from parley.push.proofs.proofs import CertificateFiles, Proofs, WebhookCertificate
+from parley.push.proofs.proofs import Proofs, WebhookCertificate
 from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
-from parley.security.egress import Egress
+from parley.security.evidence import SchemeResources
 from parley.security.failures import Failures
-from parley.security.loopback import is_plain_public
+from parley.security.networks import is_plain_public
 from parley.security.owner import PER_TENANT
-from parley.security.rates.limit import Limit
-from parley.security.resources import SchemeResources
 from parley.security.schemes.scheme import Security, card_schemes
 from parley.security.sealing import operator_key
 from parley.security.signing.keys import SigningKeys
@@ -136,8 +134,8 @@ def removed_after(agents: Sequence[AgentDescription]) -> str:
     """Return a text on when the agents' tasks are pruned, empty if they never are."""
     names: dict[timedelta, list[str]] = {}
     for agent in agents:
-        if agent.retention is not None:
-            names.setdefault(agent.retention, []).append(agent.name)
+        if agent.retention.tasks is not None:
+            names.setdefault(agent.retention.tasks, []).append(agent.name)
     spans = sorted(names)
     if not spans:
         return ""
@@ -145,7 +143,7 @@ def removed_after(agents: Sequence[AgentDescription]) -> str:
         times = _span(spans[0])
     else:
         times = ", ".join(f"{_span(span)} ({', '.join(names[span])})" for span in spans)
-    return f"for {times}; Agent(retention=...) says how long they are kept, None for ever"
+    return f"for {times}; Retention(tasks=...) says how long they are kept, None for ever"
 
 
 def several_workers(environ: Mapping[str, str] = os.environ) -> str:
@@ -194,11 +192,7 @@ def _span(span: timedelta) -> str:
 log = logging.getLogger("parley.host")
 
 Agents = Agent | Mapping[str, Agent] | Iterable[Agent]
-Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
-Role = Literal["both", "api", "worker"]
-
-DRAIN_SECONDS = 10.0
 PUSH_GRACE = 2.0
 
 SECRET_KEY_VARIABLE = "PARLEY_SECRET_KEY"
@@ -248,94 +242,52 @@ class Host:
     are by the agent's key. An agent with several tenants has one executor, which keeps their tasks
     apart. ``parts`` are services of agents that others use (``Agent(uses=...)``), by their keys;
     what is called back at the address of those that use them is for them too (``receivers``).
-    ``policy`` is asked before those of the agents. ``egress`` restricts the addresses that requests
-    go to which others cause; ``webhook_egress``, ``file_egress`` and ``agent_egress`` are for
-    webhooks, files that callers name, and what agents call, in its place.
-    The ``bus`` carries hints between replicas on
-    the same store; polling every ``poll_interval`` seconds finds what it loses.
+    The attribute ``audit`` records acts.
 
-    ``url`` is the public address of all agents, if it is configured: then their turns have it,
-    whatever address a message was sent to.
+    The ``bus`` carries hints between replicas on the same store; polling every ``poll_interval``
+    seconds finds what it loses. ``files`` keeps the bytes of files by reference.
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
-    ``files`` keeps the bytes of files by reference, which the files that turns make become above
-    ``inline_file_bytes``.
 
-    ``failures`` counts refused credentials.
-    ``secret_key`` seals the credentials that arrive for tasks, and the secrets of webhooks; by
-    default that of the environment, else one that the store keeps seals the former.
-    ``signing_keys`` sign cards and webhooks: a file, or keys that were read; by default those of
-    the environment, and ``None`` if there are none. ``webhook_certificate`` is shown to webhooks
-    that ask for it.
-
-    ``webhook_cap`` is how much one destination gets from all callers; with ``webhook_challenge`` it
-    has to confirm first that it wants notifications.
-
-    ``limits`` are those of all agents together, beside their own; ``redis`` is the URL of what
-    counts rates for all replicas, in place of the store. ``usage`` counts what callers use.
-    ``audit`` is where lines of the store's audit are forwarded, and ``audit_retention`` how long
-    the store keeps them. The attribute ``audit`` records acts.
-
-    ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
-    in place of HTTP; ``authenticator`` verifies credentials. They are for tests.
+    ``authenticates`` says that callers are identified though no option says how. ``connect`` makes
+    the connections of turns to other agents; ``webhooks`` carries notifications in place of HTTP;
+    ``authenticator`` verifies credentials. They are for tests.
     """
 
     def __init__(
         self,
         agents: Mapping[str, Agent],
         store: TaskStore,
+        options: ServerOptions | None = None,
         *,
-        tenants: Mapping[str, Agent] = {},
-        drain: float = DRAIN_SECONDS,
-        authenticates: bool = False,
-        auth: Security | Literal[False] | None = None,
-        policy: Policy | None = None,
-        egress: Egress | None = None,
-        retry_policy: RetryPolicy | None = None,
         bus: Bus | None = None,
-        role: Role = "both",
+        files: ObjectStore | None = None,
         poll_interval: float = 1.0,
+        retry_policy: RetryPolicy | None = None,
+        authenticates: bool = False,
         connect: Callable[..., Connection] = connect,
         webhooks: WebhookTransport | None = None,
         authenticator: type[Authenticator] = Authenticator,
-        url: str | None = None,
-        files: ObjectStore | None = None,
-        file_limits: FileLimits | None = None,
-        inline_file_bytes: int = INLINE_BYTES,
-        webhook_egress: Egress | None = None,
-        file_egress: Egress | None = None,
-        agent_egress: Egress | None = None,
-        failures: Failures | None = None,
-        secret_key: str | None = None,
-        signing_keys: SigningKeys | str | Path | None = None,
-        webhook_certificate: WebhookCertificate | CertificateFiles | None = None,
-        webhook_cap: DestinationCap | None = None,
-        webhook_challenge: bool = False,
-        limits: Sequence[Limit] = (),
-        usage: bool = False,
-        redis: str | None = None,
-        audit: Destinations = (),
-        audit_retention: timedelta | None = None,
     ) -> None:
-        if role not in ("both", "api", "worker"):
-            raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
-        if role != "both" and not store.is_shared:
+        self.options = options = options or ServerOptions()
+        tenants, settings, url = options.tenants, options.settings, options.url
+        if options.role != "both" and not store.is_shared:
             raise ValueError(
-                f"role={role!r} needs a store that other processes use too, such as postgresql://"
+                f"role={options.role!r} needs a store that other processes use too, such as "
+                "postgresql://"
             )
         self.store = store
-        self.signing_keys = SigningKeys.load(signing_keys)
+        self.signing_keys = SigningKeys.load(options.signing_keys)
         self._connect = connect
-        egress = egress or Egress()
-        self.agent_egress = agent_egress or egress
+        egress = EgressPolicies.of(options)
+        self.agent_egress = egress.agents
         self.hints = LocalHints()
         self.poller = BusPoller(store, self.hints, bus, poll=poll_interval)
-        given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if secret_key is None else secret_key
-        seals = None if given is None else operator_key(given)
+        seals = _operator_key(options.secret_key)
         self.push = PushDispatcher(
             store,
-            egress=webhook_egress or egress,
+            egress=egress.webhooks,
             retry_policy=retry_policy,
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
@@ -344,23 +296,23 @@ class Host:
                 Proofs,
                 issuer=url or "",
                 keys=self.signing_keys,
-                certificate=webhook_certificate and WebhookCertificate.of(webhook_certificate),
+                certificate=options.webhook_certificate
+                and WebhookCertificate.of(options.webhook_certificate),
                 secret_key=seals,
             ),
-            cap=webhook_cap,
-            challenges=webhook_challenge,
+            cap=DestinationCap(
+                per_minute=settings.webhook_calls_per_minute, concurrent=settings.max_webhook_calls
+            ),
+            challenges=options.webhook_challenge,
         )
-        of_files = file_limits or FileLimits()
-        self._inline_file_bytes = inline_file_bytes
-        self._remote_files = RemoteFiles(file_egress or egress, max_bytes=of_files.file_bytes)
-        self.files = None if files is None else hosted_files(files, store, file_limits)
-        self._runs_turns = role != "api"
-        self._serves_agents = role != "worker"
-        self._url = url
+        self._remote_files = RemoteFiles(egress.files, max_bytes=settings.max_file_bytes)
+        self.files = None if files is None else hosted_files(files, store, settings)
+        self._runs_turns = options.role != "api"
+        self._serves_agents = options.role != "worker"
         every = hosted((*agents.values(), *tenants.values()))
         guests = guests_of(agents, tenants)
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
-        self._grace = drain
+        self._grace = options.drain
         self._hurries = False
         self._drains: Sequence[asyncio.Task[None]] = ()
         self._started: AsyncExitStack | None = None
@@ -373,24 +325,26 @@ class Host:
             for agent in every
             if agent.lifespan is not None
         }
-        self._agents = [self._with_rights(agent.describe(), auth, policy) for agent in every]
+        self._agents = [self._with_rights(agent.describe()) for agent in every]
         self.scheme_resources = SchemeResources(
             store=store,
-            egress=egress,
+            egress=egress.all,
             now=lambda: store.now() / 1000,
-            failures=failures or Failures(),
+            failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
         )
         self.audit = ServerAudit(
-            store, self.scheme_resources.failures, destinations=audit, retention=audit_retention
+            store,
+            self.scheme_resources.failures,
+            destinations=options.audit,
+            retention=options.audit_retention,
         )
-        self._role = role
         self.authenticator_of = partial(
             authenticator_of, resources=self.scheme_resources, kind=authenticator
         )
         self.authenticator = self.authenticator_of(
             agent.authorization for agent in self._agents if agent.key in served
         )
-        authenticates = authenticates or self.authenticator is not None
+        authenticates = authenticates or bool(options.caller or self.authenticator)
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.authorizations = {
             agent.key: Authorizations(store, agent.key, seals) for agent in self._agents
@@ -399,7 +353,7 @@ class Host:
             key: Receivers(self.callbacks, self.authorizations, (key, *guests[key]))
             for key in served
         }
-        self.limits = HostLimits(self._agents, store, server=limits, usage=usage, redis=redis)
+        self.limits = HostLimits(self._agents, store, options)
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
@@ -430,17 +384,13 @@ class Host:
             invoke = meter.measured(invoke)
         return AgentExecutor(
             self.store,
-            agent=agent.key,
-            skills=agent.skills,
-            default_skill=agent.default_skill,
-            options=agent.options,
-            threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
+            agent=agent,
+            threads=ThreadPool(agent.execution.threads, f"parley-{agent.key}"),
             push=self.push,
             invoke=invoke,
             meter=meter,
             cancel_calls=partial(cancel_calls, services.connections),
             notify=self.poller.publish_work,
-            extensions=agent.extensions,
             hints=self.hints,
             runs_turns=self._runs_turns,
         )
@@ -448,7 +398,7 @@ class Host:
     def _turn_services(self, agent: AgentDescription) -> TurnServices:
         addresses = self._addresses
         return TurnServices(
-            contexts=AgentContexts(keep_history=agent.options.keep_history),
+            contexts=AgentContexts(keep_history=agent.retention.history),
             callbacks=self.callbacks[agent.key],
             authorizations=self.authorizations[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
@@ -456,7 +406,7 @@ class Host:
             lifespan=self._lifespans.get(agent.key),
             name=agent.name,
             handoffs=agent.handoffs,
-            inline_bytes=self._inline_file_bytes,
+            inline_bytes=self.options.settings.inline_file_bytes,
             remote_files=self._remote_files,
             authorization=agent.authorization,
             connect=self._connect,
@@ -485,7 +435,7 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
-            await self.audit.start(self._role, self._agents)
+            await self.audit.start(self.options.role, self._agents)
             self._on_stop(stack, "the audit", self.audit.stop)
             if self.signing_keys is not None:
                 stack.callback(self.audit.watch(self.signing_keys))
@@ -509,7 +459,7 @@ class Host:
                 self._on_stop(stack, "a lifespan", lifespan.leave)
             self._on_stop(stack, "push notifications", self._stop_push)
             events = {
-                agent.key: agent.options.push_events
+                agent.key: agent.execution.push_events
                 for agent in self._agents
                 if agent.push_notifications
             }
@@ -528,7 +478,7 @@ class Host:
             log_startup(
                 self.store,
                 self._agents,
-                self._url,
+                self.options.url,
                 signs=self.signing_keys is not None and self._serves_agents,
             )
             self._hurries = False
@@ -577,11 +527,9 @@ class Host:
 
         return identify
 
-    def _with_rights(
-        self, agent: AgentDescription, auth: Security | Literal[False] | None, policy: Policy | None
-    ) -> AgentDescription:
+    def _with_rights(self, agent: AgentDescription) -> AgentDescription:
         """Return an agent with the rules of its server beside its own, plain ones in threads."""
-        agent = _with_auth(agent, auth)
+        agent, policy = _with_auth(agent, self.options.auth), self.options.policy
         rights = agent.authorization
         own = None if rights is None else rights.policy
         policies = [self._in_thread(each) for each in (policy, own) if each is not None]
@@ -589,7 +537,7 @@ class Host:
             if agent.owner is PER_TENANT:
                 log.warning(
                     "the tasks of %r belong to tenants, and no policy says who may name which: "
-                    "whoever may call the agent may name any tenant; give Agent(policy=...), or "
+                    "whoever may call the agent may name any tenant; give Rights(policy=...), or "
                     "asgi(policy=...), a function that compares access.tenant with access.caller",
                     agent.name,
                 )
@@ -664,12 +612,16 @@ class Host:
 
     async def _disconnect(self) -> None:
         for services in self._services:
-            await services.connections.aclose()
-            await services.issuers.aclose()
-            await services.mcp.aclose()
+            await services.aclose()
 
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))
+
+
+def _operator_key(given: str | None) -> bytes | None:
+    """Return the key that seals credentials, from the option or the environment."""
+    given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if given is None else given
+    return None if given is None else operator_key(given)
 
 
 def _with_auth(agent: AgentDescription, auth: Security | Literal[False] | None) -> AgentDescription:

@@ -9,33 +9,36 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from parley.engine.description import AgentDescription
 from parley.engine.turn.usage import AgentMeter
 from parley.extensions.usage import USAGE
+from parley.host.options import ServerOptions
 from parley.model.distribution import install_command
-from parley.security.rates.limit import Budget, Limit, SizeLimit
-from parley.server.limits.counters import Counters, LocalCounters, StoreCounters
-from parley.server.limits.rates import AgentLimits, OpenStreams
-from parley.server.limits.usage import UsageMeter
+from parley.security.limits.agent_limits import AgentLimits, OpenStreams
+from parley.security.limits.counters import Counters, LocalCounters, StoreCounters
+from parley.security.limits.declaration import Budget, Limit, SizeLimit, parse_limits
+from parley.security.limits.usage import UsageMeter
 from parley.store.task_store import TaskStore
 
 
 class HostLimits:
     """The limits of each agent that has any, by its key.
 
-    ``server`` are the limits of all agents together, ``redis`` the URL of what counts rates for all
-    replicas, in place of the store. ``usage`` is counted for all agents, for those with the
-    extension, and where there is a budget.
+    Those of the server (``options.limits``) are for all agents together; a Redis bus counts rates
+    for all replicas, in place of the store. Usage is counted for all agents (``options.usage``),
+    for agents with the extension, and where there is a budget.
 
     Raises ``ValueError`` for a limit of a skill that no agent has.
     """
 
     def __init__(
-        self,
-        agents: Sequence[AgentDescription],
-        store: TaskStore,
-        *,
-        server: Sequence[Limit] = (),
-        usage: bool = False,
-        redis: str | None = None,
+        self, agents: Sequence[AgentDescription], store: TaskStore, options: ServerOptions
     ) -> None:
+        methods = [
+            method.operation.name
+            for agent in agents
+            for extension in agent.extensions
+            for method in extension.methods
+        ]
+        server, usage = parse_limits(options.limits, operations=methods), options.usage
+        redis = redis_for_limits(options.bus) if options.limits else None
         _check_skills(server, agents)
         self._closes: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self.usage: UsageMeter | None = None
@@ -76,7 +79,7 @@ class HostLimits:
             return local, stored
         if redis is None:
             return stored, stored
-        from parley.server.limits.redis_counters import RedisCounters
+        from parley.security.limits.counters import RedisCounters
 
         shared = RedisCounters(*redis_parts(redis), store.now)
         self._closes.append(("the counts of limits in Redis", shared.close))

@@ -16,7 +16,7 @@ from parley.engine.executor import AgentExecutor
 from parley.engine.service.service import AgentService
 from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Part
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.endpoint import CallbackReceiver, CredentialReceiver
 
 

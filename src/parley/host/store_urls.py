@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from parley.host.options import scheme_of, shown
 from parley.model.distribution import install_command
 from parley.store.bus.subscriptions import Bus
 from parley.store.memory import MemoryTaskStore
@@ -35,29 +35,6 @@ REDIS = (
     "redis+sentinel",
     "rediss+sentinel",
 )
-
-
-def scheme_of(url: str) -> str:
-    """Return the scheme of a URL, in lower case."""
-    return url.partition(":")[0].lower()
-
-
-def shown(url: str) -> str:
-    """Return a URL without its passwords."""
-    try:
-        parts = urlsplit(url)
-        user, at, address = parts.netloc.rpartition("@")
-        name = user.partition(":")[0]
-        query = [
-            (key, "..." if "pass" in key.lower() else value)
-            for key, value in parse_qsl(parts.query, keep_blank_values=True)
-        ]
-        shown = parts._replace(netloc=name + at + address)
-        if parts.query:
-            shown = shown._replace(query=urlencode(query, quote_via=quote, safe="./:"))
-        return urlunsplit(shown) if parts.netloc else url
-    except ValueError:
-        return f"{scheme_of(url)}:..."
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -103,12 +80,14 @@ def open_store(
     return SqliteTaskStore(path)
 
 
-def open_bus(url: str | None, store: str | TaskStore) -> Bus | None:
-    """Return the bus that a URL names, for a store that a URL names.
+def open_bus(url: str | Bus | None, store: str | TaskStore) -> Bus | None:
+    """Return the bus that a URL names, for a store that a URL names. A bus is returned as it is.
 
     ``None`` is the database of a PostgreSQL store. ``"none"`` is no bus: replicas then poll the
     store. Raises ``ValueError``.
     """
+    if url is not None and not isinstance(url, str):
+        return url
     if isinstance(store, str):
         is_shared = scheme_of(store) in POSTGRES
         what = shown(store)

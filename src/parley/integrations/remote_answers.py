@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from parley.agent.remote.callees import Callee
-from parley.agent.tools.tool import ToolResult
+from parley.agent.tools.tool import ToolResult, failed, tool_name
 from parley.client.message import Sendable
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, tool_name
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
 from parley.model.bounded import Bounded
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent
@@ -98,7 +98,7 @@ class OpenQuestions:
         skill, question = self._open.pop(task_id, (None, None))
         if skill is None or question is None:
             text = f"No task {task_id[:100]} waits for an answer: call the skill again."
-            return ToolResult(parts=(Part(text=text),), is_error=True)
+            return failed(text)
         try:
             result = await skill.answer(question.task, answer)
         except RemoteQuestion as another:

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parley.agent.tools.tool import Tool, ToolResult
+    from parley.agent.tools.tool import Tool, ToolResult, ToolSource
     from parley.llm.function_tools import FunctionTool, ToolFailed
     from parley.llm.model import (
         Model,
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
     from parley.llm.run_output import RunOutput
     from parley.llm.token_budget import BudgetExceeded, ModelRefused, Price, RunStopped, TokenBudget
-    from parley.llm.tool_calls import AgentSkills, ToolSource
+    from parley.llm.tool_calls import AgentSkills
 
 _HOMES = {
-    "parley.agent.tools.tool": ("Tool", "ToolResult"),
+    "parley.agent.tools.tool": ("Tool", "ToolResult", "ToolSource"),
     "parley.llm.function_tools": ("FunctionTool", "ToolFailed"),
     "parley.llm.model": (
         "Model",
@@ -58,7 +58,7 @@ _HOMES = {
         "RunStopped",
         "TokenBudget",
     ),
-    "parley.llm.tool_calls": ("AgentSkills", "ToolSource"),
+    "parley.llm.tool_calls": ("AgentSkills",),
 }
 
 __all__ = [

@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.tools.tool import ToolResult
+from parley.agent.tools.tool import ToolResult, failed, tool_name
 from parley.agent.turn import Turn
 from parley.engine.content import to_parts
 from parley.engine.skill import form_of
@@ -22,9 +22,6 @@ from parley.llm.current_turn import current_turn
 from parley.model.parts import Part
 
 log = logging.getLogger("parley.llm")
-
-LONGEST = 64
-"""How long the name of a tool may be."""
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
 """The schema of a tool that takes nothing."""
@@ -51,6 +48,8 @@ class FunctionTool:
     Raises ``TypeError`` for a function that a model cannot call.
     """
 
+    remembers_calls = True
+
     def __init__(
         self, function: Callable[..., Any], *, name: str = "", description: str = ""
     ) -> None:
@@ -61,7 +60,7 @@ class FunctionTool:
         if self._form.streams:
             raise TypeError(f"the tool {own!r} yields; return the whole result instead")
         self.function = function
-        self.name = tool_name(name or own)
+        self.name = tool_name(name or own, "skill")
         summary, about = read_docstring(inspect.getdoc(function) or "")
         self.description = description or summary or own.replace("_", " ")
         self._inputs = tool_inputs(function, (Turn, BlockingTurn))
@@ -137,11 +136,6 @@ class FunctionTool:
         return ToolResult(parts=parts)
 
 
-def failed(why: str) -> ToolResult:
-    """Return the result of a call that failed."""
-    return ToolResult(parts=(Part(text=why),), is_error=True)
-
-
 # -- docstrings --------------------------------------------------------------------------------
 
 _SECTION = re.compile(
@@ -199,17 +193,3 @@ def _described(schema: Mapping[str, Any], about: Mapping[str, str]) -> dict[str,
         for name, each in schema.get("properties", {}).items()
     }
     return {**schema, "properties": properties}
-
-
-def tool_name(text: str) -> str:
-    """Return a text as the name of a tool: letters, digits, ``_`` and ``-``, at most 64."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:LONGEST] or "skill"
-
-
-def free_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number if it is taken."""
-    chosen, number = name, 1
-    while chosen in taken:
-        number += 1
-        chosen = f"{name[: LONGEST - 4]}_{number}"
-    return chosen

@@ -15,8 +15,14 @@ from typing import Any
 import msgspec
 
 from parley.agent.agent import Agent
-from parley.agent.tools.mcp_server import McpServerUnavailable
-from parley.agent.tools.tool import Tool
+from parley.agent.tools.tool import (
+    Tool,
+    ToolSource,
+    ToolsUnavailable,
+    free_name,
+    source_name,
+    tool_name,
+)
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError
 from parley.client.message import Sendable
@@ -24,7 +30,6 @@ from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Failed, Rejected
 from parley.extensions.usage import RunProgress
 from parley.llm.conversation import MAX_FILE_BYTES, ModelConversation, NotTaken, content_of
-from parley.llm.function_tools import free_name, tool_name
 from parley.llm.model import Model, ModelFailed, ReplyBroken, Script, ScriptedModel
 from parley.llm.model_run import ModelRun, OutputType, RunSettings
 from parley.llm.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
@@ -34,7 +39,6 @@ from parley.llm.tool_calls import (
     AskUser,
     ToolCalls,
     ToolLike,
-    ToolSource,
     agents_in,
     check_installed,
     sorted_out,
@@ -52,7 +56,7 @@ MEMORY_TOKENS = 8000
 MAX_ROUNDS = 12
 """How often a model may be asked in one run, unless the author says."""
 
-UNAVAILABLE = (A2AError, ClientError, McpServerUnavailable, OSError, TimeoutError)
+UNAVAILABLE = (A2AError, ClientError, ToolsUnavailable, OSError, TimeoutError)
 """Errors of tools that cannot be opened."""
 
 
@@ -236,8 +240,9 @@ class ModelLoop:
             try:
                 return list(await stack.enter_async_context(each.open_tools(turn)))
             except UNAVAILABLE as error:
-                turn.log.warning("the tools of %r are not available: %s", each, error)
-                notes.append(f"The tools of {each!r} are not available now; say so if they matter.")
+                name = source_name(each)
+                turn.log.warning("the tools of %s are not available: %s", name, error)
+                notes.append(f"The tools of {name} are not available now; say so if they matter.")
                 return []
 
         opened = [await tools_of(each) for each in self.tools]
@@ -253,16 +258,16 @@ class ModelLoop:
         """
         is_source = [isinstance(each, ToolSource) for each in self.tools]
         placed = [
-            (place, tool, f"{place}/{tool.name}/{number}")
+            (place, tool, name, f"{place}/{name}/{number}")
             for place, tools in enumerate(opened)
-            for number, tool in _counted(tools)
+            for number, name, tool in _counted(tools)
         ]
 
         async def chosen(known: Mapping[str, str]) -> dict[str, str]:
             names, taken = dict(known), set(known.values())
-            for _, tool, label in sorted(placed, key=lambda each: is_source[each[0]]):
+            for _, _, name, label in sorted(placed, key=lambda each: is_source[each[0]]):
                 if label not in names:
-                    names[label] = free_name(tool_name(tool.name), taken)
+                    names[label] = free_name(name, taken)
                     taken.add(names[label])
             return names
 
@@ -270,15 +275,16 @@ class ModelLoop:
         if sum(is_source) > 1:
             known = await turn.step(f"{key}:names", chosen, {})
         names = await chosen(known)
-        return {names[label]: tool for _, tool, label in placed}
+        return {names[label]: tool for _, tool, _, label in placed}
 
 
-def _counted(tools: Sequence[Tool]) -> Iterator[tuple[int, Tool]]:
-    """Yield tools, and how many before each have its name."""
+def _counted(tools: Sequence[Tool]) -> Iterator[tuple[int, str, Tool]]:
+    """Yield tools with their names for models, and how many tools before have that name."""
     seen: Counter[str] = Counter()
     for tool in tools:
-        yield seen[tool.name], tool
-        seen[tool.name] += 1
+        name = tool_name(tool.name)
+        yield seen[name], name, tool
+        seen[name] += 1
 
 
 READ_MODES = ("text/plain", "application/json", "text/*")

@@ -24,7 +24,7 @@ from parley.llm.model import (
 )
 from parley.model.backoff import Backoff
 from parley.model.distribution import install_command
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

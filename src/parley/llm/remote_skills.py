@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from parley.agent.remote.callees import Callee
-from parley.agent.tools.tool import ToolResult
+from parley.agent.tools.tool import ToolResult, failed, free_name, tool_name
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import ChainBudget
@@ -17,8 +17,6 @@ from parley.extensions.questions import question
 from parley.extensions.usage import Spent, spent_on
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
-from parley.llm.function_tools import free_name
-from parley.llm.function_tools import tool_name as tool_name
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -74,7 +72,7 @@ class RemoteSkill:
     ) -> None:
         self.card = card
         self.skill = skill
-        self.name = name or tool_name(skill.id)
+        self.name = name or tool_name(skill.id, "skill")
         self.description = described(card, skill)
         self.takes_words = schema is None or schema.input is None
         self.parameters: Mapping[str, Any] = (
@@ -117,7 +115,7 @@ class RemoteSkill:
             else:
                 answer = await self._outside(content, on_progress, task_id=None)
         except (A2AError, ClientError) as error:
-            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+            return failed(f"{self.card.name}: {error}")
         return result_of(answer)
 
     async def answer(
@@ -139,7 +137,7 @@ class RemoteSkill:
                         content, key=key or None, task_id=task_id, progress=True
                     )
         except (A2AError, ClientError) as error:
-            return ToolResult(parts=(Part(text=f"{self.card.name}: {error}"),), is_error=True)
+            return failed(f"{self.card.name}: {error}")
         return result_of(answer)
 
     async def _outside(
@@ -199,7 +197,7 @@ def skills_on(
     for skill in card.skills:
         if only and skill.id not in only:
             continue
-        name = free_name(tool_name(skill.id), names)
+        name = free_name(tool_name(skill.id, "skill"), names)
         names.add(name)
         found.append(RemoteSkill(agent, card, skill, schemas.get(skill.id), options, name=name))
     return found

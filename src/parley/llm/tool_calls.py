@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 
 from parley.agent.remote.callees import Callee, UsableAgent
-from parley.agent.tools.mcp_server import McpServer
-from parley.agent.tools.tool import Tool, ToolResult
-from parley.agent.tools.turn_tools import McpTool
+from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, failed, source_name
 from parley.agent.turn import Turn
-from parley.client.registry.found import FoundAgent
+from parley.client.card.resolver import CatalogReference
+from parley.engine.turn.attempt import TOOL_PREFIX
 from parley.llm.conversation import shortened
 from parley.llm.current_turn import current_turn
-from parley.llm.function_tools import FunctionTool, failed
+from parley.llm.function_tools import FunctionTool
 from parley.llm.model import ModelToolCall
 from parley.llm.remote_skills import RemoteSkill, skills_on
 from parley.llm.run_output import RunOutput
@@ -32,15 +31,6 @@ from parley.model.parts import Part
 
 MAX_QUESTION = 2000
 """How many characters of a model's question its caller is asked."""
-
-
-@runtime_checkable
-class ToolSource(Protocol):
-    """Something that has tools for a turn, such as a connection that is opened for it."""
-
-    def open_tools(self, turn: Turn) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Open the tools for a turn, and close them with the block."""
-        ...
 
 
 class AgentSkills:
@@ -55,7 +45,9 @@ class AgentSkills:
         self._only = tuple(skills)
         self._options = options
 
-    def __repr__(self) -> str:
+    @property
+    def name(self) -> str:
+        """The agent's address without credentials, or its name."""
         agent = self.agent
         if isinstance(agent, str):
             return agent.rpartition("@")[2]  # an address may have a password
@@ -69,26 +61,11 @@ class AgentSkills:
             yield skills_on(self.agent, card, self._options, self._only)
 
 
-class McpTools:
-    """The tools of an MCP server: connected for a turn, each call done once."""
-
-    def __init__(self, server: McpServer) -> None:
-        self.server = server
-
-    def __repr__(self) -> str:
-        return self.server.name
-
-    @asynccontextmanager
-    async def open_tools(self, turn: Turn) -> AsyncIterator[Sequence[Tool]]:
-        """Connect, and yield the tools. Raises ``McpServerUnavailable``."""
-        async with turn.tools(self.server) as tools:
-            yield tools.list
-
-
 class AskUser:
     """The tool by which a model asks the caller of the turn: the task needs input meanwhile."""
 
     name = "ask_user"
+    remembers_calls = True
     description = (
         "Ask the user a question, and wait for the answer. Use it only for what you need and "
         "cannot find out otherwise."
@@ -126,10 +103,8 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
     for each in given:
         if isinstance(each, list | tuple):
             found += sorted_out(each)
-        elif isinstance(each, str | AgentCard | UsableAgent | FoundAgent):
+        elif isinstance(each, str | AgentCard | UsableAgent | CatalogReference):
             found.append(AgentSkills(each))
-        elif isinstance(each, McpServer):
-            found.append(McpTools(each))
         elif isinstance(each, ToolSource) or is_tool(each):
             found.append(each)
         elif callable(each):
@@ -145,9 +120,12 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
 def check_installed(tools: Iterable[Tool | ToolSource]) -> None:
     """Raise ``ImportError`` where a tool needs a package that is not there."""
     for each in tools:
-        if isinstance(each, McpTools) and find_spec("mcp") is None:
+        package = getattr(each, "extra", "")
+        if package and find_spec(package) is None:
             raise ImportError(
-                f"the tools of {each!r} need the package mcp: {install_command('mcp')}", name="mcp"
+                f"the tools of {source_name(each)} need the package {package}: "
+                f"{install_command(package)}",
+                name=package,
             )
 
 
@@ -261,13 +239,7 @@ class ToolCalls:
         if isinstance(tool, RemoteSkill):
             left = self._spending.for_others(self._output.requests.total)
             return await tool.call(arguments, key=key, budget=left)
-        if isinstance(tool, FunctionTool | McpTool | AskUser):
-            return await tool.call(arguments, key=key)  # they remember their calls themselves
-
-        async def call() -> ToolResult:
-            return await tool.call(arguments, key=key)
-
-        return await self._turn.step(f"{key}:result", call)
+        return await call_once(self._turn, tool, arguments, key=key)
 
     def _is_alone(self, call: ModelToolCall) -> bool:
         """Return whether a tool asks nothing itself, so that these can wait for it."""
@@ -290,7 +262,7 @@ class ToolCalls:
         results = attempt.results or {}
         if f"step:{key}" in results or f"step:{key}:result" in results:
             return True
-        if (record := results.get(f"tool:{key}")) is not None:  # a call of an MCP server
+        if (record := results.get(f"{TOOL_PREFIX}{key}")) is not None:
             return bool(msgspec.json.decode(record).get("state") == "returned")
         call = attempt.logged_call(key)
         return call is not None and call.answered

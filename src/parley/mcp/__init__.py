@@ -1,4 +1,5 @@
-"""MCP: A2A agents as a server of tools, for hosts that speak MCP (``docs/mcp.md``).
+"""MCP, both ways (``docs/mcp.md``): tools of MCP servers for turns, and agents for MCP hosts.
 
-``McpBridge`` of ``bridge`` is that server, and ``parley mcp serve`` runs it.
+``McpServer`` (``tool_server``) is a source of tools. ``McpBridge`` (``bridge``) serves agents to
+hosts, and ``parley mcp serve`` runs it.
 """

@@ -1,4 +1,4 @@
-"""The agents that a bridge offers: their cards, the tools that their skills are, connections."""
+"""The agents that a bridge offers: cards, skills as tools with their schemas, connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,17 +14,17 @@ from typing import Any
 from mcp import types
 
 from parley.agent.remote.connections import Connections
-from parley.agent.tools.mcp_tool_problems import schema_problem
+from parley.agent.tools.tool import NAME_LENGTH, free_name, tool_name
 from parley.client.errors import ClientError
-from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.declared import schemas_on
 from parley.host.connecting import connect
-from parley.llm.function_tools import LONGEST
-from parley.llm.remote_skills import RemoteSkill, tool_name
-from parley.mcp.schemas import WRAPPED_INPUT, WRAPPED_RESULT, object_schema
+from parley.llm.remote_skills import RemoteSkill
+from parley.mcp.session import schema_problem
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
+from parley.registry.client.found import FoundAgent
 
 log = logging.getLogger("parley.mcp")
 
@@ -101,12 +101,12 @@ class BridgedAgent:
 
 
 class BridgedAgents:
-    """The agents of a bridge. ``options`` are those of ``parley.connect`` for named ones.
+    """The agents of a bridge. Named agents are connected with ``options`` of ``parley.connect``.
 
     Tools are named after agents so that a host that trusts a tool never reaches another agent by
-    its name. The name of an agent that a search found has the mark of its address, always: what
-    else was found does not change it. Of those that the operator named, two of one name have it. A
-    name stays with the agent that has it, whatever answers later.
+    its name. The name of an agent that a search found always has the mark of its address, so other
+    results do not change the name. Two agents of the operator with one name have marks too. A name
+    stays with its agent, whatever answers later.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class BridgedAgents:
         self._connections = Connections(_open)
         self._named = [(each, False) for each in named] + [(each, True) for each in found]
         self._agents: dict[str, BridgedAgent] = {}
-        self._asked: OrderedDict[str, BridgedAgent] = OrderedDict()
+        self._asked: Bounded[str, BridgedAgent] = Bounded(MOST_FOUND)
         self._cards: dict[int, BridgedAgent] = {}
         self._loading = asyncio.Lock()
         self._unusable: set[tuple[str, str]] = set()
@@ -160,16 +160,14 @@ class BridgedAgents:
 
     def _add(self, cards: Mapping[int, AgentCard]) -> None:
         """Name the agents that answered for the first time."""
-        plain = {place: tool_name(card.name.lower())[:30] for place, card in cards.items()}
+        plain = {place: tool_name(card.name.lower(), "skill")[:30] for place, card in cards.items()}
         counts = Counter(plain[place] for place in cards if not self._named[place][1])
         for place, card in cards.items():
             reference, is_found = self._named[place]
             slug, mark = plain[place], _mark(_address(reference, card))
             if is_found or counts[slug] > 1 or slug in self._agents:
                 slug = f"{slug}_{mark}"
-            marked, number = slug, 2
-            while slug in self._agents:  # one agent, twice
-                slug, number = f"{marked}_{number}", number + 1
+            slug = free_name(slug, self._agents)  # one agent, twice
             agent = BridgedAgent(reference, slug, is_found=is_found, mark=mark)
             self._agents[slug] = self._cards[place] = agent
 
@@ -181,13 +179,15 @@ class BridgedAgents:
             is_alone = only_named and not agent.is_found
             schemas = schemas_on(agent.card)
             for skill in agent.card.skills:
-                wanted = tool_name(skill.id if is_alone else f"{agent.slug}_{skill.id}")
+                wanted = (
+                    tool_name(skill.id, "skill")
+                    if is_alone
+                    else tool_name(f"{agent.slug}_{skill.id}")
+                )
                 there = tools.get(wanted) or self.tools.get(wanted)
                 if there is not None and there.agent is not agent:
-                    wanted = f"{wanted[: LONGEST - MARK_LENGTH - 1]}_{agent.mark}"
-                name, number = wanted, 2
-                while name in tools or name in reserved:
-                    name, number = f"{wanted[:60]}_{number}", number + 1
+                    wanted = f"{wanted[: NAME_LENGTH - MARK_LENGTH - 1]}_{agent.mark}"
+                name = free_name(wanted, tools.keys() | reserved)
                 if len(tools) >= MOST_TOOLS:
                     log.warning("there are more than %d skills; the rest is no tool", MOST_TOOLS)
                     self.tools = tools
@@ -216,18 +216,16 @@ class BridgedAgents:
     def asked(self, found: FoundAgent) -> BridgedAgent:
         """Return an agent that a search found, to be asked without being a tool."""
         slug = f"found-{hashlib.sha256(found.identifier.encode()).hexdigest()[:12]}"
-        agent = self._asked.get(slug) or BridgedAgent(found, slug, is_found=True)
-        self._asked[slug] = agent
-        self._asked.move_to_end(slug)
-        if len(self._asked) > MOST_FOUND:
-            self._asked.popitem(last=False)
+        agent = self._asked[slug] = self._asked.get(slug) or BridgedAgent(
+            found, slug, is_found=True
+        )
         return agent
 
     @asynccontextmanager
     async def connected(
         self, agent: BridgedAgent, credentials: Mapping[str, str]
     ) -> AsyncIterator[RemoteAgent]:
-        """Connect to an agent, with the caller's credentials in place of those of the bridge."""
+        """Connect to an agent, with the caller's credentials in place of the bridge's."""
         options: dict[str, Any] = {"auth": False} if agent.is_found else dict(self._options)
         if credentials and not agent.is_found:
             options |= {"auth": False, "bearer": None, "api_key": None, **credentials}
@@ -243,7 +241,7 @@ class BridgedAgents:
 
 
 def _address(reference: Any, card: AgentCard) -> str:
-    """Return what tells an agent from another one that has its name."""
+    """Return a text that tells an agent from another agent of its name."""
     if isinstance(reference, FoundAgent):
         return f"{reference.identifier} {reference.card_url}"
     if isinstance(reference, str):
@@ -260,3 +258,100 @@ def _mark(address: str) -> str:
 
 async def _open(reference: Any, **options: Any) -> RemoteAgent:
     return await connect(reference, **options)
+
+
+# -- schemas: objects, in tools and in forms --------------------------------------------------
+
+
+WRAPPED_INPUT = "input"
+"""The argument of a skill whose input is no object."""
+
+WRAPPED_RESULT = "result"
+"""The member of a result that is no object."""
+
+WRAPPED_ANSWER = "answer"
+"""The field of a form whose answer is no object, or a text."""
+
+_PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
+_KEPT = frozenset(
+    {
+        "type", "title", "description", "minLength", "maxLength", "format", "minimum", "maximum",
+        "enum", "enumNames", "oneOf", "default", "items", "minItems", "maxItems", "pattern",
+    }
+)  # fmt: skip
+
+
+def object_schema(schema: Mapping[str, Any], wrapped: str) -> tuple[dict[str, Any], bool]:
+    """Return the schema as an object's, and whether the value had to become a member of it."""
+    root = _resolved(schema)
+    if root.get("type") == "object":
+        return root, False
+    definitions = root.pop("$defs", None)
+    found: dict[str, Any] = {"type": "object", "properties": {wrapped: root}, "required": [wrapped]}
+    if definitions:
+        found["$defs"] = definitions
+    return found, True
+
+
+def form_schema(schema: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+    """Return the form for an answer of this schema, and how its fields are the answer.
+
+    Forms have flat fields: text, numbers, yes or no, choices. ``fields``: they are the answer;
+    ``value``: the only field is; ``json``: its text is the answer as JSON; ``text``: as it stands.
+    """
+    if schema is None:
+        return _one_field({"type": "string", "title": "Answer"}), "text"
+    root = _resolved(schema)
+    properties = root.get("properties")
+    if root.get("type") == "object" and isinstance(properties, dict) and properties:
+        fields = {name: _field(each, root) for name, each in properties.items()}
+        if all(fields.values()):
+            required = [name for name in root.get("required", ()) if name in fields]
+            return {"type": "object", "properties": fields, "required": required}, "fields"
+    elif (field := _field(root, root)) is not None:
+        return _one_field(field), "value"
+    asked = {"type": "string", "title": "Answer", "description": "JSON that fits the question"}
+    return _one_field(asked), "json"
+
+
+def _one_field(field: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {WRAPPED_ANSWER: dict(field)},
+        "required": [WRAPPED_ANSWER],
+    }
+
+
+def _field(schema: Any, root: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a field of a form, ``None`` if forms have no such field."""
+    if not isinstance(schema, dict):
+        return None
+    if "$ref" in schema:
+        schema = _resolved({**schema, "$defs": root.get("$defs", {})})
+    kind = schema.get("type")
+    choices = schema.get("enum")
+    if kind is None and isinstance(choices, list):
+        kind = "string" if all(isinstance(each, str) for each in choices) else None
+    if kind == "array":
+        items = schema.get("items")
+        if not (isinstance(items, dict) and ("enum" in items or "anyOf" in items)):
+            return None
+    elif kind not in _PRIMITIVES:
+        return None
+    kept = {name: value for name, value in schema.items() if name in _KEPT}
+    return {**kept, "type": kind}
+
+
+def _resolved(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema whose root is not a reference to one of its definitions."""
+    root, definitions = dict(schema), schema.get("$defs")
+    for _ in range(8):
+        reference = root.get("$ref")
+        if not isinstance(reference, str) or not isinstance(definitions, dict):
+            break
+        named = definitions.get(reference.removeprefix("#/$defs/"))
+        if not isinstance(named, dict):
+            break
+        root = {**named, **{k: v for k, v in root.items() if k not in ("$ref", "$defs")}}
+        root["$defs"] = definitions
+    return root

@@ -1,26 +1,42 @@
-"""Calls of agents for hosts: a message or a task, followed until it ends, asks, or takes long."""
+"""Calls of agents for hosts: a message or a task, followed until it ends, asks, or takes long.
+
+A call knows its host (``HostRequest``), names its task for it (``Handles``), and passes on what the
+agent asks (``Asked``).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
+import hashlib
+import hmac
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
+import msgspec
 from mcp import MCPError, types
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import principal_components
+from mcp.server.context import ServerRequestContext
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from parley.agent.tools.mcp_content import blocks_of
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
+from parley.extensions.questions import auth_request, question
 from parley.extensions.usage import run_progress
 from parley.llm.remote_skills import RemoteQuestion, result_of
-from parley.mcp.agents import BridgedAgent, BridgedAgents, SkillTool
-from parley.mcp.handles import Handles, UnknownHandle
-from parley.mcp.host import HostRequest
-from parley.mcp.questions import Asked, asked_by
-from parley.mcp.schemas import WRAPPED_RESULT
-from parley.mcp.task_values import created
+from parley.mcp.agents import (
+    WRAPPED_ANSWER,
+    WRAPPED_RESULT,
+    BridgedAgent,
+    BridgedAgents,
+    SkillTool,
+    form_schema,
+)
+from parley.mcp.content import blocks_of
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
 from parley.model.tasks import (
@@ -34,7 +50,7 @@ from parley.model.tasks import (
 log = logging.getLogger("parley.mcp")
 
 CANCEL_SECONDS = 5.0
-"""How long the cancellation of a call waits for that of its task."""
+"""How long the cancellation of a call waits for its task to be canceled."""
 
 TASK_SECONDS = 2.0
 """After how many seconds a call is a task, for hosts that take tasks."""
@@ -43,7 +59,7 @@ Answer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
 class Running(Exception):
-    """A task goes on after the time that a call may take."""
+    """A task continues after the time limit of a call."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
@@ -70,9 +86,9 @@ class AgentCalls:
         task_id: str = "",
         wait: float | None = None,
     ) -> Answer:
-        """Send a message, or follow a task without one, and return what the host gets.
+        """Send a message, or follow a task without one, and return the answer for the host.
 
-        That is the result, what the agent asks, or how to follow a task that takes longer.
+        The answer is the result, the agent's question, or how to follow a task that takes longer.
         """
         limit = self.wait if wait is None else wait
         if host.takes_tasks and tool is not None:
@@ -154,7 +170,7 @@ class AgentCalls:
         action: str,
         tool: SkillTool | None,
     ) -> types.CallToolResult:
-        """Return what a host gets whose user did not answer: one who declines ends the task."""
+        """Return the answer for a host whose user did not answer: declining ends the task."""
         if action == "decline":
             await _cancel(remote, task.id)
             return failed("The user declined to answer, so the task was canceled.")
@@ -162,7 +178,7 @@ class AgentCalls:
         handle = self.handle(host, agent, task.id, tool)
         return note(f"The user has not answered. {asked.said(handle)}", handle, task.state, tool)
 
-    # -- what is no result yet -----------------------------------------------------------------
+    # -- answers before the result -------------------------------------------------------------
 
     def _asks(
         self,
@@ -246,7 +262,7 @@ async def _cancel(remote: RemoteAgent, task_id: str) -> None:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            continue  # the cancellation goes on, for CANCEL_SECONDS at most
+            continue  # the cancellation continues, for CANCEL_SECONDS at most
 
 
 def _waits(event: Event) -> bool:
@@ -299,3 +315,293 @@ def note(text: str, handle: str, state: TaskState, tool: SkillTool | None) -> ty
         structured_content=None if has_schema else data,
         is_error=has_schema,
     )
+
+
+# -- the request of a host --------------------------------------------------------------------
+
+
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension of MCP for long tasks."""
+
+SHOWN_CHARACTERS = 2000
+"""How many characters a notification of progress has."""
+
+MOST_PROGRESS = 10_000
+"""How many notifications of progress a call sends."""
+
+
+class HostRequest:
+    """A request of a host. ``carries``: its credentials go to the agents."""
+
+    def __init__(self, context: ServerRequestContext[Any, Any], *, carries: bool) -> None:
+        self._context = context
+        self._progress = 0
+        headers = getattr(context.request, "headers", None)
+        self.credentials: dict[str, str] = {}
+        if headers is not None and carries:
+            kind, _, token = headers.get("authorization", "").strip().partition(" ")
+            if kind.lower() == "bearer" and token.strip():
+                self.credentials["bearer"] = token.strip()
+            if key := headers.get("x-api-key", ""):
+                self.credentials["api_key"] = key
+        self.principal = None if headers is None else self._principal()
+
+    def _principal(self) -> str:
+        """Return who asks, as far as that is known: tasks are bound to it.
+
+        Over stdio ``principal`` is ``None``: one host has the connection.
+        """
+        token = get_access_token()
+        if token is not None:
+            return repr(principal_components(token))
+        if self.credentials:
+            return hashlib.sha256(repr(sorted(self.credentials.items())).encode()).hexdigest()
+        return ""
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether questions are results that the host answers by calling again."""
+        return self._context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def capabilities(self) -> types.ClientCapabilities | None:
+        """What the host says that it can do."""
+        return self._context.session.client_capabilities
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether a long call may return a task of the extension."""
+        found = self.capabilities
+        return self.is_modern and bool(found and found.extensions and TASKS in found.extensions)
+
+    async def progress(self, text: str) -> None:
+        """Tell the host how a call goes on, if it wants to know."""
+        if self._progress < MOST_PROGRESS:
+            self._progress += 1
+            await self._context.session.report_progress(
+                self._progress, None, text[:SHOWN_CHARACTERS]
+            )
+
+    async def elicit(
+        self, params: types.ElicitRequestFormParams | types.ElicitRequestURLParams
+    ) -> types.ElicitResult:
+        """Ask the user in the middle of the call, as the older protocol does."""
+        session, request_id = self._context.session, self._context.request_id
+        if isinstance(params, types.ElicitRequestURLParams):
+            return await session.elicit_url(
+                params.message, params.url, params.elicitation_id or "", request_id
+            )
+        return await session.elicit_form(params.message, params.requested_schema, request_id)
+
+
+# -- handles: the names of tasks --------------------------------------------------------------
+
+
+MAC_LENGTH = 22
+"""How many hexadecimal digits of the code are part of a handle."""
+
+
+class UnknownHandle(Exception):
+    """A handle that was not made here, or not for this caller."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such task; its name is what the tool that started it said")
+
+
+class Handles:
+    """Names tasks as ``agent.task``, and with a ``key`` binds each name to its caller.
+
+    Where several callers share the agents' credentials, nobody can name a task of another. A
+    ``principal`` of ``None`` is the one host of a connection that no other has: its names are not
+    bound.
+    """
+
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+
+    def make(self, agent: str, task_id: str, principal: str | None = "") -> str:
+        """Return the handle of a task."""
+        named = f"{agent}.{task_id}"
+        if not self._key or principal is None:
+            return named
+        return f"{named}.{self._mac(named, principal)}"
+
+    def read(self, handle: str, principal: str | None = "") -> tuple[str, str]:
+        """Return the agent and the id of the task. Raises ``UnknownHandle``."""
+        named = handle
+        if self._key and principal is not None:
+            named, _, mac = handle.rpartition(".")
+            if not hmac.compare_digest(mac.encode(), self._mac(named, principal).encode()):
+                raise UnknownHandle
+        agent, _, task_id = named.partition(".")
+        if not agent or not task_id:
+            raise UnknownHandle
+        return agent, task_id
+
+    def _mac(self, named: str, principal: str) -> str:
+        text = f"{len(principal)}:{principal}{named}".encode()
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()[:MAC_LENGTH]
+
+
+# -- questions, as elicitations and as text ---------------------------------------------------
+
+
+ANSWER_TASK = "answer_task"
+
+
+class Asked(NamedTuple):
+    """What a task asks: its text, its form, how the fields are the answer, or an address."""
+
+    key: str
+    text: str
+    form: dict[str, Any]
+    kind: str
+    url: str = ""
+    is_auth: bool = False
+
+    @property
+    def params(self) -> types.ElicitRequestFormParams | types.ElicitRequestURLParams:
+        """The question as an elicitation."""
+        if self.url:
+            return types.ElicitRequestURLParams(
+                message=self.text, url=self.url, elicitation_id=self.key
+            )
+        return types.ElicitRequestFormParams(message=self.text, requested_schema=self.form)
+
+    def content(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of ``RemoteAgent.send`` with the answer in a form."""
+        value = given.get(WRAPPED_ANSWER)
+        if self.kind == "fields":
+            return {"data": dict(given)}
+        if self.kind == "value":
+            return {"data": value}
+        if self.kind == "json":
+            try:
+                return {"data": msgspec.json.decode(str(value))}
+            except msgspec.DecodeError:
+                return {"message": str(value)}
+        return {"message": str(value)}
+
+    def can_be_asked(self, capabilities: types.ClientCapabilities | None) -> bool:
+        """Return whether a host can ask its user: a secret never goes through a form."""
+        found = None if capabilities is None else capabilities.elicitation
+        if found is None:
+            return False
+        if self.url:
+            return found.url is not None
+        return not self.is_auth and (found.form is not None or found.url is None)
+
+    def said(self, handle: str) -> str:
+        """Return what is asked and how to answer, for a host without elicitation."""
+        if self.is_auth:
+            where = f" Open {self.url}." if self.url else ""
+            return (
+                f"The agent needs an authorization: {self.text}{where}\n"
+                f"The task is {handle}; when it is done, follow it with follow_task."
+            )
+        lines = [f"The agent asks: {self.text}"]
+        if self.kind != "text":
+            lines.append(f"The answer fits: {msgspec.json.encode(self.form).decode()}")
+        lines.append(
+            f"Answer with the tool {ANSWER_TASK}: task={handle!r}, answer=... "
+            "Ask the user if you do not know the answer."
+        )
+        return "\n".join(lines)
+
+
+def asked_by(task: Task) -> Asked:
+    """Return what a task asks its caller."""
+    message = task.status.message
+    key = f"q-{message.message_id if message else task.id}"[-64:]
+    text = (message.text if message else "") or "What do you want?"
+    if task.state is TaskState.AUTH_REQUIRED:
+        needed = auth_request(task)
+        url = needed.authorization_url if needed else ""
+        return Asked(key, (needed.text if needed else "") or text, {}, "text", url, is_auth=True)
+    typed = question(task)
+    form, kind = form_schema(None if typed is None else typed.schema)
+    if typed is not None:
+        problems = "; ".join(f"{each.field}: {each.description}" for each in typed.problems)
+        text = f"{typed.text or text}\n{problems}" if problems else typed.text or text
+    return Asked(key, text, form, kind)
+
+
+def given_as(answer: Any, asked: Asked) -> dict[str, Any]:
+    """Return the options of ``RemoteAgent.send`` with an answer that a model wrote."""
+    if asked.kind == "text":
+        text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+        return {"message": text}
+    if isinstance(answer, str) and asked.kind == "fields":
+        fields = asked.form["properties"]
+        try:
+            answer = msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            if len(fields) != 1:
+                return {"message": answer}
+            answer = {next(iter(fields)): answer}
+    elif isinstance(answer, str) and asked.kind == "json":
+        try:
+            answer = msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            return {"message": answer}
+    elif isinstance(answer, dict) and asked.kind == "value" and answer.keys() == {WRAPPED_ANSWER}:
+        answer = answer[WRAPPED_ANSWER]
+    return {"data": answer}
+
+
+# -- tasks of the extension -------------------------------------------------------------------
+
+
+POLL_MS = 1000
+"""How often a host should ask for a task, in ms."""
+
+
+def created(handle: str, task: Task) -> dict[str, Any]:
+    """Return the result of a call that goes on as a task."""
+    found = described(handle, task)
+    return {**found, "resultType": "task", "status": "working"}
+
+
+def described(handle: str, task: Task) -> dict[str, Any]:
+    """Return what the extension says of every task."""
+    updated = task.status.timestamp
+    said = "" if task.status.message is None else task.status.message.text
+    at = _text(updated) if updated is not None else _created_at(task.id)
+    return {
+        "taskId": handle,
+        "status": _STATUS.get(task.state, "working"),
+        **({"statusMessage": said[:2000]} if said else {}),
+        "createdAt": _created_at(task.id) or at,
+        "lastUpdatedAt": at or _now(),
+        "ttlMs": None,
+        "pollIntervalMs": POLL_MS,
+    }
+
+
+def _created_at(task_id: str) -> str:
+    """Return when a task was created, if its id says so (UUID version 7)."""
+    try:
+        found = UUID(task_id)
+    except ValueError:
+        return ""
+    if found.version != 7:
+        return ""
+    return _text(datetime.datetime.fromtimestamp((found.int >> 80) / 1000, datetime.UTC))
+
+
+def _now() -> str:
+    return _text(datetime.datetime.now(datetime.UTC))
+
+
+def _text(at: datetime.datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_STATUS = {
+    TaskState.INPUT_REQUIRED: "input_required",
+    TaskState.AUTH_REQUIRED: "input_required",
+    TaskState.COMPLETED: "completed",
+    TaskState.FAILED: "completed",  # the result says that it is an error
+    TaskState.REJECTED: "completed",
+    TaskState.CANCELED: "cancelled",
+}

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from parley.cli.calls.agent_call import RETRY, AgentCall
-from parley.cli.calls.registry_call import RegistryCall
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, print_line
 from parley.cli.settings.table import CommandSettings
-from parley.client.registry.found import FoundAgent
-from parley.client.registry.remote_registry import RemoteRegistry
 from parley.mcp.bridge import McpBridge, NoAgents
 from parley.mcp.http import http_app, is_open, serve_http
+from parley.registry.client.found import FoundAgent
+from parley.registry.client.remote_registry import RemoteRegistry
+from parley.registry.commands.registry_call import RegistryCall
 from parley.server.sockets import ListenError
 
 KEY_VARIABLE = "PARLEY_MCP_KEY"

@@ -12,7 +12,6 @@ import typer
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr
 from parley.cli.settings.options import settings_command
-from parley.cli.settings.registry import PANEL as REGISTRY_PANEL
 from parley.cli.settings.table import CommandSettings
 from parley.model.distribution import install_command
 
@@ -39,6 +38,10 @@ A host such as Claude Desktop, VS Code or Cursor starts it by itself:
     "args": ["mcp", "serve", "https://agents.example.com/travel"]}}}"""
 
 
+def _over_http(*flags: str, show_default: bool = False, **named: Any) -> Any:
+    return typer.Option(*flags, show_default=show_default, rich_help_panel=_HTTP, **named)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(rich_markup_mode=None)
@@ -62,7 +65,7 @@ def register(app: typer.Typer) -> None:
                 envvar="PARLEY_REGISTRY",
                 show_default=False,
                 show_envvar=False,
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = "",
         search: Annotated[
@@ -71,7 +74,7 @@ def register(app: typer.Typer) -> None:
                 metavar="TEXT",
                 help="Offer the skills of agents that the registry finds for this.",
                 show_default=False,
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = "",
         limit: Annotated[
@@ -81,7 +84,7 @@ def register(app: typer.Typer) -> None:
                 min=1,
                 max=50,
                 help="The most agents that --search offers.",
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = 5,
         registry_bearer: Annotated[
@@ -92,7 +95,7 @@ def register(app: typer.Typer) -> None:
                 envvar="PARLEY_REGISTRY_BEARER",
                 show_default=False,
                 show_envvar=False,
-                rich_help_panel=REGISTRY_PANEL,
+                rich_help_panel="Registry",
             ),
         ] = "",
         name: Annotated[
@@ -107,102 +110,72 @@ def register(app: typer.Typer) -> None:
         ] = 50.0,
         http: Annotated[
             bool,
-            typer.Option(
-                "--http", help="Serve over HTTP, at /mcp, not over stdio.", rich_help_panel=_HTTP
+            _over_http(
+                "--http", help="Serve over HTTP, at /mcp, not over stdio.", show_default=True
             ),
         ] = False,
         host: Annotated[
-            str, typer.Option(metavar="HOST", help="Address to listen on.", rich_help_panel=_HTTP)
+            str, _over_http(metavar="HOST", help="Address to listen on.", show_default=True)
         ] = HOST,
         port: Annotated[
             int,
-            typer.Option(
-                metavar="PORT", help="Port to listen on; 0 takes a free one.", rich_help_panel=_HTTP
+            _over_http(
+                metavar="PORT", help="Port to listen on; 0 takes a free one.", show_default=True
             ),
         ] = PORT,
         url: Annotated[
             str,
-            typer.Option(
-                metavar="URL",
-                help="The public address, when a proxy in front hides it.",
-                show_default=False,
-                rich_help_panel=_HTTP,
-            ),
+            _over_http(metavar="URL", help="The public address, when a proxy in front hides it."),
         ] = "",
         allowed_host: Annotated[
             list[str] | None,
-            typer.Option(
+            _over_http(
                 metavar="HOST",
                 help="A host that requests may name besides this machine's; repeat it.",
-                show_default=False,
-                rich_help_panel=_HTTP,
             ),
         ] = None,
         allowed_origin: Annotated[
             list[str] | None,
-            typer.Option(
-                metavar="ORIGIN",
-                help="An origin whose pages may call it; repeat it.",
-                show_default=False,
-                rich_help_panel=_HTTP,
-            ),
+            _over_http(metavar="ORIGIN", help="An origin whose pages may call it; repeat it."),
         ] = None,
         token: Annotated[
             list[str] | None,
-            typer.Option(
+            _over_http(
                 metavar="TOKEN",
                 help=f"A token that callers have to send; repeat it. Better in {TOKEN_VARIABLE}.",
                 envvar=TOKEN_VARIABLE,
-                show_default=False,
                 show_envvar=False,
-                rich_help_panel=_HTTP,
             ),
         ] = None,
         oidc: Annotated[
             str,
-            typer.Option(
+            _over_http(
                 metavar="ISSUER",
                 help="Callers have tokens of this OpenID Connect issuer; needs --url.",
-                show_default=False,
-                rich_help_panel=_HTTP,
             ),
         ] = "",
         audience: Annotated[
             str,
-            typer.Option(
-                metavar="TEXT",
-                help="Whom these tokens are for.  [default: --url with /mcp]",
-                show_default=False,
-                rich_help_panel=_HTTP,
+            _over_http(
+                metavar="TEXT", help="Whom these tokens are for.  [default: --url with /mcp]"
             ),
         ] = "",
         tls_cert: Annotated[
-            str,
-            typer.Option(
-                metavar="FILE",
-                help="The certificate, to serve HTTPS.",
-                show_default=False,
-                rich_help_panel=_HTTP,
-            ),
+            str, _over_http(metavar="FILE", help="The certificate, to serve HTTPS.")
         ] = "",
-        tls_key: Annotated[
-            str,
-            typer.Option(
-                metavar="FILE", help="Its key.", show_default=False, rich_help_panel=_HTTP
-            ),
-        ] = "",
+        tls_key: Annotated[str, _over_http(metavar="FILE", help="Its key.")] = "",
         allow_anonymous: Annotated[
             bool,
-            typer.Option(
+            _over_http(
                 "--allow-anonymous",
                 help="Let everyone in who can reach it, from other machines too.",
-                rich_help_panel=_HTTP,
+                show_default=True,
             ),
         ] = False,
     ) -> int:
         """Serve agents as an MCP server: skills are tools, agent cards are resources.
 
-        Over stdio, for a host that starts it, or with --http for many. What an agent asks goes to
+        Over stdio, for a host that starts it, or with --http for many. Questions of agents go to
         the user of the host; a call that the host cancels is canceled.
 
         Credentials for the agents are --bearer, --api-key or a login (parley auth login). Over

@@ -19,8 +19,8 @@ from starlette.applications import Starlette
 
 from parley.mcp.bridge import McpBridge
 from parley.security.evidence import Evidence
-from parley.security.loopback import is_loopback
-from parley.security.schemes.open_id_connect import OpenIdConnect
+from parley.security.networks import is_loopback
+from parley.security.schemes.oauth import OpenIdConnect
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.server.sockets import address_of, listen
 
@@ -39,14 +39,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Tokens:
-    """Verifies bearer tokens: fixed ones, and those of an OpenID Connect issuer."""
+    """Verifies bearer tokens: fixed tokens, and tokens of an OpenID Connect issuer."""
 
     def __init__(self, fixed: Sequence[str] = (), issuer: OpenIdConnect | None = None) -> None:
         self._fixed = [hashlib.sha256(each.encode()).digest() for each in fixed]
         self._issuer = issuer
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return whom a token stands for, ``None`` for one that is not valid."""
+        """Return the owner of a token, ``None`` for an invalid token."""
         digest = hashlib.sha256(token.encode()).digest()
         if any([hmac.compare_digest(digest, each) for each in self._fixed]):
             return AccessToken(token=token, client_id=f"token-{digest.hex()[:16]}", scopes=[])
@@ -82,9 +82,9 @@ def http_app(
 ) -> Starlette:
     """Return the ASGI app of a bridge: MCP over streamable HTTP at ``/mcp``.
 
-    Requests name this machine, the host of ``url`` or one of ``allowed_hosts``, and those of pages
-    come from there or from ``allowed_origins``. With ``tokens`` or ``oidc`` (an issuer, with the
-    ``audience`` of its tokens, by default ``url``) callers prove who they are.
+    Requests name this machine, the host of ``url`` or a host of ``allowed_hosts``; requests of
+    pages come from there or from ``allowed_origins``. With ``tokens`` or ``oidc`` (an issuer, with
+    the ``audience`` of its tokens, by default ``url``) callers prove who they are.
 
     Raises ``ValueError`` for ``oidc`` without ``url``.
     """

@@ -118,7 +118,7 @@ class SingleFlight:
         return task
 
     async def join(self) -> None:
-        """Begin, or join what is under way, and return at its end, also if ``close`` cancels it."""
+        """Begin, or join the run under way, and return at its end, also if ``close`` cancels it."""
         task = self.begin()
         try:
             await asyncio.shield(task)
@@ -128,7 +128,7 @@ class SingleFlight:
                 raise
 
     async def close(self) -> None:
-        """Cancel what is under way in this event loop."""
+        """Cancel the run under way in this event loop."""
         task = self._tasks.pop(asyncio.get_running_loop(), None)
         if task is not None and not task.done():
             task.cancel()

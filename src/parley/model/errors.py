@@ -21,8 +21,10 @@
     ├── VersionNotSupportedError             -32009
     └── PeerError                            any      a peer's own code, unknown to A2A
 
-The table is that of specification 1.0.1 §5.4. ``reason`` is what ``google.rpc.ErrorInfo`` carries;
+The table is from specification 1.0.1 §5.4. ``google.rpc.ErrorInfo`` carries ``reason``;
 several errors share a status, so peers tell them apart by it.
+
+``StoreError`` is no error of A2A: a peer never sees it.
 """
 
 from __future__ import annotations
@@ -270,3 +272,9 @@ class PeerError(A2AError):
     ) -> None:
         super().__init__(message, details=details)
         self.code = code
+
+
+class StoreError(Exception):
+    """The store did nothing of the request, unless the message says that this is unknown
+    (``StoreUnavailable`` of a database that did not answer in time).
+    """

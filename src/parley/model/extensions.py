@@ -188,7 +188,7 @@ class Extension:
         It is called before the event is logged, so stream, task and push agree. It must not change
         ids and states. It is a plain ``def`` that the event loop calls for every event and chunk,
         so it must return at once: slow work belongs in ``receive`` or in the skill.
-        Raises ``A2AError`` for what the extension does not allow the agent to send.
+        Raises ``A2AError`` for a value that the extension does not allow the agent to send.
         """
         return event
 
@@ -198,14 +198,14 @@ class Extension:
         """Return the extension for calls of the agent with this card, by default itself.
 
         It is called once for each connection, whether the card declares the extension or not. It
-        may return one that knows what the card says (``declared_on``), and raise an ``A2AError`` or
-        a ``ValueError`` for an agent that must not be called.
+        may return an object that knows the card's declaration (``declared_on``), and raise an
+        ``A2AError`` or a ``ValueError`` for an agent that must not be called.
         """
         return self
 
     @classmethod
     def declared_on(cls, card: AgentCard) -> AgentExtension | None:
-        """Return what a card says of this extension, ``None`` if it does not declare it."""
+        """Return a card's declaration of this extension, ``None`` if it does not declare it."""
         declared = card.capabilities.extensions
         return next((extension for extension in declared if extension.uri == cls.uri), None)
 
@@ -234,7 +234,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def collect_extensions(given: Iterable[Extension | AgentExtension | str]) -> tuple[Extension, ...]:
-    """Return extensions as objects; a later one replaces an earlier one of the same URI.
+    """Return extensions as objects; a later extension replaces an earlier one with its URI.
 
     Raises ``TypeError`` and ``ValueError`` for what is no extension, has a URI that cannot be sent
     in a header, or has an ``async def`` for ``send`` or ``ask``.

@@ -74,7 +74,7 @@ def _draw() -> None:
 
 
 def milliseconds_of(id: str) -> int:
-    """Return the time in an id, in ms since 1970; in that of a task it is by the store's clock."""
+    """Return the time in an id, in ms since 1970; a task's id has the time of the store's clock."""
     return int(id[:12], 16)
 
 
@@ -94,7 +94,7 @@ INCIDENT_KEY = "urn:parley:incident:v1"
 def log_incident(log: logging.Logger, what: str, error: BaseException | None = None) -> str:
     """Log that ``what`` failed, with the traceback, and return the reference.
 
-    The traceback is that of ``error``, or of the exception that is being handled.
+    The traceback belongs to ``error``, or to the exception that is being handled.
     """
     reference = new_id()[-12:]
     log.error("%s failed (reference %s)", what, reference, exc_info=error or True)

@@ -31,13 +31,13 @@ from parley.model.tasks import (
 )
 
 PushEvents = Literal["all", "significant"]
-"""What a webhook receives of a task: every event, or its states and complete artifacts."""
+"""The events that a webhook receives of a task: all, or its states and complete artifacts."""
 
 
 class PushOptions(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a webhook receives. Without ``events`` it is what its agent chooses."""
+    """The events that a webhook receives. Without ``events`` its agent chooses."""
 
     events: PushEvents | Literal[""] = ""
 
@@ -296,10 +296,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One operation.
 
     ``name`` is its JSON-RPC method and gRPC name, ``method`` the method of ``A2AService``.
-    ``verb`` and ``path`` are those of the HTTP+JSON binding, with fields of the request in
+    ``verb`` and ``path`` belong to the HTTP+JSON binding, with fields of the request in
     braces. ``aliases`` are legacy names for it. ``safe`` operations change nothing and may be
     repeated. ``extension`` is the URI of the extension that adds the operation,
-    which then is no method of ``A2AService``; empty for those of the specification.
+    which then is no method of ``A2AService``; empty for methods of the specification.
     """
 
     name: str
@@ -315,7 +315,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     extension: str = ""
 
     def check(self, capabilities: AgentCapabilities) -> None:
-        """Raise the error of specification §3.3.4 when the card does not declare what is needed."""
+        """Raise the error of specification §3.3.4 when the card does not declare the capability."""
         if self.capability and not getattr(capabilities, self.capability):
             field = {
                 "streaming": "streaming",

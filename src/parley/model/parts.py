@@ -50,7 +50,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     """The data as codecs keep it: ``UNSET`` in a part without data."""
 
     def __post_init__(self) -> None:
-        # Nearly every part is text: this runs for each one that is read.
+        # Nearly every part is text: this runs for each part that is read.
         if (
             isinstance(self.text, str)
             and self.raw is None

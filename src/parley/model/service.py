@@ -44,9 +44,9 @@ class Caller(msgspec.Struct, frozen=True):
 
     ``id`` is the user, or the client application where no user is involved. ``client`` is the id of
     the application that sends the request, if it is known (``azp``, ``client_id``), and ``actors``
-    are those who act for the user, the current one first (``act``, RFC 8693 §4.1).
-    ``scopes`` are those of the credentials that prove the caller; ``granted`` has them by security
-    scheme, with those of its application.
+    are the parties that act for the user, the current first (``act``, RFC 8693 §4.1).
+    ``scopes`` are the scopes of the caller's credentials; ``granted`` has them by security
+    scheme, with the scopes of its application.
     """
 
     id: str = ""
@@ -153,12 +153,12 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
     ``last_event_id`` is the number of the last event that the caller has. ``trace`` is the trace
-    that the request belongs to: a server has what it received, if it is valid; a client sends it.
+    that the request belongs to: a server has the received trace, if it is valid; a client sends it.
     ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the binding has
-    a deadline. ``address`` is that of the sender, where limits ask for it. ``base_url`` is the
+    a deadline. ``address`` is the sender's, where limits ask for it. ``base_url`` is the
     agent's address as the sender of a message sees it, without a trailing slash; empty if the
     request carries none (gRPC). ``deadline`` is when the answer is of no more use, where the
-    binding itself has one: it joins that of the chain of calls. ``sender`` is how a caller without
+    binding itself has one: it joins the chain's deadline. ``sender`` is how a caller without
     an id names itself: ids of its messages are its own, and no other such caller repeats them.
     ``once`` is for the ``receive`` hooks of extensions, elsewhere ``None``.
     """
@@ -190,7 +190,7 @@ class StreamItem(NamedTuple):
 
 
 Batches = AsyncGenerator[Sequence[StreamItem], None]
-"""What a stream has at a time. No batch is empty."""
+"""The items that a stream has at a time. No batch is empty."""
 
 
 class ItemStream:

@@ -26,8 +26,7 @@ from parley.push.http_sender import (
 )
 from parley.push.jobs import DeliveryJob, DestinationCaps, FurtherRequests, further_requests
 from parley.push.reader import EventReader, Notification, SignificantReader, TaskReader
-from parley.security.egress import lookup_caller
-from parley.security.egress.dialled import on_dial
+from parley.security.egress import lookup_caller, on_dial
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from hashlib import sha256
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from parley.push.jobs import further_requests
 from parley.push.proofs.proof import ProofFailed, WebhookAttempt, WebhookProof
 from parley.push.proofs.proofs import Proofs
 from parley.security.egress import Egress, find_cause, find_forbidden, lookup_caller
+from parley.security.outbound import guarded_session, read_start
 from parley.security.response_limits import ResponseLimitExceeded
 from parley.store.protocols.webhooks import PushRecord
 from parley.wire import versions
@@ -194,7 +195,7 @@ class HttpSender:
                     ssl=True if tls is None else tls,
                 ) as response,
             ):
-                found = await _read(response.content, longest) if longest else b""
+                found = await read_start(response.content, longest) if longest else b""
                 return WebhookAnswer(response.status, response.headers, found)
         except TimeoutError:
             return DeliveryFailure(f"no answer in {self._timeout:g} s")
@@ -253,17 +254,17 @@ class HttpSender:
         if session is None:
             import aiohttp
 
-            options: dict[str, Any] = {"limit": 0, "keepalive_timeout": KEEP_ALIVE}
-            connector = self._egress.connector(
-                resolver=self._resolver, trusted=is_trusted, **options
-            )
-            session = self._sessions[is_trusted] = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-                auto_decompress=False,
-                trust_env=False,
-                headers={"User-Agent": "Parley"},
+            session = self._sessions[is_trusted] = guarded_session(
+                self._egress,
+                trusted=is_trusted,
+                resolver=self._resolver,
+                options={
+                    "timeout": aiohttp.ClientTimeout(total=None),
+                    "auto_decompress": False,
+                    "headers": {"User-Agent": "Parley"},
+                },
+                limit=0,
+                keepalive_timeout=KEEP_ALIVE,
             )
         return session
 
@@ -302,14 +303,6 @@ def _outcome(answer: WebhookAnswer | DeliveryFailure) -> DeliveryFailure | None:
     if isinstance(answer, DeliveryFailure):
         return answer
     return _failure_of(answer.status, answer.headers)
-
-
-async def _read(content: aiohttp.StreamReader, longest: int) -> bytes:
-    """Return the first bytes of a body."""
-    found = b""
-    while len(found) < longest and (piece := await content.read(longest - len(found))):
-        found += piece
-    return found
 
 
 def _failure_of(status: int, headers: Mapping[str, str]) -> DeliveryFailure | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from parley.model.backoff import uniform
 from parley.model.bounded import Bounded
-from parley.security.egress.dialled import network_of, on_dial
+from parley.security.egress import on_dial, site_of
 
 OPENS_AFTER = 5
 """How many failures in a row open a circuit."""
@@ -287,7 +287,7 @@ class DestinationCaps:
         """Take a request of an address that a job dials. Raises ``DestinationBusy``."""
         if not job.gates:
             return
-        network = network_of(address)
+        network = site_of(address)
         gate = self._gate(f"={network}")
         self._note_address(job.destination.host, network)
         if gate in job.gates:
@@ -327,7 +327,7 @@ class DestinationCaps:
                 gate.active -= 1
 
     def _dial_for_token(self, name: str, gates: list[CapGate], address: str) -> None:
-        network = network_of(address)
+        network = site_of(address)
         gate = self._gate(f"token={network}", TOKENS_PART)
         self._note_address(name, network)
         if gate in gates:

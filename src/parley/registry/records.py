@@ -1,4 +1,4 @@
-"""What a registry knows of an entry, and where it knows it from."""
+"""The knowledge of a registry: entries, their observations, and their sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EntryStanding(StrEnum):
     HELD = "held"
     """Something changed that must not change by itself: an operator decides."""
     REJECTED = "rejected"
-    """It is wrong, or claims what is not its own."""
+    """It is wrong, or claims the things of others."""
     WITHDRAWN = "withdrawn"
     """Its source does not have it any more, or its owner removed it."""
     SHADOWED = "shadowed"
@@ -27,7 +27,7 @@ class EntryStanding(StrEnum):
 
 
 class Trust(StrEnum):
-    """What is proved of an entry and its card."""
+    """The proof of an entry and its card."""
 
     UNPROVED = "unproved"
     """Nothing is signed; the source belongs to the publisher's domain, or an operator added it."""
@@ -38,7 +38,7 @@ class Trust(StrEnum):
 
 
 class AgentHealth(StrEnum):
-    """What the last probes of an agent found."""
+    """The finding of the last probes of an agent."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -83,7 +83,7 @@ class EntryDraft(msgspec.Struct, frozen=True, kw_only=True):
     ``card.provider``). ``texts`` are what searches by words look at, by weight: ``A`` (name,
     queries), ``B`` (skills, tags, capabilities), ``C`` (descriptions), ``D`` (the rest).
     ``audience`` are the tokens of who sees it; empty for everybody. ``marks`` say what is strange
-    in its texts (``instructions``), for those who show them to a model.
+    in its texts (``instructions``), for programs that show them to a model.
     """
 
     identifier: str
@@ -108,7 +108,7 @@ class EntryDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeSample(msgspec.Struct, frozen=True, array_like=True):
-    """One probe: when (ms), what came of it (see ``ProbeOutcome``), and how many ms it took."""
+    """One probe: when (ms), its outcome (see ``ProbeOutcome``), and how many ms it took."""
 
     at: int
     outcome: int

@@ -1,4 +1,4 @@
-"""Security schemes of agents, callers and what they may do; safe egress, and signed tokens.
+"""Security schemes of agents, callers and their rights; safe egress, and signed tokens.
 
 from parley.security import OpenIdConnect
 
@@ -16,13 +16,13 @@ from parley.security.owner import OwnerPolicy as OwnerPolicy
 from parley.security.owner import claim as claim
 from parley.security.owner import owner_function as owner_function
 from parley.security.schemes.api_key import ApiKey as ApiKey
-from parley.security.schemes.basic import Basic as Basic
-from parley.security.schemes.bearer import Bearer as Bearer
-from parley.security.schemes.introspection import Introspection as Introspection
-from parley.security.schemes.jwt import Jwt as Jwt
+from parley.security.schemes.http import Basic as Basic
+from parley.security.schemes.http import Bearer as Bearer
 from parley.security.schemes.mutual_tls import MutualTls as MutualTls
-from parley.security.schemes.oauth2 import OAuth2 as OAuth2
-from parley.security.schemes.open_id_connect import OpenIdConnect as OpenIdConnect
+from parley.security.schemes.oauth import Introspection as Introspection
+from parley.security.schemes.oauth import Jwt as Jwt
+from parley.security.schemes.oauth import OAuth2 as OAuth2
+from parley.security.schemes.oauth import OpenIdConnect as OpenIdConnect
 from parley.security.schemes.scheme import Scheme as Scheme
 from parley.security.schemes.scheme import Security as Security
 from parley.security.schemes.scheme import anonymous as anonymous

@@ -1,4 +1,4 @@
-"""API keys: how they look, and what is stored of them.
+"""API keys: their form, and their records in the store.
 
 A key is ``parley_<id>_<secret><checksum>``. The secret has 256 random bits, so a fast hash of the
 whole key is all that is stored. The checksum (CRC-32) tells typing errors and look-alikes apart,
@@ -40,7 +40,7 @@ _SCOPE = re.compile(r"[!#-\[\]-~]{1,200}")  # RFC 6749, section 3.3
 
 
 class ApiKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store keeps of a key: its hash, and never the key.
+    """The record of a key: its hash, and never the key.
 
     ``owner`` is the id of the callers who prove to have it. Times are in ms; ``None`` is never.
     """
@@ -61,7 +61,7 @@ class ApiKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyStore(Protocol):
-    """What the verification of keys needs of a store."""
+    """The part of a store that verifies keys."""
 
     def now(self) -> int:
         """Return the time in ms."""
@@ -85,7 +85,7 @@ def new_key(
     now: int,
     expires_at: int | None = None,
 ) -> tuple[str, ApiKeyRecord]:
-    """Return a new key, and what is to be stored of it.
+    """Return a new key, and its record.
 
     ``secret`` is that of the store with the name ``STORE_SECRET``. Times are in ms. Raises
     ``ValueError``.
@@ -117,7 +117,7 @@ async def create_key(
 ) -> tuple[str, ApiKeyRecord]:
     """Create a key in an open store, valid for ``expires_in`` seconds, or until it is revoked.
 
-    Returns it and what is stored of it; nothing shows the key again. Raises ``ValueError``, and
+    Returns it and its record; nothing shows the key again. Raises ``ValueError``, and
     ``StoreError``.
     """
     now = store.now()
@@ -131,7 +131,7 @@ async def create_key(
 
 
 def checked(record: ApiKeyRecord) -> ApiKeyRecord:
-    """Return what is to be stored of a key. Raises ``ValueError`` with what would be right."""
+    """Return the record of a key. Raises ``ValueError`` with the right form."""
     if not may_be_name(record.owner) or not record.owner:
         raise ValueError(f"the owner of a key is the id of a caller: it has {RIGHT_NAME}")
     if len(record.label) > MAX_LABEL or not record.label.isprintable():

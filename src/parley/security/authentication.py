@@ -8,9 +8,8 @@ from typing import Any
 from parley.model.errors import OverloadedError, UnauthenticatedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import MISSING, Authorization
-from parley.security.evidence import Evidence
+from parley.security.evidence import Evidence, SchemeResources
 from parley.security.failures import Failures
-from parley.security.resources import SchemeResources
 from parley.security.schemes.scheme import (
     CredentialsRefused,
     Proof,
@@ -91,7 +90,7 @@ class Authenticator:
         verdicts: _Verdicts,
         evidence: Evidence,
     ) -> Caller:
-        """Wait for the verdict of a scheme, and ask those that follow."""
+        """Wait for the verdict of a scheme, and ask the next schemes."""
         try:
             verdicts[scheme] = await verifying
         except (CredentialsRefused, OverloadedError) as failure:

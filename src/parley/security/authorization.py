@@ -1,7 +1,7 @@
-"""Authorisation: what a caller may do, decided once for all bindings.
+"""Authorisation: the rights of callers, decided once for all bindings.
 
 The dispatcher asks after it knows tenant and operation, and admission when it knows the skill of a
-message; nobody else decides.
+message; nothing else decides.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MISSING = "credentials are required; the agent's card says which (securityRequir
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks to do.
+    """A request for access.
 
-    ``operation`` is one of the specification's, or the name of an extension's method; ``skill`` is
+    ``operation`` is an operation of the specification, or an extension's method; ``skill`` is
     known for messages, ``task_id`` where the request names a task. Streaming messages are
     ``SendMessage`` too, and files are ``UploadFile`` and ``DownloadFile``, with the file's id as
     ``resource``. Otherwise ``action`` and ``resource`` are an author's own (``turn.authorize``),
@@ -64,9 +64,9 @@ FILE_OPERATIONS = (UPLOAD_FILE, DOWNLOAD_FILE)
 
 
 class Authorization:
-    """The rules of one agent: its own requirement, those of skills and operations, a policy.
+    """The rules of one agent: its own requirement, requirements of skills and operations, a policy.
 
-    An operation's requirement replaces the agent's; a skill's counts beside it. Refusals do not
+    An operation's requirement replaces the agent's; a skill's counts too. Refusals do not
     name the skills that are ``hidden``. Whatever the other rules say, every caller needs the
     ``permissions`` (scopes), and has to prove who it is if ``needs_identity``.
     """
@@ -99,7 +99,7 @@ class Authorization:
 
     @property
     def listed_securities(self) -> tuple[Security, ...]:
-        """The requirements that all may know: those of hidden skills are not among them."""
+        """The requirements that all may know: requirements of hidden skills are not among them."""
         own = () if self.security is None else (self.security,)
         skills = (each for id, each in self.skills.items() if id not in self.hidden)
         return (*own, *self.operations.values(), *skills)

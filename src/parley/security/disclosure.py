@@ -30,7 +30,7 @@ def _everyone(caller: Caller) -> bool:
 class Listing(msgspec.Struct, frozen=True):
     """Who sees something.
 
-    What is public is on all cards. The rest is on the extended cards of those whom ``allows``
+    Public parts are on all cards. The rest is on the extended cards of those whom ``allows``
     allows, and on none without it.
     """
 
@@ -60,7 +60,7 @@ PUBLIC = Listing()
 
 
 def listing_of(listed: Listed, what: str) -> Listing:
-    """Return the listing for what an author gives.
+    """Return the listing of an author's setting.
 
     Raises ``TypeError`` and ``ValueError`` for anything else.
     """

@@ -1,15 +1,34 @@
-"""Evidence: what a request shows about its sender, whatever binding it came over."""
+"""Evidence: a request's facts about its sender, whatever binding it came over."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
-from parley.security.credentials.client_address import connection_address
-from parley.security.resources import SchemeResources
+import msgspec
+
+from parley.security.egress import Egress
+from parley.security.failures import Failures
+from parley.security.networks import connection_address
+
+
+class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's resources for the schemes of its agents.
+
+    ``store`` is the server's store, for kept data. ``egress`` restricts where keys and
+    metadata are fetched from; an issuer that the operator names may be on any host. ``now`` returns
+    the time in seconds since the epoch. ``failures`` counts refused credentials: a scheme that
+    makes requests wait before it verifies them asks it again then.
+    """
+
+    store: Any = None
+    egress: Egress = Egress()
+    now: Callable[[], float] = time.time
+    failures: Failures = msgspec.field(default_factory=Failures)
+
 
 MAX_COOKIES = 100
 
@@ -85,7 +104,7 @@ class Evidence:
     def connection_address(self) -> str:
         """The IP address of the connection itself, whatever proxy headers say.
 
-        Another server than this package's may have put a forwarded one in its place.
+        Another server than this package's may have put a forwarded address in its place.
         """
         return connection_address(self.scope)
 

@@ -1,4 +1,4 @@
-"""Finds secrets in text that everyone may read, such as an agent card."""
+"""Secrets in text that others read: found in cards, hidden in logged addresses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,45 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote_plus
 
-from parley.security.loopback import is_plain_public
+from parley.security.networks import is_plain_public
+
+# -- redaction --------------------------------------------------------------------------------
+
+HIDDEN = "..."
+
+_CREDENTIAL = re.compile(
+    r"key|token|secret|passw|pwd|auth|credential|signature|session|assertion|^(sig|code|state)$"
+)
+
+_hidden: set[str] = set()
+
+
+def hide_parameter(name: str) -> None:
+    """Hide the values of a query parameter from now on, whatever case its name is in."""
+    _hidden.add(name.lower())
+
+
+def without_credentials(target: str) -> str:
+    """Return a path or URL without the values of query parameters that may be credentials.
+
+    These are the parameters that schemes take keys from, and all whose names sound like one.
+    """
+    path, mark, query = target.partition("?")
+    if not mark:
+        return target
+    return path + mark + "".join([_hide(part) for part in re.split("([&;#])", query)])
+
+
+def _hide(pair: str) -> str:
+    name, equals, value = pair.partition("=")
+    decoded = unquote_plus(name).strip().lower()
+    is_hidden = decoded in _hidden or _CREDENTIAL.search(decoded) is not None
+    return f"{name}={HIDDEN}" if equals and value and is_hidden else pair
+
+
+# -- exposed secrets --------------------------------------------------------------------------
 
 _KINDS = (
     ("a private key", r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY-----"),
@@ -62,7 +99,7 @@ _PUBLIC = frozenset(("signatures",))
 
 
 def exposed(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield where in a JSON value something is that nobody should read, and what it is.
+    """Yield the secrets in a JSON value: their paths and kinds.
 
     The secrets themselves are never part of it. Places are as in ``skills[0].description``.
     """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from parley.model.errors import TooManyRequestsError
-from parley.security.credentials.client_address import client_address, network_of
+from parley.security.networks import client_address, network_of
 
 log = logging.getLogger("parley.security")
 
@@ -141,7 +141,7 @@ class Failures:
             )
 
     async def close(self) -> None:
-        """Log what is left to report."""
+        """Log the rest of the report."""
         self.report()
 
     def _network(self, scope: Mapping[str, Any]) -> str:
@@ -189,9 +189,9 @@ class _Allowances:
             del self._taken[key]
 
     def take(self, key: Hashable, now: float) -> None:
-        """Take one from a key. Of too many keys the one is forgotten that failed longest ago."""
+        """Take one from a key. The key that failed longest ago makes room."""
         whole_at, _ = self._taken.pop(key, (now, now))
-        # No more is owed than a window: whoever stops is forgiven a minute later.
+        # No more is owed than a window: after a pause of a minute all is forgiven.
         self._taken[key] = (min(max(whole_at, now) + self._step, now + WINDOW), now)
         if len(self._taken) > MAX_TRACKED:
             del self._taken[next(iter(self._taken))]

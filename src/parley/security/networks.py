@@ -1,13 +1,112 @@
-"""Networks of IP addresses: who is among them."""
+"""IP addresses: loopback, membership in networks, and the address of a client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+import os
+from collections.abc import Iterable, Mapping
+from ipaddress import (
+    AddressValueError,
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Any
+from urllib.parse import urlsplit
 
-from parley.security.loopback import literal_address
+CONNECTION = "parley.connection"
+"""The extension of a scope with the address of its connection, where proxy headers are believed."""
+
+KNOWN_PROXIES = "FORWARDED_ALLOW_IPS"
+"""The variable with the addresses of known proxies, for our connections as for uvicorn's."""
+
+_FORWARDED_FOR = b"x-forwarded-for"
+
+
+def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> str:
+    """Return the IP address of the sender of a request; empty if it has none (unix sockets).
+
+    With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the nearest proxy added:
+    callers can write what they like before it. Where the server of this package knows further
+    proxies (``FORWARDED_ALLOW_IPS``), it is the last one that is none of them. It is that of the
+    connection without the header, and if the proxy wrote no address.
+    """
+    client = scope.get("client")
+    address: str = client[0] or "" if client else ""
+    if not trust_proxy:
+        return address
+    connected = connection_address(scope)
+    named = b",".join([value for name, value in scope["headers"] if name == _FORWARDED_FOR])
+    if not named.strip():
+        return connected
+    listed = [_bare(each.strip()) for each in named.decode("latin-1").split(",")]
+    knows_proxies = address != connected and "*" not in os.environ.get(KNOWN_PROXIES, "")
+    if knows_proxies and address in listed:
+        return address
+    return listed[-1] if literal_address(listed[-1]) is not None else connected
+
+
+def connection_address(scope: Mapping[str, Any]) -> str:
+    """Return the IP address of the connection itself, whatever proxy headers say.
+
+    Another server than this package's may have put a forwarded address in its place.
+    """
+    own = (scope.get("extensions") or {}).get(CONNECTION)
+    client = own["client"] if own else scope.get("client")
+    return client[0] or "" if client else ""
+
+
+def _bare(address: str) -> str:
+    """Return an address without brackets and port."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the network (/64) of an IPv6 one."""
+    if ":" not in address:
+        return address
+    try:
+        ip = IPv6Address(address)
+    except AddressValueError:
+        return address
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
+
 
 Network = IPv4Network | IPv6Network
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, without port and brackets, is ``localhost`` or a loopback address."""
+    address = literal_address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def is_plain_public(url: str) -> bool:
+    """Return whether a URL is plain http to another machine: nothing secret may go there."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme.lower() == "http" and not is_loopback(parts.hostname or "")
+    except ValueError:
+        return False
+
+
+def literal_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is, ``None`` for a name.
+
+    An IPv4 address that is mapped into IPv6, as dual-stack sockets report it, is that one.
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def networks(given: Iterable[str], *, what: str) -> tuple[Network, ...]:
@@ -29,6 +128,6 @@ def networks(given: Iterable[str], *, what: str) -> tuple[Network, ...]:
 
 
 def is_among(address: str, among: Iterable[Network]) -> bool:
-    """Return whether an address is in one of the networks; what is no address is in none."""
+    """Return whether an address is in a network; a malformed address is in none."""
     found = literal_address(address.partition("%")[0])
     return found is not None and any(found in each for each in among)

@@ -1,7 +1,7 @@
 """Owner policies: to whom tasks, contexts, webhooks, receipts and files belong.
 
 The policy of an agent makes the owner's key from a caller, in this one place. Only requests with
-the same key see what is stored under it.
+the same key see the things stored under it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANONYMOUS_REFUSED = (
 
 
 class OwnerPolicy(ABC):
-    """Decides to whom belongs what a caller makes. ``key_of`` returns the owner's key.
+    """Decides who owns the things that a caller makes. ``key_of`` returns the owner's key.
 
     Policies are those of this module: a key of any other form could be that of somebody else. Keys
     of different policies differ, and so do keys of callers of different issuers, unless the policy
@@ -37,7 +37,7 @@ class OwnerPolicy(ABC):
 
     @abstractmethod
     def key_of(self, caller: Caller) -> str:
-        """Return the key of the owner of what a caller makes.
+        """Return the key of the owner of a caller's things.
 
         Raises ``PermissionDeniedError``, ``UnauthenticatedError``.
         """
@@ -78,7 +78,7 @@ class _GroupPolicy(OwnerPolicy):
             raise UnauthenticatedError(ANONYMOUS_REFUSED)
         name = self._group(caller)
         issuer = ("all",) if self._across_issuers else ("of", caller.issuer)
-        # What an unauthenticated caller says of itself never leads to what others own.
+        # The claims of an unauthenticated caller never lead to the things of others.
         proof = "authenticated" if caller.authenticated else "unauthenticated"
         key = group_key(*self._namespace, proof, *issuer, name)
         if len(key) * 4 > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:

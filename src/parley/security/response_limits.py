@@ -106,7 +106,7 @@ def _reader() -> type[ResponseHandler]:
                     self._abort()
                     return
             elif self._is_upgraded:
-                # Kept until the parser of frames is there; without one, nobody reads them.
+                # Kept until the parser of frames is there; without a parser they are never read.
                 self._idle_bytes += len(piece)
                 if self._idle_bytes > MAX_IDLE_BYTES:
                     self._abort()

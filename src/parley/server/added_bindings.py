@@ -16,12 +16,11 @@ from parley.model.errors import A2AError, InvalidRequestError
 from parley.model.operations import Operation
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import A2AStruct
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.address import route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.dispatch import Parameters
 from parley.server.endpoint import Endpoint, Interfaces
-from parley.server.http.body import BodyTooLarge, read_body
 from parley.server.http.exchange import (
     DirectHandler,
     DirectRequests,
@@ -29,18 +28,19 @@ from parley.server.http.exchange import (
     direct_requests,
 )
 from parley.server.http.paths import segments_of
+from parley.server.http.responses import BodyTooLarge, read_body
 from parley.server.restrictions import Gate
-from parley.server.websocket.denial import refused_by
+from parley.server.websocket.admission import refused_by
 from parley.wire.versions import LATEST
 
 
 class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where an agent is on a server, for a binding that is added.
 
-    ``served`` has what the bindings of the agent share: the dispatcher, the settings of the server,
-    who calls. The ``agent`` may be the ``tenant`` of the endpoint; it is ``below`` the address that
+    ``served`` is shared by the bindings of the agent: dispatcher, settings of the server, callers.
+    The ``agent`` may be the ``tenant`` of the endpoint; it is ``below`` the address that
     ``advertised`` tells. ``gate`` knows which addresses see the agent; others find what is
-    ``elsewhere``. ``restricted`` returns a handler for those who may see an endpoint of the server,
+    ``elsewhere``. ``restricted`` wraps a handler in the restriction of an endpoint of the server,
     such as ``card``.
     """
 
@@ -74,7 +74,7 @@ class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
     async def call(
         self, operation: Operation, request: A2AStruct, scope: Scope, *, caller: Caller = ANONYMOUS
     ) -> Any:
-        """Return what the agent answers to an operation of the latest version.
+        """Return the agent's answer to an operation of the latest version.
 
         Streaming operations return an async iterator. Raises ``A2AError``.
         """
@@ -92,7 +92,7 @@ class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
 class SeenFromScope:
     """The addresses of an agent, as the sender of a request sees them (``SeenAddresses``).
 
-    ``scope`` is that of an HTTP request: for a socket that of the GET that asked for it.
+    ``scope`` is an HTTP request; for a socket, the GET of its handshake.
     """
 
     __slots__ = ("_scope", "_served")
@@ -110,7 +110,7 @@ class SeenFromScope:
         return self._served.interfaces(self._scope, tenant)
 
     def vary_by_caller(self) -> None:
-        """Do nothing: what a binding sends is for nobody else's cache."""
+        """Do nothing: answers of added bindings are not cached."""
 
     def address(self, tenant: str) -> str:
         """Return the URL below which the agent of a tenant is."""

@@ -9,39 +9,48 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
-from parley.security.signing.card_signing import JWKS_PATH
+from parley.security.signing.cards import JWKS_PATH
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.trust_manifests import ManifestSigner
-from parley.server.access_log import hide_tokens
-from parley.server.address import route_path
-from parley.server.cards.jwks import KeySetPage
-from parley.server.cards.publication import Publication
+from parley.server.address import AllowedHosts, HostNotAllowed, route_path
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.catalog_link import CatalogLink, ServedAgent
+from parley.server.cards.discovery import KeySetPage
 from parley.server.endpoint import Endpoint as Endpoint
-from parley.server.hosts import AllowedHosts, HostNotAllowed
-from parley.server.http import health
 from parley.server.http.exchange import DirectRequests, Identify, direct_requests
-from parley.server.http.hsts import hsts_fields, with_hsts
-from parley.server.http.misdirected import refusing_host
+from parley.server.http.refusals import refusing_host
+from parley.server.http.responses import (
+    NO_STORE,
+    hsts_fields,
+    refuse_method,
+    reply,
+    reply_without_body,
+    with_hsts,
+)
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.slow_readers import UnsentBytes
+from parley.server.limits import ByteReservation, SocketLimits, UnsentBytes
+from parley.server.log import hide_tokens
 from parley.server.middleware import AnyMiddleware, middleware_of, wrapped
 from parley.server.restrictions import authenticated_only, read_restrictions
 from parley.server.routes import Routes, checked_endpoints
 from parley.server.settings import Settings as Settings
-from parley.server.websocket.admission import SocketAdmission, TakesSockets, takes_sockets
-from parley.server.websocket.denial import refused_by, refusing
-from parley.server.websocket.limits import SocketLimits
+from parley.server.websocket.admission import (
+    SocketAdmission,
+    TakesSockets,
+    refused_by,
+    refusing,
+    takes_sockets,
+)
 
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (
@@ -92,7 +101,6 @@ def create_app(
     unavailable_message: str = "",
     middleware: Iterable[AnyMiddleware] = (),
     signing_keys: SigningKeys | None = None,
-    publication: Publication | None = None,
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
@@ -105,9 +113,9 @@ def create_app(
     ``middleware`` is around every HTTP request and every WebSocket, the first of it outermost.
     With ``unavailable_message`` there may be no agents: the app answers health probes, and refuses
     every other request with that message. The public half of ``signing_keys`` is published; what
-    signs cards is in the endpoints. With a ``publication`` the app serves a catalog of its agents.
+    signs cards is in the endpoints.
 
-    Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for what is no middleware.
+    Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for invalid middleware.
     """
     if not endpoints and not unavailable_message:
         raise ValueError("a server needs at least one agent")
@@ -124,14 +132,13 @@ def create_app(
         unavailable_message=unavailable_message,
         middleware=middleware_of(middleware),
         signing_keys=signing_keys,
-        publication=publication,
     )
 
 
 class App:
     """An ASGI app: run it, or mount it in another under a prefix.
 
-    ``rules`` are those of its agents; ``is_open``: everyone may call one of them.
+    ``rules`` are its agents' authorizations; ``is_open``: everyone may call some agent.
 
     Mounted, it needs ``lifespan=app.lifespan`` on the outer app (or to be entered in the outer
     app's own lifespan), which then starts and stops it. Otherwise the first request starts it and
@@ -149,7 +156,6 @@ class App:
         unavailable_message: str = "",
         middleware: Iterable[AnyMiddleware] = (),
         signing_keys: SigningKeys | None = None,
-        publication: Publication | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
@@ -178,17 +184,15 @@ class App:
             request_bytes=self.request_bytes,
             sockets=self.sockets,
             unavailable_message=unavailable_message,
-            publication=publication,
-            manifest_signer=None if signing_keys is None else ManifestSigner(signing_keys, url),
         )
         if is_closed and identify is not None:
             self.identify = authenticated_only(identify)
         self.agents = self._routes.agents
         self.bindings: Mapping[str, Any] = {}
-        self.publishes = publication is not None
+        self.publishes = False
         self.grpc = self._routes.grpc
         self.gate = self._routes.gate
-        for path, handler in (("live", health.live), ("ready", health.ready(lifecycle))):
+        for path, handler in (("live", live), ("ready", ready(lifecycle))):
             self._routes.add(f"/health/{path}", self._routes.restricted("health", handler))
         if signing_keys is not None:
             page = KeySetPage(signing_keys)
@@ -243,6 +247,32 @@ class App:
         if restrict:
             handler = self._routes.restricted(restrict, handler)
         self._routes.put(path, handler, below=below)
+
+    @property
+    def served(self) -> Sequence[ServedAgent]:
+        """The agents, with their tenants, and how their addresses are told."""
+        return self._routes.served
+
+    @property
+    def address(self) -> AdvertisedInterfaces:
+        """How the address of the server is told."""
+        return self._routes.server
+
+    @property
+    def cards_are_public(self) -> bool:
+        """Whether everyone may see cards, and so a catalog of them."""
+        return self._routes.cards_are_public
+
+    def publish(
+        self, link: CatalogLink | None, pages: Mapping[str, tuple[ASGIApp, Endpoint | None]]
+    ) -> None:
+        """Add the pages of a catalog by path, each with the agent whose callers may see it.
+
+        Without an agent, callers of any agent may: as with cards. Cards, pages for people and the
+        root ``link`` to it. What agents have at a path stays.
+        """
+        self.publishes = link is not None
+        self._routes.publish(link, pages)
 
     def handler_at(self, path: str) -> ASGIApp:
         """Return what answers at a path."""
@@ -368,3 +398,49 @@ def _public_url(url: str | None) -> str | None:
     if url is not None and not _URL.fullmatch(url):
         raise ValueError(f"url is an address such as https://example.com/agents, not {url!r}")
     return url
+
+
+# -- health -----------------------------------------------------------------------------------
+
+
+class _Health(msgspec.Struct, omit_defaults=True):
+    """The answer. ``reason`` says why the agents cannot work now."""
+
+    status: str
+    reason: str = ""
+
+
+async def live(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 200 as long as the process runs, whatever its store does."""
+    await _answer(scope, send, 200, _Health("live"))
+
+
+def ready(lifecycle: Lifecycle) -> ASGIApp:
+    """Return the handler of the readiness probe: 503 before the start and while draining.
+
+    It is 503 too while the store is unreachable, which is known without a query. A probe starts
+    the agents of a mounted app that nothing else has started.
+    """
+
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        unavailable_reason = lifecycle.unavailable_reason
+        if lifecycle.draining:
+            await _answer(scope, send, 503, _Health("draining", unavailable_reason))
+        elif unavailable_reason:
+            await _answer(scope, send, 503, _Health("unavailable", unavailable_reason))
+        elif lifecycle.started:
+            await _answer(scope, send, 200, _Health("ready"))
+        else:
+            lifecycle.start_soon()
+            await _answer(scope, send, 503, _Health("starting"))
+
+    return handle
+
+
+async def _answer(scope: Scope, send: Send, status: int, health: _Health) -> None:
+    if scope["method"] == "HEAD":
+        await reply_without_body(send, status, [NO_STORE])
+    elif scope["method"] == "GET":
+        await reply(send, status, msgspec.json.encode(health), [NO_STORE])
+    else:
+        await refuse_method(scope, send, "GET, HEAD", "the health of the server is read with GET")

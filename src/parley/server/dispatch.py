@@ -52,22 +52,19 @@ from parley.model.service import (
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task
 from parley.security.authorization import Authorization, access_of
+from parley.security.limits.agent_limits import AgentLimits, LimitGrant
 from parley.server.endpoint import Endpoint, Interfaces
-from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
-from parley.server.limits.rates import AgentLimits, LimitGrant
+from parley.server.limits import ConcurrencyLimiter
+from parley.server.request_fields import check_caller, check_ids
 
 # -- active extensions ------------------------------------------------------------------------
-#
-# Negotiates the active extensions of a request (specification §3.2.6, §4.6).
-
 
 _NONE: frozenset[str] = frozenset()
 
 
 class Extensions(msgspec.Struct, frozen=True):
-    """The extensions that an agent declares, and those that callers must request.
+    """The extensions that an agent declares, and the required ones.
 
     ``methods`` are the methods that they add, by name.
     """
@@ -153,7 +150,7 @@ class BegunReply(Protocol):
     def on_change(self, watcher: Callable[[float | None], object]) -> None:
         """Call ``watcher`` once, from within the next change. It must not raise.
 
-        It is told when the wait ends, by the clock of the event loop, if that is known.
+        Its argument is the end of the wait, by the clock of the event loop, if that is known.
         """
         ...
 
@@ -191,7 +188,7 @@ class BeginsMessages(Protocol):
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
-    ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
+    ``extensions`` are the URIs that the caller requests. ``tenant`` comes from the path.
     ``is_signed``: the request came with a signature of its caller, which was verified.
     ``takes_json``: the answer may have tasks as their JSON (``Codec.takes_json``).
     """
@@ -213,9 +210,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 class ServiceCall(msgspec.Struct, frozen=True):
     """A request that is checked and ready for its agent's service.
 
-    ``limiter`` bounds the requests that wait for a turn to end, where this is one. ``grant`` is
-    what the limits of the agent say, if it has any. ``takes_json``: tasks of the answer may be
-    their JSON.
+    ``limiter`` bounds the requests that wait for a turn to end, where this is one. ``grant`` is the
+    answer of the agent's limits, if it has any. ``takes_json``: tasks of the answer may be their
+    JSON.
     """
 
     endpoint: Endpoint
@@ -276,8 +273,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
     def begin(self) -> BegunReply | None:
         """Begin to answer, where nothing has to be waited for; else return ``None``.
 
-        Nothing was done then, and ``answer`` does it all. What was begun is ended with ``end``.
-        Raises ``A2AError``.
+        Nothing was done then, and ``answer`` does it all. ``end`` ends it. Raises ``A2AError``.
         """
         operation, authorization = self.operation, self.endpoint.authorization
         if (
@@ -327,7 +323,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
     async def later_reply(self, begun: BegunReply, ends_at: float | None = None) -> Any:
         """Wait for the reply of what ``begin`` began, and end it. Raises ``A2AError``.
 
-        ``ends_at`` is what a watcher of the reply was told.
+        ``ends_at`` is the argument of the watcher of the reply.
         """
         service = cast("BeginsMessages", self.service)
         try:

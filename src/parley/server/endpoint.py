@@ -1,30 +1,26 @@
-"""An agent as the server sees it: a service and its card."""
+"""An agent as the server sees it: a service, its card and its files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
+from parley.extensions.declared import FILE_TRANSFER, FileTransfer
+from parley.files.file_store import FileStore
+from parley.files.layout import FileScope
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.errors import A2AError
 from parley.model.extensions import Extension
-from parley.model.service import A2AService
+from parley.model.service import A2AService, Caller
 from parley.security.authorization import Authorization
 from parley.security.disclosure import InterfaceListings
-from parley.server.file_service import FileService
-from parley.server.limits.rates import AgentLimits
-
-CALLBACKS = "/callbacks"
-"""Where callbacks arrive, below the address of an agent."""
-
-AUTHORIZE = f"{CALLBACKS}/authorize"
-"""Where credentials for tasks are posted, below the address of an agent."""
-
-REDIRECT = f"{CALLBACKS}/oauth"
-"""Where authorization servers send browsers back to."""
+from parley.security.limits.agent_limits import AgentLimits
+from parley.security.owner import PER_CALLER, OwnerPolicy
 
 Interfaces = tuple[AgentInterface, ...]
 
@@ -35,7 +31,7 @@ class CallbackReceiver(Protocol):
     async def event_of(self, token: str, tenant: str) -> str:
         """Return the key of the event that a token may complete.
 
-        ``tenant`` is that of the address. Raises ``TokenInvalid``, ``TokenExpired``.
+        ``tenant`` is named by the address. Raises ``TokenInvalid``, ``TokenExpired``.
         """
         ...
 
@@ -47,19 +43,11 @@ class CallbackReceiver(Protocol):
         ...
 
 
-class CredentialRefused(ValueError):
-    """What was posted is no credential. The message says what one is, and quotes nothing."""
-
-
-class NoLongerNeeded(Exception):
-    """The task has ended, and takes no credential."""
-
-
 class CredentialReceiver(Protocol):
     """Takes the credentials that the tasks of one agent ask for (specification §7.6)."""
 
     async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> Any:
-        """Return what a callback address, or the state of a redirect, is good for.
+        """Return the claim in a callback address, or in the state of a redirect.
 
         Its ``caller`` is the ``Caller.owner`` of who may use it, empty for anybody who has it.
         Raises ``TokenInvalid``, ``TokenExpired``.
@@ -75,7 +63,7 @@ class CredentialReceiver(Protocol):
 
 
 class SignsCards(Protocol):
-    """Signs what a server writes about its agents."""
+    """Signs the cards that a server writes."""
 
     @property
     def revision(self) -> int:
@@ -131,18 +119,17 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     ``card`` returns the agent's card for the interfaces that a server advertises. Capabilities and
     extensions must not depend on them, but for an address in the parameters of one. ``extensions``
-    are those of the agent with dependencies or methods for the server to handle. ``tenants`` are
-    agents behind the same address, by the tenant that requests name; any other tenant is passed to
-    ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
-    agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
-    ``CALLBACKS``, and ``credentials`` what its tasks ask for, below ``AUTHORIZE``. ``files`` are
-    those of the agent, if the server keeps any. ``identify`` finds the caller by the schemes of the
-    agent and its tenants, in place of the server's; ``authorization`` decides what a caller may do,
-    and ``limits`` how much.
-    ``interfaces`` says who sees which of the interfaces; ``card`` has the public ones.
-    ``signer`` signs the cards, if the server has keys and a public address.
-    ``bindings`` are those beside JSON-RPC, HTTP+JSON and gRPC. ``agent_type`` is the type of the
-    agent in catalogs, if it declares one.
+    are the agent's extensions with dependencies or methods. ``tenants`` are agents behind the same
+    address, by the tenant that requests name; any other tenant is passed to ``service``. Without
+    ``service`` and ``card`` there are only tenants. ``key`` is an id of the agent for paths.
+    ``callbacks`` receives posts to the agent's callback addresses, below ``CALLBACKS``, and
+    ``credentials`` the credentials for its tasks, below ``AUTHORIZE``. ``files`` are the agent's,
+    if the server keeps any. ``identify`` finds the caller by the schemes of the agent and its
+    tenants, in place of the server's; ``authorization`` decides about operations, and ``limits``
+    about amounts. ``interfaces`` says who sees which of the interfaces; ``card`` has the public
+    ones. ``signer`` signs the cards, if the server has keys and a public address. ``bindings`` are
+    those beside JSON-RPC, HTTP+JSON and gRPC. ``agent_type`` is the type of the agent in catalogs,
+    if it declares one.
     """
 
     service: A2AService | None = None
@@ -160,3 +147,46 @@ class Endpoint(msgspec.Struct, frozen=True):
     limits: AgentLimits | None = None
     bindings: tuple[AgentBinding, ...] = ()
     agent_type: str = ""
+
+
+# -- files ------------------------------------------------------------------------------------
+
+FILES = "files"
+"""The segment of files below an agent's address."""
+
+
+class FileService(msgspec.Struct, frozen=True):
+    """Where the files of an agent are kept. ``inline_bytes`` is a hint to callers: files up to that
+    size should come in messages. ``guests`` are agents without an address, whose files are given
+    out at this one's too.
+    """
+
+    store: FileStore
+    agent: str
+    inline_bytes: int
+    owner: OwnerPolicy = PER_CALLER
+    guests: tuple[str, ...] = ()
+
+    def scope(self, tenant: str, caller: Caller) -> FileScope:
+        """Return the scope of a caller's files. Raises ``A2AError`` for who may own none."""
+        return FileScope(self.agent, tenant, self.owner.key_of(caller))
+
+    def declared(self, card: AgentCard, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
+        """Return a card that declares the extension, with the address for uploads."""
+        extension = FileTransfer(
+            upload_url=_upload_url(interfaces),
+            max_bytes=self.store.limits.file_bytes,
+            inline_bytes=self.inline_bytes,
+        )
+        others = (each for each in card.capabilities.extensions if each.uri != FILE_TRANSFER)
+        capabilities = replace(card.capabilities, extensions=(*others, extension.declared()))
+        return replace(card, capabilities=capabilities)
+
+
+def _upload_url(interfaces: tuple[AgentInterface, ...]) -> str:
+    """Return the address for uploads beside these interfaces, empty where there is none."""
+    for interface in interfaces:
+        if interface.protocol_binding == "HTTP+JSON":
+            segments = (interface.url.rstrip("/"), quote(interface.tenant, safe=""), FILES)
+            return "/".join(segment for segment in segments if segment)
+    return ""

@@ -14,9 +14,9 @@ Hook = Callable[[], Awaitable[None]]
 class Lifecycle:
     """Starts the agents once, drains and stops them.
 
-    Any number of requests may call ``start`` at once: all wait for the same start, and cancelling
-    one of them does not cancel it. The next call retries a start that failed. ``drain`` calls what
-    is registered with ``on_drain``. A stopped server can be started again, also on another event
+    Any number of requests may call ``start`` at once: all wait for the same start, and a cancelled
+    request does not cancel it. The next call retries a start that failed. ``drain`` calls the
+    functions given to ``on_drain``. A stopped server can be started again, also on another event
     loop. ``unavailable_reason`` returns why the agents cannot work now, empty while they can.
     """
 
@@ -47,14 +47,14 @@ class Lifecycle:
         return lambda: self._drain_callbacks.remove(callback)
 
     async def start(self) -> None:
-        """Start the agents. Raises what the startup raises."""
+        """Start the agents. Raises the errors of the startup."""
         if not self.started:
             await asyncio.shield(self._start())
 
     async def start_late(self) -> None:
         """Start on the first request, when the outer app did not.
 
-        Raises what the startup raises, and logs it.
+        Raises the errors of the startup, and logs them.
         """
         await asyncio.shield(self._start(late=True))
 
@@ -93,9 +93,9 @@ class Lifecycle:
                     _log.exception("a drain callback failed; draining continues")
 
     async def stop(self) -> None:
-        """Drain, and stop the agents if they started. Raises what the shutdown raises.
+        """Drain, and stop the agents if they started. Raises the errors of the shutdown.
 
-        A start under way is cancelled, and undoes what it did.
+        A start under way is cancelled, and undone.
         """
         self.drain()
         try:

@@ -11,9 +11,8 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.authentication import Authenticator
 from parley.security.authorization import MISSING
-from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
-from parley.security.networks import Network, is_among, networks
+from parley.security.networks import Network, client_address, is_among, networks
 
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
@@ -66,9 +65,9 @@ def read_restrictions(given: Mapping[str, Any]) -> dict[str, Restriction]:
 class Gate:
     """Checks requests to one endpoint.
 
-    ``identify`` finds their callers. With ``trust_proxy`` the address is the one that the nearest
-    proxy names in ``X-Forwarded-For``. Raises ``ValueError`` if callers would have to prove who
-    they are, and nothing could verify it.
+    ``identify`` finds their callers. With ``trust_proxy`` the address is named by the nearest proxy
+    in ``X-Forwarded-For``. Raises ``ValueError`` if callers would have to prove who they are, and
+    nothing could verify it.
     """
 
     def __init__(
@@ -124,3 +123,26 @@ def authenticated_only(identify: Identify | None) -> Identify:
         return checked(caller, scope) if isinstance(caller, Caller) else awaited(caller, scope)
 
     return only
+
+
+_CREDENTIALS = (b"Authorization",)
+_ANY = (b"Authorization", b"Cookie")
+
+
+def caller_headers(identify: object) -> tuple[bytes, ...]:
+    """Return the names of the headers that callers show who they are with.
+
+    A function of a server's own may read any: then these are the usual ones.
+    """
+    if not isinstance(identify, Authenticator):
+        return () if identify is None else _ANY
+    found = dict.fromkeys(_CREDENTIALS)
+    for scheme in identify.schemes:
+        key = scheme.declared().api_key_security_scheme
+        if key is None:
+            continue
+        if key.location == "cookie":
+            found[b"Cookie"] = None
+        elif key.location == "header":
+            found[key.name.encode("latin-1")] = None
+    return tuple(found)

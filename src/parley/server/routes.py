@@ -9,47 +9,46 @@ from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Scope
 
-from parley.model.catalog.entries import CATALOG_PATH
-from parley.security.signing.trust_manifests import ManifestSigner
+from parley.security.sealing import AUTHORIZE, CALLBACKS, REDIRECT
 from parley.server.added_bindings import BindingPlace, TenantBindings
+from parley.server.address import AllowedHosts
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
-from parley.server.cards.catalog import Unpublished
-from parley.server.cards.catalog_links import (
-    ROBOTS_PATH,
-    LinkedToCatalog,
-    RobotsPage,
-    catalog_reference,
-)
-from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
-from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, LinkedDocs, OpenApiPage, docs
-from parley.server.cards.index import ASSISTANTS, Index
-from parley.server.cards.protected_resource import (
+from parley.server.cards.catalog_link import CatalogLink, LinkedPage, ServedAgent
+from parley.server.cards.discovery import (
+    CARD_PATHS,
     PROTECTED_RESOURCE,
+    CardChoice,
+    CardPage,
     ProtectedResource,
     resource_metadata,
 )
-from parley.server.cards.publication import Publication
-from parley.server.cards.published import PublishedEndpoint, catalog_pages
+from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, DocsPage, OpenApiPage
+from parley.server.cards.index import ASSISTANTS, Index
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, AgentBinding, Endpoint
-from parley.server.hosts import AllowedHosts
-from parley.server.http.callbacks import CallbackRoute, SignedAddresses
-from parley.server.http.credentials import CredentialRoute, RedirectRoute
+from parley.server.endpoint import AgentBinding, Endpoint
+from parley.server.http.callbacks import (
+    CallbackRoute,
+    CredentialRoute,
+    RedirectRoute,
+    SignedAddresses,
+)
 from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import OWN_SEGMENTS, TENANT_NAME, after_quoted_slash
-from parley.server.http.restricted import Restricted
+from parley.server.http.refusals import Restricted, Unavailable
 from parley.server.http.streams import Streams
-from parley.server.http.unavailable import Unavailable
-from parley.server.http.vary import caller_headers
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
-from parley.server.restrictions import Gate, Restriction, authenticated_only, read_restrictions
+from parley.server.limits import ByteReservation, ConcurrencyLimiter, SocketLimits
+from parley.server.restrictions import (
+    Gate,
+    Restriction,
+    authenticated_only,
+    caller_headers,
+    read_restrictions,
+)
 from parley.server.settings import Settings
-from parley.server.websocket.limits import SocketLimits
 from parley.wire import versions
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
@@ -82,11 +81,8 @@ class Routes:
         request_bytes: ByteReservation,
         sockets: SocketLimits,
         unavailable_message: str = "",
-        publication: Publication | None = None,
-        manifest_signer: ManifestSigner | None = None,
     ) -> None:
         self._settings = settings
-        self._publication = publication
         self._restrictions = read_restrictions(settings.restrict)
         self._request_bytes = request_bytes
         self._sockets = sockets
@@ -101,13 +97,16 @@ class Routes:
         self._assistants: dict[str, CardPage] = {}
         self._slash_paths: set[str] = set()
         self._advertised: list[AdvertisedInterfaces] = []
-        self._published: list[PublishedEndpoint] = []
+        self.served: list[ServedAgent] = []
+        self._cards: set[str] = set()
+        self._docs: dict[str, DocsPage] = {}
         card_gate = self.gate("card")
         lists = None if card_gate is None else _listed_by(card_gate, self._restrictions["card"])
-        server = AdvertisedInterfaces("", url=url, trust_proxy=settings.trust_proxy, hosts=hosts)
-        self._fallback: ASGIApp = Index(
-            self._advertised, settings, request_bytes, lists, server if publication else None
+        self.server = AdvertisedInterfaces(
+            "", url=url, trust_proxy=settings.trust_proxy, hosts=hosts
         )
+        self._index = Index(self._advertised, settings, request_bytes, lists)
+        self._fallback: ASGIApp = self._index
         if unavailable_message and not endpoints:
             self._fallback = Unavailable(unavailable_message, settings, request_bytes)
         self.agents: dict[str, ServedEndpoint] = {}
@@ -144,11 +143,7 @@ class Routes:
         choice = CardChoice(self._fallback, tenants={}, assistants=self._assistants)
         for path in CARD_PATHS:
             card = self._sole_card or self.restricted("card", choice)
-            self.add(path, self._linked(path, card))
-        if publication is not None and endpoints:
-            self._add_catalogs(publication, server, manifest_signer)
-        elif endpoints:
-            self.add(CATALOG_PATH, Unpublished(self._fallback))
+            self._add_card(path, card)
 
     def find(self, path: str, raw_path: bytes = b"") -> ASGIApp:
         """Return the handler of a path, which was sent quoted as ``raw_path``.
@@ -193,7 +188,7 @@ class Routes:
         return Gate(restriction, identify, trust_proxy=self._settings.trust_proxy)
 
     def restricted(self, name: str, handler: ASGIApp, endpoint: Endpoint | None = None) -> ASGIApp:
-        """Return a handler for those who may see the endpoint ``name`` (see ``gate``)."""
+        """Return a handler behind the restriction of the endpoint ``name`` (see ``gate``)."""
         gate = self.gate(name, endpoint)
         if gate is None:
             return handler
@@ -203,7 +198,7 @@ class Routes:
     def _for_callers(
         self, endpoint: Endpoint, jsonrpc: ASGIApp, below: ASGIApp
     ) -> tuple[ASGIApp, ASGIApp]:
-        """Return the bindings of an agent for those who may see ``agents``.
+        """Return the bindings of an agent behind the restriction of ``agents``.
 
         Credentials are checked by the bindings themselves, which write the error in their form.
         """
@@ -233,7 +228,7 @@ class Routes:
             self._advertised.append(advertised)
             own = CardPage(endpoint, advertised, settings=self._settings)
         card = CardChoice(own, tenants=cards, assistants={} if prefix else self._assistants)
-        self._published.append(PublishedEndpoint(prefix, endpoint, advertised))
+        self.served.append(ServedAgent(prefix, endpoint, advertised))
         if is_sole and prefix:
             choice = CardChoice(own, tenants=cards, assistants=self._assistants)
             self._sole_card = self.restricted("card", choice, endpoint)
@@ -324,8 +319,8 @@ class Routes:
     ) -> None:
         """Add the further bindings of an agent, at its address.
 
-        ``endpoint`` is the one that the agent is a tenant of, or itself; the agent is ``below`` the
-        address that ``advertised`` tells.
+        The agent is ``endpoint``, or a tenant of it; the agent is ``below`` the address that
+        ``advertised`` tells.
         """
         for binding in agent.bindings:
             path = address + binding.path
@@ -361,7 +356,7 @@ class Routes:
         self.add(address or "/", jsonrpc)
         self.add(f"{address}/", jsonrpc)
         for path in CARD_PATHS:
-            self.add(address + path, self._linked(address + path, card))
+            self._add_card(address + path, card)
         if below is not None:
             self._add_below(address, below)
 
@@ -392,45 +387,38 @@ class Routes:
         if self._settings.docs:
             page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
             self.add(address + OPENAPI_PATH, self.restricted("docs", page, endpoint))
-            self.add(address + DOCS_PATH, self._docs(address + DOCS_PATH, endpoint))
+            docs = self._docs.setdefault(address + DOCS_PATH, DocsPage())
+            self.add(address + DOCS_PATH, self.restricted("docs", docs, endpoint))
 
-    def _docs(self, path: str, endpoint: Endpoint) -> ASGIApp:
-        """Return the page for people, with links to the catalog if all may see that."""
-        page: ASGIApp = docs
-        if self._catalog_is_public:
-            page = LinkedDocs(catalog_reference(path, self._url))
-        return self._linked(path, self.restricted("docs", page, endpoint), is_public=True)
+    def _add_card(self, path: str, card: ASGIApp) -> None:
+        self.add(path, card)
+        self._cards.add(path)
 
     @property
-    def _catalog_is_public(self) -> bool:
-        return self._publication is not None and "card" not in self._restrictions
+    def cards_are_public(self) -> bool:
+        """Whether everyone may see cards, and so a catalog of them."""
+        return "card" not in self._restrictions
 
-    def _linked(self, path: str, handler: ASGIApp, *, is_public: bool = False) -> ASGIApp:
-        """Return what answers at a path: with a link to the catalog, if there is one.
-
-        What is for all (``is_public``) does not tell of a catalog that is not.
-        """
-        if self._publication is None or (is_public and not self._catalog_is_public):
-            return handler
-        return LinkedToCatalog(handler, catalog_reference(path, self._url))
-
-    def _add_catalogs(
-        self, publication: Publication, server: AdvertisedInterfaces, signer: ManifestSigner | None
+    def publish(
+        self, link: CatalogLink | None, pages: Mapping[str, tuple[ASGIApp, Endpoint | None]]
     ) -> None:
-        """Add the catalog, those of tenants, and what leads to them.
+        """Add the pages of a catalog, and links to it (``App.publish``).
 
-        Who may see cards may see catalogs: the one of all is for callers of any agent, as the cards
-        at the root are.
+        The pages for people and the root link to it if cards are public.
         """
-        pages = catalog_pages(
-            publication, self._published, server, settings=self._settings, signer=signer
-        )
         for path, (page, owner) in pages.items():
             self.add(path, self.restricted("card", page, owner))
-        if "/" in self._exact:
-            self._exact["/"] = self._linked("/", self._exact["/"], is_public=True)
-        if self._catalog_is_public:
-            self.add(ROBOTS_PATH, RobotsPage(server, self._settings))
+        if link is None:
+            return
+        linked = set(self._cards)
+        if self.cards_are_public:
+            linked |= {"/"} | self._docs.keys()
+            for path, docs in self._docs.items():
+                docs.link = link, path
+        for path in linked & self._exact.keys():
+            self._exact[path] = LinkedPage(self._exact[path], link, path)
+        self._index.catalog = self.server, link
+        self.revision += 1
 
     def _add_metadata(
         self, path: str, endpoint: Endpoint, advertised: AdvertisedInterfaces

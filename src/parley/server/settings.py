@@ -1,22 +1,50 @@
-"""The settings of a server, validated on construction. Imports nothing that serves."""
+"""The settings of a server, and its options of TLS and gRPC, validated on construction.
+
+Imports nothing that serves, and no gRPC.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from parley.security.failures import PER_MINUTE
-from parley.server.hosts import is_pattern
-from parley.server.restrictions import read_restrictions
+from parley.model.distribution import install_command
 
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
 _LARGEST_FILE = 64 * 1024**3  # it comes in a bounded number of pieces
 _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """How the command line and the environment give an option, and the text that documents it.
+
+    ``flag`` is the flag, by default that of the field's name; ``None`` for an option that only
+    Python code gives. A flag with ``sets`` takes no value, and sets that one. ``kind`` is the type
+    of a value whose default is ``None``. ``variable`` is the environment variable, by default
+    ``PARLEY_`` and the field's name, or that of a flag without a value; empty for none. There a
+    list is split at its ``separator``. With ``reads_itself`` the owner of the option reads the
+    variable, and no command does. ``default`` says in words what holds without the option.
+    """
+
+    help: str
+    metavar: str = ""
+    panel: str = "Options"
+    flag: str | None = ""
+    variable: str | None = None
+    default: str = ""
+    sets: Any = None
+    kind: type = str
+    choices: tuple[str, ...] = ()
+    separator: str = ""
+    secret: bool = False
+    reads_itself: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +70,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
     as long. For gRPC they are for the handshake of a connection and for a whole message. After
     ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
-    ``max_connections``, ``head_timeout`` and ``body_timeout``, and what is said of messages and
-    pings of WebSockets here.
+    ``max_connections``, ``head_timeout`` and ``body_timeout``, and the limits on messages and
+    pings of WebSockets.
     ``max_sockets`` bounds open WebSockets (0: none are taken), ``max_sockets_per_address`` those
-    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those of one known
+    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those from one known
     caller.
     ``max_socket_message_bytes`` bounds a message that comes over one; 0 is ``max_body_bytes``.
     Every ``socket_ping_interval`` a client is asked whether it is there, and disconnected if it
@@ -112,21 +140,65 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     head_timeout: float = 10.0
     body_timeout: float = 30.0
     cors_origins: tuple[str, ...] = ()
-    missing_version: Literal["0.3", "1.0"] = "0.3"
+    missing_version: Annotated[
+        Literal["0.3", "1.0"],
+        Option(
+            "The version of a request that names none: 0.3, as the specification says, or 1.0, "
+            "which also reads the forms of 0.3 that introductory texts print.",
+            choices=("0.3", "1.0"),
+        ),
+    ] = "0.3"
     card: Literal["merged", "1.0"] = "merged"
     card_max_age: int = 60
     docs: bool = True
     grpc_address: str = ""
-    grpc_on_card: bool = True
+    grpc_on_card: Annotated[
+        bool,
+        Option(
+            "Leave gRPC off the cards, for clients that refuse one with another address than that "
+            "of HTTP (google-adk).",
+            flag="--no-grpc-on-card",
+            sets=False,
+        ),
+    ] = True
     trust_proxy: bool = False
-    auth_failures_per_minute: int = PER_MINUTE
+    auth_failures_per_minute: int = 30
     webhook_calls_per_minute: int = 6000
     max_webhook_calls: int = 128
-    allowed_hosts: tuple[str, ...] = ()
-    restrict: Mapping[str, str | Sequence[str]] = {}
-    hsts_max_age: int = 365 * 24 * 60 * 60
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "A host that requests may name besides this machine's own, such as example.com, "
+            "*.example.com, example.com:8443, or * for all; repeat it.",
+            flag="--allowed-host",
+            metavar="HOST",
+        ),
+    ] = ()
+    restrict: Annotated[
+        Mapping[str, str | Sequence[str]],
+        Option(
+            "Who may see an endpoint (card, docs, health, agents, callbacks or jwks): "
+            "authenticated callers, or networks, as in docs=authenticated or "
+            "health=10.0.0.0/8,127.0.0.1; repeat it.",
+            metavar="ENDPOINT=WHO",
+            panel="Who may call",
+        ),
+    ] = {}
+    hsts_max_age: Annotated[
+        int,
+        Option(
+            "Do not tell browsers to use HTTPS alone for this host.",
+            flag="--no-hsts",
+            panel="Who may call",
+            sets=0,
+        ),
+    ] = 365 * 24 * 60 * 60
 
     def __post_init__(self) -> None:
+        # Help of the command line is made of the options, and loads nothing that serves.
+        from parley.server.address import is_pattern
+        from parley.server.restrictions import read_restrictions
+
         for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
@@ -240,3 +312,107 @@ _MINIMUM = {
     "max_webhook_calls": 1,
     "hsts_max_age": 0,
 }
+
+
+# -- TLS --------------------------------------------------------------------------------------
+
+PASSWORD_VARIABLE = "PARLEY_TLS_KEY_PASSWORD"
+"""The environment variable with the passphrase of encrypted private keys."""
+
+CallerCertificates = Literal["none", "optional", "required"]
+"""Whether callers are asked for a certificate."""
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a server's TLS, all PEM.
+
+    ``cert`` is the server's certificate with its chain, ``key`` its private key; the passphrase of
+    an encrypted one is in ``PARLEY_TLS_KEY_PASSWORD``. With ``client_ca``, the authorities of
+    callers' certificates, callers are asked for one. The files are read again when they change;
+    ``check_interval`` is in seconds.
+
+    Raises ``ValueError`` for a missing file name.
+    """
+
+    cert: str | Path
+    key: str | Path
+    client_ca: str | Path | None = None
+    check_interval: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not str(self.cert) or not str(self.key):
+            raise ValueError("TLS takes a certificate and its key: give the files of both")
+        if self.client_ca is not None and not str(self.client_ca):
+            raise ValueError("the authorities of callers' certificates are in a file: name it")
+
+
+def tls_options(
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    client_ca: str | Path | None = None,
+) -> TlsOptions | None:
+    """Return the options for these files, ``None`` without any.
+
+    Raises ``ValueError`` for files that make no sense together.
+    """
+    if cert is None and key is None:
+        if client_ca is not None:
+            raise ValueError(
+                "certificates of callers need TLS: give a certificate and its key (tls_cert, "
+                "tls_key) beside tls_client_ca"
+            )
+        return None
+    if cert is None or key is None:
+        raise ValueError("TLS takes a certificate and its key: give both, tls_cert and tls_key")
+    return TlsOptions(cert=cert, key=key, client_ca=client_ca)
+
+
+# -- gRPC -------------------------------------------------------------------------------------
+
+NEEDED = f"gRPC is not installed: {install_command('grpc')}"
+
+
+class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The port for gRPC, and its TLS.
+
+    ``port`` 0 takes a free one. ``host`` is by default the host of HTTP. ``cert`` and ``key``
+    are PEM files of the server's certificate (with its chain) and its private key; without them
+    there is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate
+    of theirs are accepted.
+
+    Raises ``ValueError`` for options that make no sense together.
+    """
+
+    port: int
+    host: str | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+    client_ca: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("TLS for gRPC takes a certificate and its key: give both")
+        if self.client_ca is not None and self.cert is None:
+            raise ValueError("certificates of callers need TLS: give a certificate and its key")
+        if not all(_is_installed(module) for module in ("grpc", "google.protobuf")):
+            raise ValueError(NEEDED)
+
+
+def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions | None:
+    """Return the options for a port, ``None`` without one.
+
+    Raises ``ValueError`` for other options without a port.
+    """
+    if port is not None:
+        return GrpcOptions(port=port, **others)  # type: ignore[arg-type]
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise ValueError(f"gRPC is served where it has a port; {', '.join(given)} alone do nothing")
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False

@@ -11,7 +11,7 @@ from typing import Any
 _BACKLOG = 2048
 # For the store, the bus and agents: connections need them.
 _OTHER_FILES = 100
-# One in so many of the files that may be open is for a call to a webhook.
+# This part (a fourth) of the files that may be open is for calls to webhooks.
 _WEBHOOKS_SHARE = 4
 
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

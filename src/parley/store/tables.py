@@ -6,21 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import asdict, replace
 
 from parley.model.operations import PushOptions, TaskPushNotificationConfig, server_of
-from parley.model.service import group_key
 from parley.model.struct import decode
 from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import QuotaAsk, QuotaGrant
 from parley.store.head import Head
 from parley.store.protocols.errors import PushReplaced, TooManyPushes
-from parley.store.protocols.tables import (
-    ApiKeyChanged,
-    DuplicateApiKey,
-    QuotaAsk,
-    QuotaGrant,
-    UsageRow,
-)
+from parley.store.protocols.tables import ApiKeyChanged, DuplicateApiKey
 from parley.store.protocols.webhooks import (
     MAX_PUSHES,
     WEBHOOKS_AT_ONCE,
@@ -220,38 +214,6 @@ def check_same_api_key(found: ApiKeyRecord, record: ApiKeyRecord) -> None:
 
 
 # -- usage, and the amounts of limits ------------------------------------------------------------
-
-UsageKey = tuple[int, str, str, str, str]
-
-OTHERS = group_key("others")
-"""The key of the caller whose usage stands for callers that are too many to be counted each.
-
-No caller has this key.
-"""
-
-NO_KEY: UsageKey = (0, "", "", "", "")
-"""The key of a sum over all keys."""
-
-COUNTED = ("requests", "refusals", "messages", "tasks", "output_bytes", "run_ms")
-"""The columns of a row that are added up."""
-
-
-def usage_key(row: UsageRow) -> UsageKey:
-    """Return the key of a row: its columns that are not added up."""
-    return (row.day, row.agent, row.tenant, row.caller, row.skill)
-
-
-def usage_row(values: Sequence[Any]) -> UsageRow:
-    """Return the usage in a row of the table."""
-    day, agent, tenant, caller, skill, *counts = values
-    counted = dict(zip(COUNTED, counts, strict=True))
-    return UsageRow(day=day, agent=agent, tenant=tenant, caller=caller, skill=skill, **counted)
-
-
-def added(first: UsageRow, second: UsageRow) -> UsageRow:
-    """Return the sum of two rows with the key of the first."""
-    counts = [a + b for a, b in zip(astuple(first)[5:], astuple(second)[5:], strict=True)]
-    return usage_row((*usage_key(first), *counts))
 
 
 def granted(ask: QuotaAsk, slots: dict[int, int]) -> QuotaGrant:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from parley.security.limits.usage import UsageStore
 from parley.store.audit.trail import AuditTrail
 from parley.store.protocols.claims import Claims
-from parley.store.protocols.tables import ApiKeys, Contexts, Secrets, Timers, UsageStore
+from parley.store.protocols.tables import ApiKeys, Contexts, Secrets, Timers
 from parley.store.protocols.task_log import Committed, TaskLists, TaskLog
 from parley.store.protocols.webhooks import Webhooks
 

@@ -13,10 +13,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.agent.agent import Agent
 from parley.client.connection import Connection
-from parley.host.app import app_of, file_options
+from parley.host.app import app_of
 from parley.host.files import open_files
-from parley.host.host import Host, Identify
+from parley.host.host import Host
 from parley.host.in_process import Site
+from parley.host.options import Identify, ServerOptions
 from parley.host.store_urls import sqlite_path
 from parley.model.service import ANONYMOUS, Caller
 from parley.push.delivery import RetryPolicy
@@ -190,17 +191,21 @@ class Deployment(Site):
         return Host(
             {"": self.agent},
             self.store,
-            drain=DRAIN_SECONDS,
+            ServerOptions(
+                url=self.address,
+                drain=DRAIN_SECONDS,
+                settings=self._settings or Settings(),
+                middleware=tuple(self._middleware),
+                egress=Egress(),
+                allow_private_webhooks=self._private_webhooks,
+                allow_private_agents=True,
+            ),
             authenticates=self._authenticates,
-            webhook_egress=Egress.allowing(self._private_webhooks),
-            agent_egress=Egress.allowing(True),
             authenticator=TestAuthenticator,
             retry_policy=self._retry_policy,
-            url=self.address,
             connect=self._connect,
             webhooks=self._webhooks.receive,
             files=self._files,
-            **file_options(self._settings or Settings()),
         )
 
     def _make_app(self) -> ASGIApp:
@@ -211,10 +216,7 @@ class Deployment(Site):
             )
         app = app_of(
             self.host,
-            settings=self._settings,
-            url=self.address,
             caller=self._identify or (_caller_of if self.host.authenticator is None else None),
-            middleware=self._middleware,
         )
         self._lifecycle = app.lifecycle
 

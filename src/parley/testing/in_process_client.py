@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.agent.agent import Agent
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.calls.unopened import Unopened
+from parley.client.calls.service import Unopened
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
@@ -23,8 +23,8 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.host.complete import complete
 from parley.host.connecting import ADDRESS, refuse_for_local
-from parley.host.host import Identify
 from parley.host.in_process import InProcessExchange, InProcessTransport, Site
+from parley.host.options import Identify
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller

@@ -18,6 +18,7 @@ from parley import (
     A2AError,
     Agent,
     BlockingTurn,
+    CardDetails,
     Message,
     Part,
     RemoteTaskFailed,
@@ -45,7 +46,7 @@ class Counted:
         self.runs: list[str] = []
         self.contexts: list[str] = []
         self.turns: list[str] = []
-        self.agent = Agent(name, streaming=streaming)
+        self.agent = Agent(name, card=CardDetails(streaming=streaming))
 
         @self.agent.skill
         async def work(turn: Turn) -> str:
@@ -220,7 +221,7 @@ async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_i
     """The other agent cannot tell repeats, so the next run has to find its task."""
     runs: list[str] = []
     calls: list[asyncio.Future[Any]] = []
-    other, planner = Agent("Other", default_extensions=False), Agent("Planner")
+    other, planner = Agent("Other", card=CardDetails(default_extensions=False)), Agent("Planner")
 
     @other.skill(replies="task")
     async def work(turn: Turn) -> str:

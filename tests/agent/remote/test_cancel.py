@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Task, TaskState, Turn
-from parley.agent.remote.connections import MAX_IDLE
+from parley import Agent, Caller, Execution, Task, TaskState, Turn
+from parley.agent.remote.connections import MAX_IDLE_CONNECTIONS
 from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
@@ -27,7 +27,7 @@ class Other:
 
     def __init__(self) -> None:
         self.ended: dict[str, str] = {}
-        self.agent = Agent("Other", cancel_grace=0.5)
+        self.agent = Agent("Other", execution=Execution(cancel_grace=0.5))
 
         @self.agent.skill
         async def work(turn: Turn) -> str:
@@ -120,7 +120,9 @@ async def test_a_task_that_waits_for_an_answer_cancels_what_asked(serve: Any, ta
 async def test_a_failure_and_a_timeout_cancel_what_still_runs(serve: Any, talk_to: Any) -> None:
     other = Other()
     url = await serve(other.agent)
-    planner = Agent("Planner", turn_timeout=timedelta(seconds=0.5), cancel_grace=0.1)
+    planner = Agent(
+        "Planner", execution=Execution(turn_timeout=timedelta(seconds=0.5), cancel_grace=0.1)
+    )
 
     @planner.skill
     async def plan(turn: Turn) -> str:
@@ -150,7 +152,7 @@ async def test_a_task_of_a_dead_process_cancels_its_calls_without_running(
     runs: list[int] = []
 
     def planner() -> Agent:
-        agent = Agent("Planner", on_crash="fail")
+        agent = Agent("Planner", execution=Execution(on_crash="fail"))
 
         @agent.skill
         async def plan(turn: Turn) -> str:
@@ -216,7 +218,7 @@ async def test_a_task_that_calls_nobody_reads_nothing_to_end(talk_to: Any) -> No
             reads.append(args)
             return await super().private_records(*args, **options)
 
-    planner = Agent("Planner", cancel_grace=0.1)
+    planner = Agent("Planner", execution=Execution(cancel_grace=0.1))
 
     @planner.skill(replies="task")
     async def plan(turn: Turn) -> str:
@@ -290,7 +292,7 @@ async def test_a_cancellation_has_the_credentials_of_its_call_when_the_connectio
     async def plan(turn: Turn) -> str:
         """Passes a question up, or opens more connections than are kept."""
         if turn.text == "others":
-            for number in range(MAX_IDLE + 1):
+            for number in range(MAX_IDLE_CONNECTIONS + 1):
                 await turn.connect(url, headers={"x-number": str(number)})
             return "opened"
         async with turn.connect(url, bearer="secret") as remote:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Task, TaskState, Turn
+from parley import Agent, Caller, Execution, Retention, Task, TaskState, Turn
 from parley.engine.caller import chain_id
 from parley.extensions import CallChain, Chain
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
@@ -85,13 +85,13 @@ async def test_a_chain_that_comes_back_is_refused_before_there_is_a_task(serve: 
 
 
 async def test_too_many_hops_are_refused_before_there_is_a_task(serve: Any) -> None:
-    url = await serve(passing_on("Last", [], max_hops=2))
+    url = await serve(passing_on("Last", [], execution=Execution(max_hops=2)))
     assert (await send(url, Chain(hops=2))).text == "end"
     with pytest.raises(UnsupportedOperationError, match="at most 2") as caught:
         await send(url, Chain(hops=3))
     assert caught.value.metadata["problem"] == "hops"
     with pytest.raises(ValueError, match="max_hops is 1 or more"):
-        Agent("None", max_hops=0)
+        Agent("None", execution=Execution(max_hops=0))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,11 @@ async def test_the_earliest_deadline_travels(serve: Any) -> None:
     seen: list[Any] = []
     last = await serve(passing_on("Last", [], seen))
     quick = await serve(
-        passing_on("Quick", [last], turn_timeout=timedelta(hours=2), task_timeout=timedelta(days=1))
+        passing_on(
+            "Quick",
+            [last],
+            execution=Execution(turn_timeout=timedelta(hours=2), task_timeout=timedelta(days=1)),
+        )
     )
     given = in_ms(3_600_000)
     await send(quick)
@@ -149,7 +153,7 @@ async def test_the_earliest_deadline_travels(serve: Any) -> None:
 async def test_the_deadline_of_a_caller_bounds_the_turn_of_its_message_and_no_other(
     serve: Any,
 ) -> None:
-    agent = Agent("Slow", cancel_grace=0.1)
+    agent = Agent("Slow", execution=Execution(cancel_grace=0.1))
 
     @agent.skill
     async def work(turn: Turn) -> str:
@@ -198,7 +202,9 @@ async def test_the_caller_of_the_turn_is_not_passed_on(serve: Any) -> None:
 
     seen: list[Any] = []
     last = await serve(passing_on("Last", [], seen), caller=who)
-    first = await serve(passing_on("First", [last], seen, keep_claims=["email"]), caller=who)
+    first = await serve(
+        passing_on("First", [last], seen, retention=Retention(claims=["email"])), caller=who
+    )
     await send(first, bearer="bob")
     (_, _, caller), (_, _, passed) = seen
     assert caller.id == "bob"

@@ -9,9 +9,9 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.client.errors import AddressNotAllowed
-from parley.client.registry.found import FoundAgent
-from parley.model.catalog.searching import SearchRequest, SearchResponse, SearchResult
-from parley.wire.catalog.entries import read_entry
+from parley.registry.catalog.reading import read_entry
+from parley.registry.catalog.searching import SearchRequest, SearchResponse, SearchResult
+from parley.registry.client.found import FoundAgent
 
 pytestmark = pytest.mark.anyio
 

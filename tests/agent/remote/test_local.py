@@ -16,8 +16,11 @@ from parley import (
     BlockingTurn,
     CallContext,
     Caller,
+    CardDetails,
     EnvelopeSettings,
+    Execution,
     Part,
+    Rights,
     Task,
     TaskState,
     Turn,
@@ -43,7 +46,7 @@ class Peer:
         self.runs: list[str] = []
         self.callers: list[Caller] = []
         self.go = asyncio.Event()
-        self.agent = Agent(name, cancel_grace=0.2, **options)
+        self.agent = Agent(name, execution=Execution(cancel_grace=0.2), **options)
 
         @self.agent.skill
         async def work(turn: Turn) -> str:
@@ -61,7 +64,7 @@ class Peer:
 
 def front(*used: Agent, name: str = "Front", **options: Any) -> Agent:
     """Return an agent that gives its text to each of the agents that it uses, one after another."""
-    agent = Agent(name, uses=used, cancel_grace=0.2, **options)
+    agent = Agent(name, uses=used, execution=Execution(cancel_grace=0.2), **options)
 
     @agent.skill
     async def go(turn: Turn) -> str:
@@ -165,7 +168,7 @@ async def test_an_agent_that_is_used_and_served_is_one(talk_to: Any) -> None:
 async def test_the_hops_and_the_path_grow_through_a_process() -> None:
     """So that a loop through an agent elsewhere is found."""
     seen: list[Any] = []
-    inner = Agent("Inner", max_hops=2)
+    inner = Agent("Inner", execution=Execution(max_hops=2))
 
     @inner.skill
     async def work(turn: Turn) -> str:
@@ -271,7 +274,7 @@ async def test_a_server_that_stops_fails_nothing_and_loses_no_cancellation(fleet
 
 async def test_a_part_is_canceled_also_while_the_server_stops(fleet: Fleet) -> None:
     slow, stuck = Peer("Slow"), Peer("Stuck")
-    agent = Agent("Front", uses=[slow.agent, stuck.agent], cancel_grace=0.2)
+    agent = Agent("Front", uses=[slow.agent, stuck.agent], execution=Execution(cancel_grace=0.2))
 
     @agent.skill(replies="task")
     async def go(turn: Turn) -> str:
@@ -303,7 +306,11 @@ async def test_a_part_is_canceled_also_while_the_server_stops(fleet: Fleet) -> N
 
 async def test_the_policy_and_the_scopes_of_a_part_hold_its_schemes_are_not_asked() -> None:
     tokens = Bearer(lambda token: Caller(token, scopes=frozenset(token.split("-"))))
-    inner = Agent("Inner", security=tokens, policy=lambda access: access.caller.id != "read-bob")
+    inner = Agent(
+        "Inner",
+        security=tokens,
+        rights=Rights(policy=lambda access: access.caller.id != "read-bob"),
+    )
 
     @inner.skill(security=tokens.with_scopes("write"), default=True)
     async def write(turn: Turn) -> str:
@@ -339,7 +346,7 @@ async def test_the_policy_and_the_scopes_of_a_part_hold_its_schemes_are_not_aske
 )
 async def test_what_a_part_requires_of_every_caller_holds_in_the_process(settings: Any) -> None:
     tokens = Bearer(lambda token: Caller(token, scopes=frozenset(token.split("-"))))
-    inner = Agent("Inner", security=tokens, envelope=settings)
+    inner = Agent("Inner", security=tokens, card=CardDetails(envelope=settings))
     front = Agent("Front", uses=[inner], security=tokens | anonymous)
 
     @inner.skill
@@ -435,7 +442,7 @@ async def test_a_plain_function_calls_a_local_agent_too() -> None:
 async def test_a_group_shares_a_task_with_the_part_of_whoever_began_it() -> None:
     """The part keeps tasks for each caller: the other's answer is for the task of the first."""
     peer = Peer()
-    agent = front(peer.agent, owner="tenant")
+    agent = front(peer.agent, rights=Rights(owner="tenant"))
     async with client(agent, caller=Caller("ann", authenticated=True)) as remote:
         asked = await remote.send("ask")
         other = remote.as_caller(Caller("bob", authenticated=True))

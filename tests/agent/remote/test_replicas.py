@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Task, TaskState, Turn
+from parley import Agent, CallContext, Execution, Task, TaskState, Turn
 from parley.extensions import CallChain, Chain
 from parley.model.extensions import CALL_CHAIN
 from parley.model.struct import Timestamp
@@ -25,7 +25,7 @@ class Slow:
         self.runs: list[str] = []
         self.chains: list[Any] = []
         self.go = asyncio.Event()
-        self.agent = Agent("Slow", cancel_grace=0.2)
+        self.agent = Agent("Slow", execution=Execution(cancel_grace=0.2))
 
         @self.agent.skill
         async def work(turn: Turn) -> str:
@@ -38,7 +38,7 @@ class Slow:
 
 
 def planner(url: str) -> Agent:
-    agent = Agent("Planner", cancel_grace=0.2)
+    agent = Agent("Planner", execution=Execution(cancel_grace=0.2))
 
     @agent.skill(replies="task")
     async def plan(turn: Turn) -> str:
@@ -95,7 +95,7 @@ async def test_all_replicas_have_one_id_in_chains(serve: Any, fleet: Fleet) -> N
 
 
 async def test_the_deadline_of_a_caller_holds_at_another_replica_too(fleet: Fleet) -> None:
-    agent = Agent("Waits", cancel_grace=0.1)
+    agent = Agent("Waits", execution=Execution(cancel_grace=0.1))
     began: list[str] = []
 
     @agent.skill(replies="task")

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from parley import Agent, McpServer, McpServerUnavailable, TaskState, Turn
-from parley.agent.tools.mcp_calls import _wrong
-from parley.agent.tools.mcp_http import http_client
 from parley.conformance.background_server import BackgroundServer
+from parley.mcp.session_http import http_client
+from parley.mcp.tool_calls import _wrong
 from tests.agent.tools.test_turn_tools import served
 
 pytestmark = pytest.mark.anyio

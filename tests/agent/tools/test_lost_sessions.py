@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley import Agent, McpServer, TaskState, ToolResult, Turn
+from parley.mcp.tool_calls import McpSessions
 from tests.agent.tools.shop import SCRIPT, running_shop
 from tests.agent.tools.test_hostile_servers import Speaking
 from tests.agent.tools.test_turn_tools import served
@@ -63,7 +64,7 @@ async def test_a_server_that_is_deployed_anew_is_called_in_a_new_session(
 async def test_a_turn_begins_with_a_new_session_where_the_server_has_lost_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.agent.tools.mcp_session.MAX_AGE", -1)  # each use lists anew
+    monkeypatch.setattr("parley.mcp.session.MAX_AGE", -1)  # each use lists anew
     agent = Agent("Mechanic")
     with ExitStack() as first, ExitStack() as second:
         shop = first.enter_context(running_shop(tmp_path))
@@ -90,7 +91,7 @@ async def test_a_program_that_ended_between_two_calls_is_started_again(tmp_path:
     async def work(turn: Turn) -> None:
         async with turn.tools(server) as tools:
             results.append(await tools.call("process"))
-            (session,) = turn._services.mcp._kept.values()
+            (session,) = turn._services.shared(McpSessions)._kept.values()
             os.kill(int(results[0].text), signal.SIGKILL)
             await until(lambda: session.retired)
             results.append(await tools.call("raise_platform", {"height_meters": 1}))
@@ -207,7 +208,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_alone(tmp_path: Path, 
         @agent.skill(replies="task")
         async def work(turn: Turn) -> str:
             async with turn.tools(server) as tools:
-                (session,) = {use.session for use in tools._uses}
+                (session,) = {tool._tool.use.session for tool in tools}
                 waiting = asyncio.ensure_future(tools.call("order", {"part": "7"}))
                 await until(lambda: "ordered 7" in shop.did)
                 for size in (2000, 200_000):
@@ -216,7 +217,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_alone(tmp_path: Path, 
                     large.append(result.text)
                 shop.go.touch()
                 texts = [(await waiting).text, (await tools.call("read_code")).text]
-                assert {use.session for use in tools._uses} == {session}
+                assert {tool._tool.use.session for tool in tools} == {session}
             return ", ".join(texts)
 
         async with served(agent) as caller:
@@ -238,7 +239,7 @@ async def test_a_large_answer_without_a_stream_fails_its_call_alone() -> None:
                 assert other.is_error
                 speaking.result = {"content": [{"type": "text", "text": "small"}]}
                 small = await tools.call("work")
-                (use,) = tools._uses
+                (use,) = {tool._tool.use for tool in tools}
                 assert not use.session.retired
             return f"{large.is_error} {large.text} {small.text}"
 

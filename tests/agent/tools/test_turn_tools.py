@@ -15,6 +15,8 @@ from parley import Agent, BlockingTurn, McpServer, McpServerUnavailable, TaskSta
 from parley.extensions.questions import question
 from parley.extensions.usage import run_progress
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
+from parley.mcp.tool_calls import McpSessions
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
@@ -46,9 +48,9 @@ def shop(process: Shop) -> Shop:
 
 @asynccontextmanager
 async def served(
-    agent: Agent, store: TaskStore | None = None, **options: Any
+    agent: Agent, store: TaskStore | None = None, egress: Egress | None = None
 ) -> AsyncIterator[Talk]:
-    host = Host(placed(agent), store or MemoryTaskStore(), drain=0, **options)
+    host = Host(placed(agent), store or MemoryTaskStore(), ServerOptions(drain=0, egress=egress))
     await host.start()
     try:
         yield Talk(host.services[""], host)
@@ -82,7 +84,7 @@ def calling(*servers: McpServer, **options: Any) -> tuple[Agent, list[ToolResult
 async def test_a_tool_with_a_schema_that_is_too_large_is_left_out_or_refused(
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.agent.tools.mcp_session.MAX_AGE", -1)  # each use lists anew
+    monkeypatch.setattr("parley.mcp.session.MAX_AGE", -1)  # each use lists anew
     small = McpServer(shop.url, max_schema_bytes=100)
     wanted = McpServer(shop.url, max_schema_bytes=100, tools=["raise_platform"])
     agent, names = Agent("Mechanic"), list[str]()
@@ -108,7 +110,7 @@ async def test_a_tool_with_a_schema_that_is_too_large_is_left_out_or_refused(
 async def test_a_server_whose_list_of_tools_is_too_large_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.agent.tools.mcp_session.MOST_LISTED_BYTES", 200)
+    monkeypatch.setattr("parley.mcp.session.MOST_LISTED_BYTES", 200)
     agent, server = Agent("Mechanic"), McpServer(shop.url)
 
     @agent.skill(replies="task")
@@ -358,8 +360,9 @@ async def test_a_program_is_shared_by_threads_and_ends_with_the_server(tmp_path:
         codes = await asyncio.gather(*(caller.task("read_code") for _ in range(3)))
         assert {code.text for code in codes} == {"False P0300"}
         (services,) = caller.host._services
-        (session,) = services.mcp._kept.values()
+        sessions = services.shared(McpSessions)
+        (session,) = sessions._kept.values()
         lost = await caller.task("stop")
         assert lost.text.startswith("True stop: ")
         assert session.retired
-    assert services.mcp._kept == {}
+    assert sessions._kept == {}

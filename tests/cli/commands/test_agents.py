@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from parley.client.registry.found import FoundAgent
-from parley.registry.commands.agent_table import WIDTH, agent_table, fitted
-from parley.wire.catalog.entries import read_entry
+from parley.registry.catalog.reading import read_entry
+from parley.registry.client.found import FoundAgent
+from parley.registry.commands.publishing import WIDTH, agent_table, fitted
 
 A2A = "application/a2a-agent-card+json"
 

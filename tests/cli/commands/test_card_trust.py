@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.wire import versions
 from tests.client.card.signer import new_keys
 from tests.security.signing.cards import CARD

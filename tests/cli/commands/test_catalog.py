@@ -19,9 +19,8 @@ from starlette.routing import Route
 
 import parley
 from parley import Agent
-from parley.security.signing.card_signing import sign_card
-from parley.security.signing.trust_manifests import ManifestSigner
-from parley.server.cards.catalog_entries import manifest_of
+from parley.registry.served.catalog import ManifestSigner, manifest_of
+from parley.security.signing.cards import sign_card
 from parley.server.run import serving
 from tests.cli.processes import Running
 from tests.client.card.signer import new_keys

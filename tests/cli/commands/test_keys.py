@@ -15,7 +15,7 @@ from contextlib import closing
 
 import pytest
 
-from parley.security.credentials.passwords import PasswordHash
+from parley.security.credentials import PasswordHash
 from parley.store.admin.sqlite import SqliteAdmin
 from tests.cli.processes import Running
 from tests.polling import until

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.host.options import ServerOptions
 from parley.registry.commands.registry import reached_at
 from tests.cli.processes import Running
 from tests.polling import until
@@ -97,7 +98,8 @@ def test_what_cannot_be_served_is_wrong_usage(tmp_path, words, says):
     ],
 )
 def test_a_registry_is_known_by_an_address_that_others_reach(host: str, address: str | None):
-    assert reached_at("https", host, 9010) == address
+    options = ServerOptions(host=host, port=9010, tls_cert="c.pem", tls_key="k.pem")
+    assert reached_at(options) == address
 
 
 def test_a_store_that_cannot_be_used_is_named(tmp_path):

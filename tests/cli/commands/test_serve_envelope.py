@@ -15,9 +15,9 @@ from tests.cli.processes import Running
 from tests.server.envelope.guarded import message
 
 AGENT = """
-from parley import Agent, EnvelopeSettings
+from parley import Agent, CardDetails, EnvelopeSettings
 
-agent = Agent("Clock", envelope=EnvelopeSettings(signed=True))
+agent = Agent("Clock", card=CardDetails(envelope=EnvelopeSettings(signed=True)))
 
 
 @agent.skill

@@ -12,8 +12,8 @@ import urllib.request
 
 import pytest
 
+from parley.security.limits.usage import UsageRow
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.protocols.tables import UsageRow
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.cli.processes import Running
 from tests.polling import until

@@ -1,6 +1,6 @@
 import pytest
 
-from parley.cli.settings.durations import format_duration, parse_duration
+from parley.cli.output.text import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

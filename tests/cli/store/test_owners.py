@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from parley import Agent, CallContext, Caller, Message, Part, Role, Turn
+from parley import Agent, CallContext, Caller, Message, Part, Retention, Role, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import ListTasksRequest, SendMessageRequest
 from parley.store.sql import migrations
@@ -83,14 +84,14 @@ async def go_on(path: Path, bob: Caller) -> tuple[str, str, int]:
 
     Return who the agent then speaks with, and how many tasks there are.
     """
-    agent = Agent("Desk", keep_history=True)
+    agent = Agent("Desk", retention=Retention(history=True))
 
     @agent.skill
     async def ask(turn: Turn) -> str:
         await turn.ask(f"{turn.caller.id},{turn.caller.issuer}", key=turn.latest.text)
         return ""
 
-    host = Host(placed(agent), SqliteTaskStore(path), drain=0.0)
+    host = Host(placed(agent), SqliteTaskStore(path), ServerOptions(drain=0.0))
     await host.start()
     service = host.services[""]
     context = CallContext(caller=bob, extensions=frozenset({IDEMPOTENT_SEND}))

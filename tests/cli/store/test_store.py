@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from parley.cli.output.failures import UsageFailure
-from parley.cli.store import transfer
-from parley.cli.store.prune import parse_age
+from parley.cli.store import maintenance
+from parley.cli.store.maintenance import parse_age
 from parley.cli.store.status import format_age, format_size
 from parley.model.tasks import TaskState
 from parley.store.events import Scope
@@ -186,7 +186,7 @@ def test_an_export_that_fails_leaves_no_file(parley, shop, tmp_path, monkeypatch
     def fails(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(transfer, "export_to", fails)
+    monkeypatch.setattr(maintenance, "export_to", fails)
     ran = parley("store", "export", "all.jsonl", "--store", shop)
     assert ran.status == 1
     assert "all.jsonl was not written (No space left on device)" in ran.stderr

@@ -22,9 +22,9 @@ AGENT = '''
 import asyncio
 from pathlib import Path
 
-from parley import Agent, Turn
+from parley import Agent, Retention, Turn
 
-agent = Agent("Mover", push_notifications=True, keep_history=True)
+agent = Agent("Mover", retention=Retention(history=True))
 
 
 @agent.skill

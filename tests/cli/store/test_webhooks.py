@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from parley.database.sqlite.private_file import LockFile
 from parley.host.host import Host
+from parley.host.options import ServerOptions
 from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.security.egress import Egress
@@ -184,7 +185,12 @@ async def run(*arguments: str, cwd: Path) -> dict:
 
 @asynccontextmanager
 async def serving(store: TaskStore, agent: object) -> AsyncIterator[Pushed]:
-    host = Host(placed(agent), store, drain=0.0, egress=Egress.allowing(True), retry_policy=QUICK)
+    host = Host(
+        placed(agent),
+        store,
+        ServerOptions(drain=0.0, egress=Egress.allowing(True)),
+        retry_policy=QUICK,
+    )
     await host.start()
     try:
         yield Pushed(host)

@@ -11,7 +11,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, Rights, Turn
 from parley.model.cards import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,
@@ -23,10 +23,9 @@ from parley.model.cards import (
 )
 from parley.security import Scheme
 from parley.security.evidence import Evidence
-from parley.security.schemes.challenge import bearer_challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof
-from parley.server.grpc.options import GrpcOptions
+from parley.security.schemes.scheme import CredentialsRefused, Proof, bearer_challenge
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.testing import Issuer
 
 AUDIENCE = "bank"
@@ -107,7 +106,9 @@ def bank(tokens: Scheme, *, needs: Sequence[str] = ()) -> Agent:
     """Return an agent that wants a token, with a skill and an operation that want more."""
     security = tokens.with_scopes(*needs)
     agent = Agent(
-        "Bank", security=security, operation_security={"CancelTask": tokens.with_scopes("cancel")}
+        "Bank",
+        security=security,
+        rights=Rights(operations={"CancelTask": tokens.with_scopes("cancel")}),
     )
 
     @agent.skill

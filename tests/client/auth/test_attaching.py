@@ -14,8 +14,8 @@ import pytest
 import parley
 from parley import Agent
 from parley.client import auth
+from parley.client.auth.credentials import MAX_ALTERNATIVES, alternatives
 from parley.client.auth.logins import KeptLogin, Logins
-from parley.client.auth.selection import MAX_ALTERNATIVES, alternatives
 from parley.client.bindings.binding import is_supported
 from parley.client.errors import AuthenticationRequired
 from parley.model.cards import (

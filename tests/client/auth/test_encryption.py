@@ -15,14 +15,12 @@ from parley import Agent, Turn
 from parley.client import auth
 from parley.client.auth.credentials import Credentials
 from parley.client.bindings.binding import is_supported
-from parley.client.bindings.http import HttpTransport
-from parley.client.bindings.tls import Tls
+from parley.client.bindings.http import HttpTransport, Tls
 from parley.client.errors import ClientError, NotEncrypted, OriginNotTrusted, Unreachable
 from parley.client.origin import Origin
 from parley.security import MutualTls
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import GrpcOptions, TlsOptions
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import task
 

@@ -17,8 +17,7 @@ import pytest
 import parley
 from parley.client import auth
 from parley.client.auth import storage as storage_file
-from parley.client.auth.logins import KeptLogin, Logins
-from parley.client.auth.sign_in import CLIENT, SignIn, sign_in, sign_out
+from parley.client.auth.logins import CLIENT, KeptLogin, Logins, SignIn, sign_in, sign_out
 from parley.client.auth.storage import FOLDER, PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import OriginNotTrusted

@@ -7,8 +7,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.client import auth
-from parley.client.auth.logins import Logins
-from parley.client.auth.sign_in import SignIn, pick_scheme, sign_in
+from parley.client.auth.logins import Logins, SignIn, pick_scheme, sign_in
 from parley.client.bindings.binding import is_supported
 from parley.client.bindings.http import HttpTransport
 from parley.client.origin import Origin

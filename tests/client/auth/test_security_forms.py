@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley.client import auth, connect
-from parley.client.auth.selection import alternatives, describe, is_unreadable
+from parley.client.auth.credentials import alternatives, describe, is_unreadable
 from parley.client.errors import AuthenticationRequired
 from parley.model.cards import AgentCard
 from parley.wire import versions

@@ -53,8 +53,8 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import App
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
 from tests.polling import let_time_pass

@@ -7,9 +7,9 @@ import ssl
 import pytest
 
 from parley.client import connect
-from parley.client.bindings.addresses import is_same_server
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import AuthenticationRequired, CardInvalid, UnexpectedStatus
+from parley.client.origin import is_same_server
 from tests.client.bindings.test_http import CERTIFICATE
 from tests.client.scripted_server import Exchange, card, scripted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from parley.client.calls.diff import diff
+from parley.client.calls.stream_reader import diff
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import (
     Event,

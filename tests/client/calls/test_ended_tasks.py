@@ -14,8 +14,8 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.scripted_server import Exchange
 from tests.client.talk import AT_ONCE, Agent, talk
 from tests.client.talk import task as plain

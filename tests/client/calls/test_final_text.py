@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from parley.client.calls.diff import new_output
-from parley.client.calls.final_text import with_final_text
+from parley.client.calls.stream_reader import new_output, with_final_text
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
 

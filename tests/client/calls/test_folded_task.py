@@ -6,7 +6,7 @@ import pytest
 
 from parley.client import connect
 from parley.client.bindings import http
-from parley.client.calls.folded_task import FoldedTask
+from parley.client.calls.stream_reader import FoldedTask
 from parley.model.tasks import Task, TaskState
 from tests.client.calls.test_resume import AT_ONCE, boundaries, text_of
 from tests.client.log_agent import LogAgent, chunk, fold_of, says, task

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.client import connect
-from parley.client.calls.diff import new_output
+from parley.client.calls.stream_reader import new_output
 from parley.client.retry import Retry
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import StreamResponse

@@ -237,7 +237,7 @@ async def test_an_agent_that_does_not_stream_is_asked_again_and_again() -> None:
 async def test_a_message_is_sent_though_the_look_at_its_task_gets_no_answer(
     streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.client.calls.prior_question.SNAPSHOT_TIMEOUT", 0.1)
+    monkeypatch.setattr("parley.client.calls.stream_reader.SNAPSHOT_TIMEOUT", 0.1)
     agent = Agent(never, {"task": task("COMPLETED")}, capabilities={"streaming": streaming})
     async with talk(agent) as (remote, server), asyncio.timeout(10):
         answer = await remote.send("go on", task_id="t-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import SigningKeys
 from tests.client.scripted_server import Exchange
 from tests.security.signing.cards import LATEST

@@ -16,19 +16,14 @@ from msgspec.structs import replace
 
 import parley
 from parley.client.bindings.http import HttpTransport
-from parley.client.card.key_sets import (
-    MAX_BYTES,
-    MAX_REFETCHES,
-    KeySetCache,
-    KeySetClient,
-    KeySetUnavailable,
-)
 from parley.client.card.trust import CardTrust
-from parley.client.card.verification import MAX_KEY_SETS
+from parley.client.card.verification import MAX_KEY_SETS, KeySetClient
 from parley.client.errors import CardNotTrusted, ClientError
 from parley.security.egress import Egress
+from parley.security.key_sets import KeySetCache
+from parley.security.outbound import MAX_BYTES, MAX_REFETCHES, FetchFailed
 from parley.security.signing.canonical import canonical, exact
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.wire import versions
 from tests.client.card.signer import JWKS, WELL_KNOWN, Signer, new_keys
 from tests.client.scripted_server import scripted
@@ -285,7 +280,7 @@ async def test_while_the_keys_cannot_be_had_those_that_are_kept_count() -> None:
         now[0] += 3000
         assert (await find()).has("first")
         now[0] += 3000
-        with pytest.raises(KeySetUnavailable, match="answered 500"):
+        with pytest.raises(FetchFailed, match="answered 500"):
             await find()
         signer.status = 200
         now[0] += 10

@@ -20,8 +20,8 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.talk import AT_ONCE
 from tests.peers.cutting_proxy import cutting_proxy
 

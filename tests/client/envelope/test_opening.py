@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, CardDetails, Turn
 from parley.client import Tls
 from parley.client.auth import Bearer
 from parley.client.errors import (
@@ -176,7 +176,7 @@ async def test_the_source_is_what_the_credentials_are_for() -> None:
 
 
 async def test_an_agent_without_the_interface_says_what_it_has() -> None:
-    quiet = Agent("Quiet", envelope=False)
+    quiet = Agent("Quiet", card=CardDetails(envelope=False))
 
     @quiet.skill
     async def nothing(turn: Turn) -> str:

@@ -270,7 +270,7 @@ async def test_all_files_of_a_task_go_into_a_folder_under_safe_names(host, remot
 
 @given(st.text(), st.sampled_from(["", "image/png", "x/y; z"]))
 def test_a_safe_name_is_a_name(name, media_type):
-    from parley.client.files.saving import safe_name
+    from parley.client.files.stream import safe_name
 
     safe = safe_name(name, media_type)
     assert safe

@@ -21,7 +21,7 @@ from parley.client.errors import (
     Timeout,
     UnexpectedStatus,
 )
-from parley.client.files import content
+from parley.client.files import upload
 from parley.client.files.transfer import MAX_INLINE
 from parley.client.retry import Retry
 from parley.model.parts import Part
@@ -130,7 +130,7 @@ def test_an_upload_goes_on_where_a_connection_broke(cuts, sized):
 
 
 async def test_of_an_iterator_only_pieces_are_in_memory(host, remote, monkeypatch):
-    monkeypatch.setattr(content, "PIECE", 1000)
+    monkeypatch.setattr(upload, "PIECE", 1000)
     host.takes = [300, 0]
     await remote.upload(in_pieces())
     assert host.files["u0"]["content"] == BYTES
@@ -155,7 +155,7 @@ async def test_a_server_that_takes_nothing_and_says_so_is_left(host, remote):
 
 
 async def test_a_server_that_loses_what_it_acknowledged_is_found_out(host, remote, monkeypatch):
-    monkeypatch.setattr(content, "PIECE", 1000)
+    monkeypatch.setattr(upload, "PIECE", 1000)
 
     async def losing():
         yield BYTES[:2000]
@@ -168,7 +168,7 @@ async def test_a_server_that_loses_what_it_acknowledged_is_found_out(host, remot
 
 @pytest.mark.parametrize("after", [BYTES[:3000], b"x" + BYTES])
 async def test_a_file_that_changes_meanwhile_is_refused(host, remote, tmp_path, monkeypatch, after):
-    monkeypatch.setattr(content, "PIECE", 1000)
+    monkeypatch.setattr(upload, "PIECE", 1000)
     path = tmp_path / "growing.log"
     path.write_bytes(BYTES)
 

@@ -8,9 +8,9 @@ import pytest
 
 import parley
 from parley.client.errors import AddressNotAllowed, CardNotFound, OriginNotTrusted
-from parley.client.registry.found import FoundAgent
+from parley.registry.catalog.reading import read_entry
+from parley.registry.client.found import FoundAgent
 from parley.security.egress import Egress
-from parley.wire.catalog.entries import read_entry
 from tests.client.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio

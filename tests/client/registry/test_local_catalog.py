@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import parley
-from parley.client.registry.errors import AgentNotFound, NotARegistry, RegistryRefused
-from parley.client.registry.word_match import is_misspelling, match, need_of, words_of
-from parley.model.catalog.searching import SearchRequest, SearchResponse, SearchResult
-from parley.wire.catalog.entries import read_entry
+from parley.registry.catalog.reading import read_entry
+from parley.registry.catalog.searching import SearchRequest, SearchResponse, SearchResult
+from parley.registry.client.local_catalog import is_misspelling, match, need_of, words_of
+from parley.registry.client.places import AgentNotFound, NotARegistry, RegistryRefused
 
 pytestmark = pytest.mark.anyio
 

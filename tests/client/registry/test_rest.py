@@ -19,10 +19,10 @@ from parley.client.errors import (
     ResponseTooLarge,
     Unreachable,
 )
-from parley.client.registry.errors import AgentNotFound, NoRegistry, NotARegistry, RegistryRefused
+from parley.registry.catalog.reading import read_entry
+from parley.registry.catalog.searching import ListedResult
+from parley.registry.client.places import AgentNotFound, NoRegistry, NotARegistry, RegistryRefused
 from parley.security.egress import Egress
-from parley.wire.catalog.answers import ListedResult
-from parley.wire.catalog.entries import read_entry
 from tests.client.scripted_server import Exchange, scripted
 
 pytestmark = pytest.mark.anyio
@@ -379,7 +379,7 @@ async def test_a_registry_that_a_catalog_names_elsewhere_is_dialled_only_in_publ
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The catalog may be of the internet, and lead into this network."""
-    from parley.client.registry.remote_registry import RemoteRegistry
+    from parley.registry.client.remote_registry import RemoteRegistry
 
     async with scripted(answering({"results": [FX]})) as inside:
         entry = {"identifier": "urn:air:x.example:r", "displayName": "R", "url": inside.url}

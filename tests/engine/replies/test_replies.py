@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from parley import Agent, Artifact, Message, Part, Role, Task, TaskState, Turn
+from parley import Agent, Artifact, Execution, Message, Part, Role, Task, TaskState, Turn
 from parley.model.errors import (
     ContentTypeNotSupportedError,
     InternalError,
@@ -163,7 +163,7 @@ async def test_a_function_that_returns_nothing_completes_a_task(talk: Any) -> No
 
 
 async def test_a_function_that_takes_longer_than_the_moment_answers_with_a_task(talk: Any) -> None:
-    agent = Agent("Slow", direct_reply_timeout=0.05)
+    agent = Agent("Slow", execution=Execution(direct_reply_timeout=0.05))
     go_on = asyncio.Event()
 
     @agent.skill
@@ -188,7 +188,7 @@ async def test_a_function_that_takes_longer_than_the_moment_answers_with_a_task(
 
 
 async def test_a_message_skill_never_makes_a_task(talk: Any) -> None:
-    agent = Agent("Oracle", direct_reply_timeout=0.01)
+    agent = Agent("Oracle", execution=Execution(direct_reply_timeout=0.01))
 
     @agent.skill(replies="message")
     async def slow(turn: Turn) -> str:

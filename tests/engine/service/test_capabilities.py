@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Turn
 from parley.model.errors import PushNotificationNotSupportedError, UnsupportedOperationError
 from parley.server.run import serving
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_an_agent_without_streams_and_webhooks_answers_and_refuses_those() -> None:
-    agent = Agent("Plain", streaming=False, push_notifications=False)
+    agent = Agent("Plain", card=CardDetails(streaming=False, push_notifications=False))
 
     @agent.skill
     async def echo(turn: Turn) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, CardDetails, Rights, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.routing import RoutedMessage
 from parley.extensions.declared import schemas_on
@@ -99,11 +99,11 @@ def test_the_default_skill_is_listed() -> None:
 )
 def test_interfaces_are_named_by_binding_and_version(listed: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Agent("Host", listed_interfaces=listed)
+        Agent("Host", card=CardDetails(listed_interfaces=listed))
 
 
 def test_a_public_card_leaves_out_what_is_hidden() -> None:
-    agent = agent_with("extended", listed_interfaces={"HTTP+JSON 0.3": False})
+    agent = agent_with("extended", card=CardDetails(listed_interfaces={"HTTP+JSON 0.3": False}))
     card = agent.card("http://x/")
     assert [skill.id for skill in card.skills] == ["hello"]
     assert card.capabilities.extended_agent_card
@@ -120,7 +120,9 @@ async def test_without_callers_the_extended_card_is_for_all() -> None:
 
 
 async def test_what_is_listed_nowhere_is_on_no_card() -> None:
-    async with reach(agent_with(False, extended_card={"description": "more"})) as agent:
+    async with reach(
+        agent_with(False, card=CardDetails(extended_card={"description": "more"}))
+    ) as agent:
         assert [skill.id for skill in (await agent.extended_card()).skills] == ["hello"]
         assert (await agent.send("x", metadata={"skill": "secret"})).text == "42"
     async with reach(agent_with(False)) as agent:
@@ -227,7 +229,9 @@ async def test_a_task_of_a_hidden_skill_does_not_name_it_to_who_lost_the_right()
 async def test_who_does_not_see_a_skill_sends_its_task_nothing(owner: Any) -> None:
     """Neither who lost the right to it, nor another owner of the task who never had it."""
     seeing = {"ada"}
-    agent = Agent("Host", description="Hosts", security=token | anonymous, owner=owner)
+    agent = Agent(
+        "Host", description="Hosts", security=token | anonymous, rights=Rights(owner=owner)
+    )
     agent.skill(hello)
 
     @agent.skill(id="very-secret", listed=lambda caller: caller.id in seeing)
@@ -263,7 +267,9 @@ async def test_an_open_api_document_needs_a_listed_interface() -> None:
     from tests.server.cards.shared_cache import ask
 
     for listed, status in (({"HTTP+JSON": "extended"}, 404), ({"HTTP+JSON 0.3": False}, 200)):
-        app = parley.asgi(agent_with(True, listed_interfaces=listed), url="https://a.example/")
+        app = parley.asgi(
+            agent_with(True, card=CardDetails(listed_interfaces=listed)), url="https://a.example/"
+        )
         async with app.lifespan():
             for path in ("/openapi.json", "/docs"):
                 assert (await ask(app, "GET", path, {})).status == status

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import parley
-from parley import Agent, AgentCard, AgentInterface, AgentSkill, Caller
+from parley import Agent, AgentCard, AgentInterface, AgentSkill, Caller, CardDetails
 from parley.model.errors import (
     ExtendedAgentCardNotConfiguredError,
     InternalError,
@@ -30,7 +30,7 @@ def hello() -> str:
 
 
 def agent_with(extended_card: Any = None) -> Agent:
-    agent = Agent("Host", description="Hosts", extended_card=extended_card)
+    agent = Agent("Host", description="Hosts", card=CardDetails(extended_card=extended_card))
     agent.skill(hello)
     return agent
 
@@ -152,7 +152,7 @@ async def test_what_goes_wrong_stays_in_the_log(
 )
 def test_what_can_be_no_card_is_refused_at_once(source: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        Agent("Wrong", extended_card=source)
+        Agent("Wrong", card=CardDetails(extended_card=source))
 
 
 def test_a_card_can_be_set_later() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Caller, Turn
+from parley import Agent, CallContext, Caller, CardDetails, Turn
 from parley.model.errors import (
     InvalidParamsError,
     PushNotificationNotSupportedError,
@@ -274,7 +274,7 @@ async def test_private_addresses_are_refused_unless_they_are_allowed(url: str) -
 
 
 async def test_an_agent_can_do_without() -> None:
-    agent = Agent("Quiet", push_notifications=False)
+    agent = Agent("Quiet", card=CardDetails(push_notifications=False))
 
     @agent.skill(replies="task")
     async def work(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import parley
 from parley import Agent, Message, Part, Role, Turn, testing
-from parley.client.auth.selection import skill_of
+from parley.client.auth.credentials import skill_of
 from parley.model.errors import InvalidParamsError
 from parley.model.operations import SendMessageRequest
 

@@ -12,6 +12,7 @@ import pytest
 
 from parley import Agent, Task
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
@@ -100,7 +101,7 @@ def opened(new_store: Callable[[], TaskStore], clock: Clock) -> Open:
 
     @asynccontextmanager
     async def opened(agent: Agent) -> AsyncIterator[Sleeper]:
-        host = Host(placed(agent), new_store(), drain=0.0)
+        host = Host(placed(agent), new_store(), ServerOptions(drain=0.0))
         await host.start()
         caller = Sleeper(host.services[""], host)
         caller.clock = clock

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import parley
-from parley import Agent, Message, Task, TaskState, Turn
+from parley import Agent, Execution, Message, Task, TaskState, Turn
 from parley.agent.blocking_turn import BlockingTurn
 from parley.engine.turn.task_writer import TaskWriter
 from parley.model.operations import GetTaskRequest, ListTasksRequest
@@ -49,7 +49,7 @@ def counted(store: TaskStore) -> tuple[TaskStore, list[int]]:
 
 def worker(appends: list[int], seen: list[int], **options: Any) -> Agent:
     """Return an agent that writes, lets the event loop go on, and writes again."""
-    agent = Agent("Worker", direct_reply_timeout=WAIT)
+    agent = Agent("Worker", execution=Execution(direct_reply_timeout=WAIT))
 
     @agent.skill(**options)
     async def work(turn: Turn) -> None:
@@ -98,7 +98,7 @@ async def test_a_task_that_can_be_known_is_written_as_it_grows(
 async def test_a_thread_that_asks_for_the_id_has_the_task_written(
     talk: Any, new_store: Callable[[], TaskStore]
 ) -> None:
-    agent = Agent("Threaded", direct_reply_timeout=WAIT)
+    agent = Agent("Threaded", execution=Execution(direct_reply_timeout=WAIT))
 
     @agent.skill
     def work(turn: BlockingTurn) -> str:
@@ -142,7 +142,7 @@ async def listed(caller: Talk) -> Sequence[Task]:
 async def test_a_task_that_takes_longer_is_written_after_the_time_for_a_direct_reply(
     talk: Any, new_store: Callable[[], TaskStore]
 ) -> None:
-    agent = Agent("Slow", direct_reply_timeout=0.02)
+    agent = Agent("Slow", execution=Execution(direct_reply_timeout=0.02))
     done = asyncio.Event()
 
     @agent.skill

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Message, Task, TaskState, Turn
+from parley import Agent, Execution, Message, Task, TaskState, Turn
 from parley.host.host import Host
 from parley.model.errors import InternalError, UnsupportedOperationError
 from parley.store.events import now_ms
@@ -35,7 +35,7 @@ def said(task: Task) -> str:
 
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_turn_that_takes_too_long_fails_its_task(talk: Any, stubborn: bool) -> None:
-    agent = Agent("Slow", turn_timeout=SOON, cancel_grace=0.02)
+    agent = Agent("Slow", execution=Execution(turn_timeout=SOON, cancel_grace=0.02))
     finish = asyncio.Event()
 
     @agent.skill(replies="task")
@@ -60,7 +60,7 @@ async def test_a_turn_that_takes_too_long_fails_its_task(talk: Any, stubborn: bo
 
 
 async def test_a_direct_reply_that_takes_too_long_is_an_error(talk: Any) -> None:
-    agent = Agent("Slow", turn_timeout=SOON)
+    agent = Agent("Slow", execution=Execution(turn_timeout=SOON))
 
     @agent.skill(replies="message")
     async def slow(turn: Turn) -> None:
@@ -78,7 +78,9 @@ async def test_a_direct_reply_that_takes_too_long_is_an_error(talk: Any) -> None
 
 
 async def test_each_turn_has_its_own_time_and_a_task_one_for_all(talk: Any) -> None:
-    agent = Agent("Asker", turn_timeout=timedelta(seconds=20), task_timeout=SOON)
+    agent = Agent(
+        "Asker", execution=Execution(turn_timeout=timedelta(seconds=20), task_timeout=SOON)
+    )
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:
@@ -96,7 +98,7 @@ async def test_each_turn_has_its_own_time_and_a_task_one_for_all(talk: Any) -> N
 
 
 async def test_a_task_at_rest_has_its_time_by_the_clock_of_the_store(talk: Any) -> None:
-    agent = Agent("Asker", task_timeout=SOON)
+    agent = Agent("Asker", execution=Execution(task_timeout=SOON))
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:
@@ -111,7 +113,7 @@ async def test_a_task_at_rest_has_its_time_by_the_clock_of_the_store(talk: Any) 
 
 
 async def test_a_task_in_time_is_left_alone(talk: Any) -> None:
-    agent = Agent("Asker", turn_timeout=LATER, task_timeout=LATER)
+    agent = Agent("Asker", execution=Execution(turn_timeout=LATER, task_timeout=LATER))
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:
@@ -126,7 +128,9 @@ async def test_a_task_in_time_is_left_alone(talk: Any) -> None:
 
 
 async def test_a_task_that_stands_in_line_too_long_fails(fleet: Fleet) -> None:
-    agent = Agent("Narrow", max_running=1, task_timeout=timedelta(milliseconds=300))
+    agent = Agent(
+        "Narrow", execution=Execution(max_running=1, task_timeout=timedelta(milliseconds=300))
+    )
     runs: list[str] = []
 
     @agent.skill(replies="task")
@@ -144,7 +148,7 @@ async def test_a_task_that_stands_in_line_too_long_fails(fleet: Fleet) -> None:
 
 
 async def test_the_time_of_a_turn_goes_on_when_another_replica_takes_it_up(fleet: Fleet) -> None:
-    agent = Agent("Slow", turn_timeout=LATER)
+    agent = Agent("Slow", execution=Execution(turn_timeout=LATER))
     attempts: list[int] = []
 
     @agent.skill(replies="task")
@@ -168,7 +172,7 @@ async def test_the_time_of_a_turn_goes_on_when_another_replica_takes_it_up(fleet
 @pytest.mark.parametrize("name", ["turn_timeout", "task_timeout"])
 def test_a_time_that_makes_no_sense_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is a positive timedelta, or None"):
-        Agent("Odd", **{name: timedelta(0)})  # type: ignore[arg-type]
+        Execution(**{name: timedelta(0)})  # type: ignore[arg-type]
 
 
 async def test_nothing_waits_for_what_is_old_to_be_removed(
@@ -183,7 +187,7 @@ async def test_nothing_waits_for_what_is_old_to_be_removed(
             await asyncio.Event().wait()
             return 0
 
-    agent = Agent("Slow", task_timeout=timedelta(milliseconds=400))
+    agent = Agent("Slow", execution=Execution(task_timeout=timedelta(milliseconds=400)))
 
     @agent.skill
     async def ask(turn: Turn) -> str:

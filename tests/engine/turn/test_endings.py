@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, BlockingTurn, TaskState, Turn
+from parley import Agent, BlockingTurn, Execution, TaskState, Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.llm import FunctionTool
 from parley.model.tasks import Task
@@ -105,7 +105,7 @@ async def test_a_turn_ends_as_it_said_whatever_its_function_catches(
 
 
 async def test_a_function_that_never_ends_after_its_end_is_stopped(talk: Any) -> None:
-    agent = Agent("Tireless", cancel_grace=0.05)
+    agent = Agent("Tireless", execution=Execution(cancel_grace=0.05))
 
     @agent.skill
     async def work(turn: Turn) -> None:

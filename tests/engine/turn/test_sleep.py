@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
+from parley import Agent, BlockingTurn, CallContext, Execution, Task, TaskState, Turn
 from parley.model.operations import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.protocols.tables import NEVER
@@ -121,7 +121,7 @@ async def _wakes(caller: Sleeper, task: Task, at: int) -> bool:
 
 
 async def test_sleeps_are_no_failed_attempts_and_crashes_between_them_count(opened: Open) -> None:
-    agent, runs, crashes = Agent("Sleepy", max_attempts=3), [], []
+    agent, runs, crashes = Agent("Sleepy", execution=Execution(max_attempts=3)), [], []
 
     @agent.skill(replies="task")
     async def naps(turn: Turn) -> str:
@@ -161,7 +161,7 @@ async def _is_awake(caller: Sleeper, task: Task) -> bool:
 
 
 async def test_an_agent_that_fails_on_crashes_may_sleep(opened: Open) -> None:
-    agent = Agent("Careful", on_crash="fail")
+    agent = Agent("Careful", execution=Execution(on_crash="fail"))
 
     @agent.skill(replies="task")
     async def nap(turn: Turn) -> str:
@@ -400,7 +400,7 @@ async def test_a_blocking_caller_gets_the_reply_of_a_turn_that_slept(opened: Ope
 
 
 async def test_a_blocking_caller_gets_the_sleeping_task_when_its_wait_is_over(opened: Open) -> None:
-    agent = Agent("Sleepy", blocking_timeout=0.2)
+    agent = Agent("Sleepy", execution=Execution(blocking_timeout=0.2))
 
     @agent.skill(replies="task")
     async def nap(turn: Turn) -> str:
@@ -416,7 +416,7 @@ async def test_a_task_does_not_sleep_beyond_its_deadline(
     opened: Open, clock: Clock, option: str
 ) -> None:
     limits: dict[str, Any] = {option: timedelta(hours=1)}
-    agent, runs = Agent("Sleepy", **limits), []
+    agent, runs = Agent("Sleepy", execution=Execution(**limits)), []
 
     @agent.skill(replies="task")
     async def nap(turn: Turn) -> str:

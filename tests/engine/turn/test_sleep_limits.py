@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
+from parley import Agent, BlockingTurn, CallContext, Execution, Task, TaskState, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.model.operations import SubscribeToTaskRequest
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
@@ -87,7 +88,7 @@ def _objects() -> int:
 
 
 async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_path: Path) -> None:
-    agent = Agent("Sleepy", max_queued=10_000)
+    agent = Agent("Sleepy", execution=Execution(max_queued=10_000))
 
     @agent.skill(replies="task")
     async def nap(turn: Turn) -> str:
@@ -96,7 +97,9 @@ async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_
 
     before = _objects()  # earlier tests of this process have left some
     host = Host(
-        placed(agent), SqliteTaskStore(tmp_path / "t.db", synchronous="OFF", clock=clock), drain=0
+        placed(agent),
+        SqliteTaskStore(tmp_path / "t.db", synchronous="OFF", clock=clock),
+        ServerOptions(drain=0),
     )
     await host.start()
     caller = Sleeper(host.services[""], host)
@@ -131,7 +134,7 @@ async def test_an_embedded_store_is_asked_nothing_while_no_task_sleeps(tmp_path:
     async def quick(turn: Turn) -> str:
         return "done"
 
-    host = Host(placed(agent), Asked(tmp_path / "t.db", synchronous="OFF"), drain=0)
+    host = Host(placed(agent), Asked(tmp_path / "t.db", synchronous="OFF"), ServerOptions(drain=0))
     await host.start()
     await until(lambda: bool(asked))
     for _ in range(20):

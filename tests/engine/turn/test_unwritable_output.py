@@ -16,7 +16,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parley import Agent, Artifact, Message, Part, Role, TaskState, Turn
+from parley import (
+    Agent,
+    Artifact,
+    Execution,
+    Message,
+    Part,
+    Retention,
+    Rights,
+    Role,
+    TaskState,
+    Turn,
+)
 from parley.engine.turn.outcome import TaskOutcome
 from parley.host.host import Host, placed
 from parley.llm.model import ModelRequest
@@ -175,7 +186,12 @@ VALUES = TEXTS | ODD | st.lists(TEXTS, max_size=2) | st.dictionaries(TEXTS, TEXT
 
 def _agent(way: str, value: Any, runs: list[int], *, replies: Any) -> Agent:
     listener = Agent("Listener")
-    agent = Agent("Speaker", keep_history=True, policy=lambda access: True, uses=[listener])
+    agent = Agent(
+        "Speaker",
+        retention=Retention(history=True),
+        rights=Rights(policy=lambda access: True),
+        uses=[listener],
+    )
 
     @listener.skill(replies=replies)
     async def listen(turn: Turn) -> Any:
@@ -350,7 +366,7 @@ async def test_every_attempt_at_a_turn_whose_writes_fail_counts(
 ) -> None:
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.05)
     attempts: list[int] = []
-    agent = Agent("Writer", max_attempts=3)
+    agent = Agent("Writer", execution=Execution(max_attempts=3))
 
     @agent.skill(replies="task")
     async def write(turn: Turn) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from parley.engine.typed.value_type import ValueType
 from parley.engine.typed.violations import (
-    MAX_LOOKED,
+    MAX_CHECKED_VALUES,
     MAX_VIOLATIONS,
     Mismatch,
     UnsupportedType,
@@ -320,7 +320,7 @@ def test_a_value_with_many_items_is_not_looked_at_item_by_item() -> None:
         looked = 0
         (violation,) = violations_of(kind, data, convert, lambda kind, data: None)
         assert violation.description.startswith("expected an integer, got text - at `$[")
-        assert looked < 2 * MAX_LOOKED
+        assert looked < 2 * MAX_CHECKED_VALUES
     assert len(violations_of(list[int], ["x"] * 50_000, convert, lambda *_: None)) == MAX_VIOLATIONS
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, Execution, Rights, Turn
 from parley.host.audit.server_audit import ServerAudit, flat
 from parley.host.lifespan import AppNotStarted
 from parley.host.store_urls import open_admin, open_store
@@ -76,7 +76,7 @@ async def test_a_start_is_recorded_with_what_changed(url: str) -> None:
     async with parley.connect(parley.asgi(shop(), store=url)):
         pass
     settings = parley.Settings(max_streams=7)
-    changed = shop(policy=lambda access: True, limits=["9/minute per caller"])
+    changed = shop(rights=Rights(policy=lambda access: True), limits=["9/minute per caller"])
     app = parley.asgi(changed, store=url, settings=settings)
     async with parley.connect(app):
         pass
@@ -273,7 +273,7 @@ async def test_the_log_says_who_asked_who_answered_and_who_cancelled(url: str) -
 
 
 async def test_decisions_of_a_policy_are_facts(url: str) -> None:
-    agent = shop(policy=lambda access: access.action != "read")
+    agent = shop(rights=Rights(policy=lambda access: access.action != "read"))
     app = parley.asgi(agent, store=url, caller=lambda scope: ADA)
     async with parley.connect(app) as client:
         await client.send("secret report")
@@ -285,7 +285,7 @@ async def test_decisions_of_a_policy_are_facts(url: str) -> None:
 async def test_a_server_that_cancels_by_itself_says_so() -> None:
     now = [1_000_000]
     store = MemoryTaskStore(clock=lambda: now[0])
-    agent = shop(input_timeout=timedelta(seconds=1))
+    agent = shop(execution=Execution(input_timeout=timedelta(seconds=1)))
     host_app = parley.asgi(agent, store=store, caller=lambda scope: ADA)
     async with parley.connect(host_app) as client:
         reply = await client.send("tea")

@@ -12,17 +12,23 @@ from uuid import uuid4
 import aiohttp
 from websockets.asyncio.client import ClientConnection, connect
 
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Turn
 from parley.envelope.declared import EnvelopeSettings
 
 SUBPROTOCOL = "parley.envelope.v1"
 CALLER = "tester"
 
 
-def searching(name: str, *, kind: str = "agent", **options: Any) -> Agent:
+def searching(
+    name: str, *, kind: str = "agent", listed: Mapping[str, str] | None = None, **options: Any
+) -> Agent:
     """Return an agent with the skill ``search``, which says who it is and what it was asked."""
     agent = Agent(
-        name, key=name, description=name, envelope=EnvelopeSettings(agent_type=kind), **options
+        name,
+        key=name,
+        description=name,
+        card=CardDetails(envelope=EnvelopeSettings(agent_type=kind), listed_interfaces=listed),
+        **options,
     )
 
     @agent.skill(id="search")

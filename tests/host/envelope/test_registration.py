@@ -12,9 +12,10 @@ import pytest
 import parley
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.routing.connected import SHARING_SCOPE
-from parley.envelope.routing.registration import RegistrationSettings, RestRegistrar
+from parley.envelope.routing.registration import RegistrationSettings
 from parley.envelope.server.heartbeats import HeartbeatSettings
 from parley.model.service import Caller
+from parley.registry.served.registration import RestRegistrar
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.api_keys import digest_of
 from tests.examples.serving import listening

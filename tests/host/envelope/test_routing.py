@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, CardDetails, Turn
 from parley.envelope.answers import response
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.codec import read_message, write_message
@@ -55,7 +55,7 @@ def outcomes(summary: dict[str, Any]) -> dict[str, str]:
 
 def acting(name: str, act: Any, **options: Any) -> Agent:
     """Return a library whose search does what a function does."""
-    agent = Agent(name, key=name, envelope=EnvelopeSettings(agent_type="library"))
+    agent = Agent(name, key=name, card=CardDetails(envelope=EnvelopeSettings(agent_type="library")))
 
     @agent.skill(id="search", **options)
     async def search(turn: Turn) -> list[dict[str, Any]]:
@@ -308,7 +308,7 @@ async def test_a_signed_message_is_passed_on_with_its_signature_and_counts_once(
 async def test_an_agent_that_a_caller_may_not_ask_is_not_shown_by_routing(
     declared: EnvelopeSettings,
 ) -> None:
-    closed = Agent("closed", key="closed", envelope=declared)
+    closed = Agent("closed", key="closed", card=CardDetails(envelope=declared))
 
     @closed.skill(id="search")
     async def search() -> str:
@@ -328,7 +328,7 @@ async def test_an_agent_that_a_caller_may_not_ask_is_not_shown_by_routing(
 
 
 async def test_an_agent_that_hides_its_address_is_not_chosen_for_strangers() -> None:
-    hidden = searching("hidden", kind="library", listed_interfaces={BINDING: "extended"})
+    hidden = searching("hidden", kind="library", listed={BINDING: "extended"})
     agents = {"/open": searching("open", kind="library"), "/hidden": hidden}
     async with listening(parley.asgi(agents)) as url:
         summary = (await posted(f"{url}/open", request(target=LIBRARIES)))[-1]

@@ -30,7 +30,7 @@ from a2a.utils import new_agent_parts_message, new_agent_text_message, new_task,
 from a2a.utils.errors import ServerError
 
 import parley
-from parley import Caller
+from parley import Caller, CardDetails
 from parley.integrations import a2a_sdk
 from parley.security import ApiKey
 
@@ -282,6 +282,8 @@ def card(name: str) -> AgentCard:
 
 EXECUTORS = (Hello, Report, Currency, Endless, Failing, Auth, Context, Whole, Killed)
 agents = [a2a_sdk.agent(kind(), card(kind.__name__)) for kind in EXECUTORS]
+details = CardDetails(streaming=False, default_extensions=False, icon_url="https://example.com/i")
+agents.append(a2a_sdk.agent(Hello(), card("Detailed"), details=details))
 agents.append(a2a_sdk.agent(Hello(), card("Durable"), durable=True))
 secured = card("Secured")
 secured.security_schemes = {"key": {"type": "apiKey", "name": "X-Key", "in": "header"}}

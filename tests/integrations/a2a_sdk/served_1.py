@@ -34,7 +34,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
 import parley
-from parley import Caller
+from parley import Caller, CardDetails
 from parley.integrations import a2a_sdk
 from parley.security import ApiKey
 
@@ -280,6 +280,8 @@ def card(name: str) -> AgentCard:
 
 EXECUTORS = (Hello, Report, Currency, Endless, Failing, Auth, Context, Whole, Killed)
 agents = [a2a_sdk.agent(kind(), card(kind.__name__)) for kind in EXECUTORS]
+details = CardDetails(streaming=False, default_extensions=False, icon_url="https://example.com/i")
+agents.append(a2a_sdk.agent(Hello(), card("Detailed"), details=details))
 agents.append(a2a_sdk.agent(Hello(), card("Durable"), durable=True))
 secured = card("Secured")
 secured.security_schemes["key"].api_key_security_scheme.name = "X-Key"

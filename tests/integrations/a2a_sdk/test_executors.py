@@ -82,6 +82,18 @@ async def test_the_card_is_taken_over_but_for_its_addresses(house: House) -> Non
     assert (second.id, second.description) == ("other", "The rest")
 
 
+async def test_details_take_precedence_over_the_card(house: House) -> None:
+    async with house.agent("detailed") as detailed:
+        card = detailed.card
+        assert (await detailed.send("Ada")).text == "Hello Ada"
+    assert (card.capabilities.streaming, card.capabilities.push_notifications) == (False, False)
+    assert [each.uri for each in card.capabilities.extensions] == ["https://example.com/ext/v1"]
+    assert (card.icon_url, card.documentation_url) == (
+        "https://example.com/i",
+        "https://example.com/docs",
+    )
+
+
 async def test_what_a_long_task_says_is_streamed_and_kept(house: House) -> None:
     async with house.agent("report") as report:
         async with aclosing(report.stream("go")) as stream:

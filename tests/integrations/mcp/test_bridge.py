@@ -14,17 +14,15 @@ from mcp import Client, MCPError, types
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 
 from parley import Agent, find
-from parley.client.registry.found import FoundAgent
-from parley.client.registry.remote_registry import RemoteRegistry
 from parley.extensions.declared import SkillSchema, SkillSchemas
-from parley.mcp.agents import BridgedAgents
+from parley.mcp.agents import BridgedAgents, form_schema, object_schema
 from parley.mcp.bridge import McpBridge, NoAgents
-from parley.mcp.handles import Handles, UnknownHandle
-from parley.mcp.host import TASKS
-from parley.mcp.schemas import form_schema, object_schema
+from parley.mcp.calls import TASKS, Handles, UnknownHandle
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
-from parley.model.catalog.entries import CatalogEntry
 from parley.model.struct import encode
+from parley.registry.catalog.entries import CatalogEntry
+from parley.registry.client.found import FoundAgent
+from parley.registry.client.remote_registry import RemoteRegistry
 from tests.integrations.mcp import workshop
 from tests.polling import until
 

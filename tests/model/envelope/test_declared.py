@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import parley
-from parley import Agent
+from parley import Agent, CardDetails
 from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
 
 WRONG = {
@@ -59,20 +59,20 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_what_is_wrong_is_refused_when_the_agent_is_made(words):
     with pytest.raises(ValueError, match=words):
-        Agent("Clock", envelope=EnvelopeSettings(**WRONG[words]))
+        Agent("Clock", card=CardDetails(envelope=EnvelopeSettings(**WRONG[words])))
 
 
 def test_settings_are_true_false_or_settings():
     with pytest.raises(TypeError, match=r"parley\.EnvelopeSettings"):
-        Agent("Clock", envelope={"vendor": "Acme"})
+        Agent("Clock", card=CardDetails(envelope={"vendor": "Acme"}))
     with pytest.raises(TypeError, match="write tags="):
         EnvelopeSettings(tags="time")
     assert Agent("Clock").envelope is True
-    assert Agent("Clock", envelope=False).envelope is False
+    assert Agent("Clock", card=CardDetails(envelope=False)).envelope is False
 
 
 def clock(**settings):
-    agent = Agent("Clock", envelope=EnvelopeSettings(**settings))
+    agent = Agent("Clock", card=CardDetails(envelope=EnvelopeSettings(**settings)))
     agent.skill(id="now")(lambda: "12:00")
     return agent
 

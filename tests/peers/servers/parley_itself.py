@@ -8,8 +8,8 @@ import sys
 
 import parley
 from parley import Agent, Turn
-from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
+from parley.server.settings import grpc_options
 
 agent = Agent("Official agent", description="An agent on Parley")
 

@@ -7,8 +7,7 @@ import pytest
 from parley.registry.app.registry import Registry
 from parley.registry.records import EntryStanding, Trust
 from parley.server.app import Settings
-from parley.server.exposure import AnonymousRefused
-from parley.server.run import run
+from parley.server.run import AnonymousRefused, run
 from tests.registry.app.serving import SCHEME, draft, key, owner, served
 
 pytestmark = pytest.mark.anyio

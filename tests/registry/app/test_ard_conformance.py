@@ -11,8 +11,8 @@ import pytest
 from conformance.ard import CATALOG, SCENES, asked, registry_process
 from conformance.kits import ARD, NotAtHand, files_of
 
+from parley.registry.catalog.reading import catalog_problems
 from parley.server.run import serving
-from parley.wire.catalog.problems import catalog_problems
 from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio

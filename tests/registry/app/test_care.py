@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import parley
-from parley.host.registration import RegistryRegistration
 from parley.registry.health.settings import HealthSettings
 from parley.registry.publishing.proofs import PROOF_PATH
+from parley.registry.served.registration import RegistryRegistration
 from parley.server.run import serving
 from tests.client.scripted_server import Exchange
 from tests.polling import until

@@ -7,8 +7,8 @@ import pytest
 import parley
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.client.trusting import grpc_of
 from tests.polling import until
 from tests.registry.app.serving import A2A, SCHEME, Served, agents, draft, key, owner, served

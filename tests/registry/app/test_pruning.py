@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parley.registry.app.care import RegistryCare
-from parley.registry.app.pruning import DAY_MS, KEPT_DAYS, WithdrawnPruner
+from parley.registry.app.registry import DAY_MS, KEPT_DAYS, RegistryCare
 from parley.registry.index.sqlite import SqliteRegistryIndex
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
+from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.security.egress import Egress
 from tests.polling import until
 from tests.registry.index.conftest import Clock
@@ -22,11 +21,11 @@ async def test_old_withdrawn_entries_are_removed_in_pieces() -> None:
     await index.open()
     await index.put([draft(f"n{n}") for n in range(5)])
     await index.withdraw(CATALOG, [identifier("n0")], "gone")
-    pruner = WithdrawnPruner(index, at_once=2)
+    care = RegistryCare(index, CallerRates(PublishingLimits()), egress=Egress())
     clock.now += KEPT_DAYS * DAY_MS
-    assert await pruner.prune() == 0
+    assert await care.prune(at_once=2) == 0
     clock.now += 1
-    assert await pruner.prune() == 4
+    assert await care.prune(at_once=2) == 4
     assert await standings(index, "n0") == {CATALOG: "listed"}
     assert await standings(index, "n1") == {}
     await index.close()

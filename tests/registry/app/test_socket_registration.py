@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent
+from parley import Agent, CardDetails
 from parley.envelope.declared import EnvelopeSettings
-from parley.registry.app.finding_agent import PATH
+from parley.registry.app.agent import PATH
 from parley.registry.health.settings import HealthSettings
 from parley.security import anonymous
 from parley.server.run import serving
@@ -116,7 +116,7 @@ async def test_a_server_passes_registrations_on_under_names_of_its_own(
 
 
 async def test_messages_reach_agents_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    far = Agent("far", key="far", envelope=EnvelopeSettings(agent_type="library"))
+    far = Agent("far", key="far", card=CardDetails(envelope=EnvelopeSettings(agent_type="library")))
     seen: list[Any] = []
     chains: list[Any] = []
 

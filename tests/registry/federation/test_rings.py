@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 import parley
-from parley.registry.federation.hops import HEADER
+from parley.registry.federation.upstream import HEADER
 from tests.registry.federation.registries import entry, registries
 
 pytestmark = pytest.mark.anyio

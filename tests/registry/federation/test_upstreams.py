@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.model.catalog.searching import FederationMode, QueryModel, SearchRequest, SearchResponse
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.searching import (
+    FederationMode,
+    QueryModel,
+    SearchRequest,
+    SearchResponse,
+)
 from parley.registry.federation.federated import Federated
-from parley.registry.federation.hops import HEADER, Hops, registry_id
-from parley.registry.federation.upstream import CircuitState, Upstream
-from parley.registry.index.protocol import Viewer
+from parley.registry.federation.upstream import HEADER, CircuitState, Hops, Upstream, registry_id
+from parley.registry.index.selections import Viewer
 from parley.registry.records import Authority, EntryStanding
-from parley.registry.search.errors import InvalidSearch
 from parley.security.egress import Egress
 from tests.client.scripted_server import Exchange, scripted
 from tests.registry.federation.registries import federated, result
@@ -294,7 +298,7 @@ async def test_searches_that_clients_give_up_or_get_wrong_do_not_shut_an_upstrea
                 await search
         wrong = SearchRequest(query=QueryModel(text=" "))
         for _ in range(4):
-            with pytest.raises(InvalidSearch):
+            with pytest.raises(InvalidParamsError):
                 await registry.search(wrong)
         [state] = registry.states
     assert state.circuit is CircuitState.CLOSED
@@ -489,10 +493,10 @@ async def test_pages_go_on_where_each_registry_stopped() -> None:
 
         first = await registry.search(SearchRequest(query=ASKED.query, page_size=5))
         other = SearchRequest(query=QueryModel(text="weather"), page_token=first.page_token)
-        with pytest.raises(InvalidSearch, match="another question"):
+        with pytest.raises(InvalidParamsError, match="another question"):
             await registry.search(other)
         for wrong in ("f.", "f.AAAA", "f." + "A" * 5000, f"{first.page_token}x"):
-            with pytest.raises(InvalidSearch):
+            with pytest.raises(InvalidParamsError):
                 await registry.search(SearchRequest(query=ASKED.query, page_token=wrong))
 
 

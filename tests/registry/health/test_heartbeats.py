@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import ANONYMOUS, Caller
-from parley.registry.health.heartbeats import Heartbeats
+from parley.registry.health.prober import Heartbeats
 from parley.registry.health.settings import HealthSettings
-from parley.registry.index.protocol import RegistryIndex
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
-from parley.registry.publishing.refusals import NotYours, Refused, TooMuch
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Observed
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import OPERATOR, draft, identifier, listed, where
@@ -112,10 +112,10 @@ async def test_nobody_beats_for_anothers_agent(
     assert answer.alive == ()
     assert set(answer.unknown) == {identifier("one"), identifier("crawled")}
     assert (await one(index)).observed.liveness is Liveness.NONE
-    with pytest.raises(NotYours):
+    with pytest.raises(PermissionDeniedError):
         await heartbeats.beat(ANONYMOUS, [identifier("one")])
     unproved = Caller(id="ada", issuer="keys")
-    with pytest.raises(NotYours):
+    with pytest.raises(PermissionDeniedError):
         await heartbeats.beat(unproved, [identifier("one")])
 
 
@@ -125,9 +125,9 @@ async def test_a_flood_of_heartbeats_is_refused(
     await index.put([draft("one", owner=ADA.owner)])
     for _ in range(20):
         await heartbeats.beat(ADA, [identifier("one")])
-    with pytest.raises(TooMuch):
+    with pytest.raises(TooManyRequestsError):
         await heartbeats.beat(ADA, [identifier("one")])
-    with pytest.raises(Refused, match="1 to 500"):
+    with pytest.raises(InvalidParamsError, match="1 to 500"):
         await heartbeats.beat(BOB, [f"urn:air:x.example:n{n}" for n in range(501)])
-    with pytest.raises(Refused, match="details"):
+    with pytest.raises(InvalidParamsError, match="details"):
         await heartbeats.beat(BOB, [identifier("one")], {f"d{n}": "" for n in range(33)})

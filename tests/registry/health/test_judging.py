@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.registry.health.judging import ProbeFinding, ProbeOutcome, observe
-from parley.registry.health.settings import HealthSettings
+from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome, observe
 from parley.registry.records import AgentHealth, Liveness, Observed
 
 SETTINGS = HealthSettings()

@@ -7,12 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from parley.registry.health.judging import ProbeFinding, ProbeOutcome
 from parley.registry.health.prober import Prober
-from parley.registry.health.probing import AgentProbe
-from parley.registry.health.settings import HealthSettings
-from parley.registry.health.turns import ProbePostponed
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.health.probing import AgentProbe, ProbePostponed
+from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, IndexedEntry
 from parley.security.egress import Egress
 from tests.polling import let_time_pass, until

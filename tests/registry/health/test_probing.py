@@ -11,10 +11,8 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.registry.health.judging import ProbeFinding, ProbeOutcome
-from parley.registry.health.probing import AgentProbe
-from parley.registry.health.settings import HealthSettings
-from parley.registry.health.turns import ProbePostponed
+from parley.registry.health.probing import AgentProbe, ProbePostponed
+from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome
 from parley.registry.records import Authority, IndexedEntry
 from parley.security import ApiKey
 from parley.security.egress import Egress

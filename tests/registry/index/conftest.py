@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parley.registry.index.postgres import PostgresRegistryIndex
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.sqlite import SqliteRegistryIndex
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parley.registry.index.protocol import Constraint, EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.records import Authority, EntryDraft, EntryStanding
 
 A2A = "application/a2a-agent-card+json"

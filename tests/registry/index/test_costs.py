@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from parley.registry.index import finding
-from parley.registry.index.protocol import Order
+from parley.registry.index import selections
+from parley.registry.index.selections import Order
 from parley.registry.index.session import Row, Values
 from parley.registry.index.sqlite import SqliteRegistryIndex, SqliteSession
 from tests.registry.index.making import EVERYBODY, draft
@@ -30,7 +30,7 @@ class Explaining(SqliteSession):
         return super().ask(statement, values)
 
 
-@pytest.mark.parametrize("field", finding.ORDERS)
+@pytest.mark.parametrize("field", selections.ORDERS)
 async def test_every_order_of_a_list_has_an_index(tmp_path: Path, field: str) -> None:
     path = tmp_path / "registry.db"
     index = SqliteRegistryIndex(path, synchronous="NORMAL")
@@ -41,6 +41,6 @@ async def test_every_order_of_a_list_has_an_index(tmp_path: Path, field: str) ->
     session = Explaining(connection)
     for is_descending in (False, True):
         order = [Order(field=field, descending=is_descending)]
-        assert len(finding.browse(session, EVERYBODY, order, 10, 0)) == 2
+        assert len(selections.browse(session, EVERYBODY, order, 10, 0)) == 2
     connection.close()
     assert not [step for step in session.steps if "TEMP B-TREE" in step]

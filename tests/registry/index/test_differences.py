@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.registry.index.differences import MAX_OPERATIONS, card_difference, difference
+from parley.registry.index.writing import MAX_OPERATIONS, card_difference, difference
 
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~é", max_size=3)
 VALUES = st.recursive(

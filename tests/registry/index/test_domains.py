@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.registry.index.domains import KEPT_MS
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import CHALLENGE_KEPT_MS as KEPT_MS
+from parley.registry.index.registry_index import RegistryIndex
 from tests.registry.index.conftest import Clock
 
 pytestmark = pytest.mark.anyio

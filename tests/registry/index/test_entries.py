@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.registry.index.protocol import EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Viewer
 from parley.registry.records import Authority, EntryDraft, EntryStanding, Trust
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import (

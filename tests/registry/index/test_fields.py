@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parley.registry.index import conditions
-from parley.registry.index.protocol import Constraint, EntrySelection, Order, RegistryIndex
+from parley.registry.index import selections as conditions
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import EVERYBODY, draft, found, listed, short, where
 

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, EntryStanding, Liveness, Observed
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import CATALOG, OPERATOR, draft, identifier, listed, short, where

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.registry.index.protocol import EntrySelection
+from parley.registry.index.selections import EntrySelection
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryDraft
 from tests.polling import let_time_pass

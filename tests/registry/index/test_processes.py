@@ -12,7 +12,7 @@ import pytest
 
 from parley.database.postgres.connection import Address
 from parley.registry.index.postgres import PostgresRegistryIndex
-from parley.registry.index.protocol import EntrySelection
+from parley.registry.index.selections import EntrySelection
 from parley.registry.records import AgentHealth, Authority, Liveness, Observed, Source, SourceKind
 from tests.polling import until
 from tests.registry.index.making import OPERATOR, draft, identifier, standings

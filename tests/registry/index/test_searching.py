@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from parley.registry.index import finding
+from parley.registry.index import selections
 from parley.registry.index.postgres import PostgresSession
-from parley.registry.index.protocol import EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Viewer
 from parley.registry.index.sqlite import SqliteRegistryIndex, SqliteSession
 from tests.registry.index.making import OPERATOR, draft, found, identifier, where
 
@@ -221,7 +222,7 @@ def small_budget(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let searches rank 40 entries at most."""
     for session in (SqliteSession, PostgresSession):
         monkeypatch.setattr(session, "budget", 40)
-    monkeypatch.setattr(finding, "ENOUGH", 5)
+    monkeypatch.setattr(selections, "ENOUGH", 5)
     return 40
 
 
@@ -281,7 +282,7 @@ async def test_a_search_for_what_is_everywhere_costs_the_same_in_a_large_index(
             # The handler is called after every 10 steps of SQLite's machine.
             connection.set_progress_handler(lambda counted=counted: counted.append(1), 10)
             for need in ("data", "data service"):
-                found_ = finding.matches(SqliteSession(connection), EntrySelection(words=need))
+                found_ = selections.matches(SqliteSession(connection), EntrySelection(words=need))
                 assert len(found_) == small_budget
             steps.append(len(counted))
         await index.close()

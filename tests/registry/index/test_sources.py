@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import Source, SourceKind, SourceState
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import CATALOG, draft, listed, standings

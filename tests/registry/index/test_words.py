@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.registry.index.stems import stem
-from parley.registry.index.words import MAX_LENGTH, MAX_WORDS, asked_words, words_of
+from parley.registry.index.prepared import MAX_LENGTH, MAX_WORDS, asked_words, stem, words_of
 
 
 @pytest.mark.parametrize(

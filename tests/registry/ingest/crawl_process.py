@@ -8,8 +8,7 @@ import sys
 from parley.registry.index.urls import open_index
 from parley.registry.ingest.crawler import Crawler
 from parley.registry.ingest.examiner import Examiner
-from parley.registry.ingest.fetching import WebFetcher
-from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.fetching import IngestLimits, WebFetcher
 from tests.registry.ingest.sites import HERE_ONLY
 
 

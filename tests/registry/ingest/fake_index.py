@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.index.protocol import EntrySelection, Order, Viewer
+from parley.registry.index.selections import EntrySelection, Order, Viewer
 from parley.registry.records import (
     CardVersion,
     EntryDraft,

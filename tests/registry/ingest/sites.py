@@ -13,8 +13,7 @@ import msgspec
 
 from parley.registry.ingest.crawler import Crawler
 from parley.registry.ingest.examiner import Examiner
-from parley.registry.ingest.fetching import WebFetcher
-from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.fetching import IngestLimits, WebFetcher
 from parley.registry.ingest.names import DnsNames
 from parley.registry.records import Source, SourceKind
 from parley.security.egress import Egress

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parley.database.errors import StoreUnavailable
+from parley.registry.catalog.reading import read_entry
 from parley.registry.records import Authority, EntryStanding, Source, SourceKind, SourceState
-from parley.wire.catalog.entries import read_entry
 from tests.client.scripted_server import Exchange, card
 from tests.polling import until
 from tests.registry.ingest.sites import (
@@ -638,7 +638,7 @@ async def test_a_name_below_localhost_is_this_machine() -> None:
 
 
 async def test_a_crawler_visits_what_is_due_and_leaves_the_rest() -> None:
-    async with site() as web, reader() as reads:
+    async with site() as web, reader(poll_seconds=0.05) as reads:
         url = web.serve(web.serve_card("one"))
         await reads.add(url)
         later = f"{web.url}/later.json"
@@ -648,7 +648,6 @@ async def test_a_crawler_visits_what_is_due_and_leaves_the_rest() -> None:
         fresh = f"{web.url}/fresh.json"
         web.serve(web.serve_card("two"), path="/fresh.json")
         await reads.add(fresh)
-        reads.crawler.wake()
         await until(lambda: reads.index.places[fresh].state is SourceState.OK)
         await reads.crawler.stop()
     assert reads.index.places[later].state is SourceState.NEW

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.fetching import IngestLimits
 from parley.registry.ingest.reading import read_whole
-from parley.registry.ingest.robots import read_robots
-from parley.registry.ingest.site_sources import remove_source
+from parley.registry.ingest.sites import read_robots, remove_source
 from parley.registry.records import EntryStanding, SourceKind, SourceState, Trust
 from tests.client.card.signer import new_keys
 from tests.client.scripted_server import Exchange, card

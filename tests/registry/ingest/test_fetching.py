@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
-from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
-from parley.registry.ingest.limits import IngestLimits, freshness
+from parley.registry.ingest.fetching import IngestLimits, PageUnavailable, WebFetcher, freshness
 from parley.security.egress import Egress
 from tests.client.scripted_server import Exchange
 from tests.polling import let_time_pass, until

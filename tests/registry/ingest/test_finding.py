@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from parley.registry.ingest.authority import is_same_site, speaks_for
-from parley.registry.ingest.finding import CatalogFinder, site_address
-from parley.registry.ingest.links import links_of_header, links_of_page
+from parley.registry.ingest.addresses import is_same_site, speaks_for
 from parley.registry.ingest.names import DnsNames, DnsUnavailable
-from parley.registry.ingest.robots import read_robots
+from parley.registry.ingest.sites import (
+    CatalogFinder,
+    links_of_header,
+    links_of_page,
+    read_robots,
+    site_address,
+)
 from parley.registry.records import Source, SourceKind, SourceState
 from parley.security.egress import Egress
 from tests.certificates import Authority, trusting

@@ -9,7 +9,7 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.model.catalog.urn import AirUrn
+from parley.registry.catalog.entries import AirUrn
 from parley.registry.commands.dns import DnsAgent, records_of
 from parley.registry.ingest.names import DnsNames
 from parley.registry.records import SourceKind, Trust

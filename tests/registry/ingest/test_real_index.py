@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.registry.index.protocol import Constraint, EntrySelection, RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryStanding, IndexedEntry, Source, SourceKind, SourceState
 from tests.client.card.signer import new_keys
@@ -88,7 +89,7 @@ async def test_an_unchanged_catalog_has_its_cards_looked_at(index: RegistryIndex
 
 
 async def test_an_operator_decides_on_what_is_held(index: RegistryIndex) -> None:
-    from parley.security.signing.card_signing import sign_card
+    from parley.security.signing.cards import sign_card
 
     first, second = new_keys("first"), new_keys("second")
     async with site() as web, reader(index=index) as reads:

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.registry.ingest.manifests import misaligned
+from parley.registry.ingest.signatures import misaligned
 from parley.registry.records import EntryStanding, Trust
 from parley.security.signing.canonical import canonical
-from parley.security.signing.card_signing import sign_card
+from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
 from tests.client.card.signer import new_keys
 from tests.client.scripted_server import card
@@ -473,7 +473,7 @@ async def test_provenance_names_the_digest_of_the_card(publisher: Publisher) -> 
 
 async def test_keys_of_a_did_document_verify(publisher: Publisher) -> None:
     """The identity is a domain that acme's DID document is at; here it is asked directly."""
-    from parley.registry.ingest.key_sets import PublishedKeySets, did_document_url
+    from parley.registry.ingest.signatures import PublishedKeySets, did_document_url
 
     assert did_document_url("did:web:acme.com") == "https://acme.com/.well-known/did.json"
     assert did_document_url("did:web:acme.com:a:b#key") == "https://acme.com/a/b/did.json"

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from parley.model.service import Caller
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import WebFetcher
 from parley.registry.ingest.names import DnsNames
+from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
 from tests.registry.index.conftest import Clock, clock, index  # noqa: F401
 from tests.registry.ingest.dns_server import DnsServer, dns_server
 from tests.registry.ingest.sites import HERE_ONLY, WebSite, site

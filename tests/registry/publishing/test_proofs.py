@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import ANONYMOUS
+from parley.registry.publishing.callers import ConflictError, NotFoundError, PublishingLimits
 from parley.registry.publishing.proofs import PROOF_PATH
-from parley.registry.publishing.quotas import PublishingLimits
-from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
 from tests.client.scripted_server import Exchange
 from tests.registry.ingest.sites import WebSite, site
 from tests.registry.publishing.conftest import ADA, BOB, Publishing
@@ -25,7 +25,7 @@ async def test_a_text_in_dns_proves_a_domain(publishing: Publishing) -> None:
     assert challenge.domain == "example.com"
     assert challenge.text.endswith("; registry=find.example")
     assert challenge.record == f'{NAME}. 300 IN TXT "{challenge.text}"'
-    with pytest.raises(NotYours, match=r"has no TXT record.*|cannot be looked up"):
+    with pytest.raises(PermissionDeniedError, match=r"has no TXT record.*|cannot be looked up"):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     assert await publishing.proofs.domains(ADA) == {}
     await publishing.prove(ADA, "other.example")
@@ -38,7 +38,7 @@ async def test_a_document_proves_a_domain_of_this_machine(
 ) -> None:
     challenge = await publishing.proofs.challenge(ADA, "agents.localhost", origin=web.url)
     assert challenge.url == web.url + PROOF_PATH
-    with pytest.raises(NotYours, match="answered 404"):
+    with pytest.raises(PermissionDeniedError, match="answered 404"):
         await publishing.proofs.prove(ADA, "agents.localhost", "well-known", origin=web.url)
     web.pages[PROOF_PATH] = {"proofs": ["another", challenge.text]}
     proved = await publishing.proofs.prove(ADA, "agents.localhost", "well-known", origin=web.url)
@@ -52,9 +52,9 @@ async def test_a_document_proves_a_domain_of_this_machine(
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:1/deeper", "https://evil.example"])
 async def test_no_origin_is_named_but_of_this_machine(publishing: Publishing, origin: str) -> None:
-    with pytest.raises(Refused, match="is at https://"):
+    with pytest.raises(InvalidParamsError, match="is at https://"):
         await publishing.proofs.challenge(ADA, "agents.localhost", origin=origin)
-    with pytest.raises(Refused, match="is at https://"):
+    with pytest.raises(InvalidParamsError, match="is at https://"):
         await publishing.proofs.challenge(ADA, "example.com", origin="http://127.0.0.1:8080")
 
 
@@ -69,14 +69,16 @@ async def test_an_answer_by_redirect_to_another_host_proves_nothing(
             await exchange.body_of(b"", 302, location=other.url + PROOF_PATH)
 
         web.pages[PROOF_PATH] = redirect
-        with pytest.raises(NotYours, match="another host proves nothing"):
+        with pytest.raises(PermissionDeniedError, match="another host proves nothing"):
             await publishing.proofs.prove(ADA, "agents.localhost", "well-known", origin=web.url)
 
 
 async def test_the_text_of_one_caller_is_of_no_use_to_another(publishing: Publishing) -> None:
     await publishing.proofs.challenge(BOB, "example.com")
     await publishing.prove(ADA, "example.com")
-    with pytest.raises(NotYours, match=r"no TXT record .* is the text of this caller's challenge"):
+    with pytest.raises(
+        PermissionDeniedError, match=r"no TXT record .* is the text of this caller's challenge"
+    ):
         await publishing.proofs.prove(BOB, "example.com", "dns")
 
 
@@ -85,20 +87,20 @@ async def test_an_old_token_is_not_replayed(publishing: Publishing) -> None:
     publishing.dns.add(NAME, "TXT", f'"{old.text}"')
     new = await publishing.proofs.challenge(ADA, "example.com")
     assert new.text != old.text
-    with pytest.raises(NotYours):
+    with pytest.raises(PermissionDeniedError):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     publishing.clock.now += DAY
-    with pytest.raises(InTheWay, match="has ended"):
+    with pytest.raises(ConflictError, match="has ended"):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     publishing.clock.now += 3 * DAY
     await publishing.proofs.challenge(BOB, "other.example")  # prunes
-    with pytest.raises(NotThere, match="no challenge"):
+    with pytest.raises(NotFoundError, match="no challenge"):
         await publishing.proofs.prove(ADA, "example.com", "dns")
 
 
 async def test_a_proved_challenge_is_used_up(publishing: Publishing) -> None:
     await publishing.prove(ADA, "example.com")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFoundError):
         await publishing.proofs.prove(ADA, "example.com", "dns")
 
 
@@ -140,19 +142,19 @@ async def test_replicas_share_the_renewals(publishing: Publishing) -> None:
 async def test_no_domain_that_is_for_everybody_is_proved(
     publishing: Publishing, domain: str
 ) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InvalidParamsError):
         await publishing.proofs.challenge(ADA, domain)
 
 
 async def test_who_proved_nothing_gets_no_challenge(publishing: Publishing) -> None:
-    with pytest.raises(NotYours, match="send credentials"):
+    with pytest.raises(PermissionDeniedError, match="send credentials"):
         await publishing.proofs.challenge(ANONYMOUS, "example.com")
 
 
 async def test_challenges_and_proofs_are_limited(publishing: Publishing) -> None:
     for _ in range(30):
         await publishing.proofs.challenge(ADA, "example.com")
-    with pytest.raises(TooMuch) as refused:
+    with pytest.raises(TooManyRequestsError) as refused:
         await publishing.proofs.challenge(ADA, "example.com")
     assert refused.value.retry_after is not None
     await publishing.proofs.challenge(BOB, "example.com")  # others are not affected
@@ -165,7 +167,7 @@ async def test_challenges_ahead_get_no_more_domains(publishing: Publishing, cloc
     challenge = await few.proofs.challenge(ADA, "one.example")
     few.dns.add("_parley-registry.one.example", "TXT", f'"{challenge.text}"')
     await few.prove(ADA, "two.example")
-    with pytest.raises(TooMuch, match="at most 1 domains"):
+    with pytest.raises(TooManyRequestsError, match="at most 1 domains"):
         await few.proofs.prove(ADA, "one.example", "dns")
     await few.fetcher.close()
 

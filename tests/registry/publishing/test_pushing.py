@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from parley.database.errors import StoreUnavailable
-from parley.registry.index.protocol import PUBLIC, EntrySelection, Viewer
-from parley.registry.publishing.audience import tokens_of
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
+from parley.registry.index.selections import PUBLIC, EntrySelection, Viewer
+from parley.registry.publishing.callers import (
+    ConflictError,
+    NotFoundError,
+    PublishingLimits,
+    tokens_of,
+)
 from parley.registry.publishing.pushing import PublishOptions, source_of
-from parley.registry.publishing.quotas import PublishingLimits
-from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
 from parley.registry.records import Authority, EntryStanding
 from parley.store.audit.trail import verify
 from tests.client.scripted_server import card
@@ -87,9 +91,9 @@ async def test_another_caller_withdraws_nothing(publishing: Publishing) -> None:
     await publishing.prove(ADA, "example.com")
     await publish(publishing, ADA, pushed(), pushed("hidden"))
     await publish(publishing, ADA, pushed("hidden"), audience=("caller:ada",))
-    with pytest.raises(NotYours):
+    with pytest.raises(PermissionDeniedError):
         await publishing.entries.withdraw(BOB, "urn:air:example.com:test:one")
-    with pytest.raises(NotThere):  # it does not learn that there is one
+    with pytest.raises(NotFoundError):  # it does not learn that there is one
         await publishing.entries.withdraw(BOB, "urn:air:example.com:test:hidden")
     assert await publishing.entries.withdraw(ADA, "urn:air:EXAMPLE.com:test:one") == 1
     assert await publishing.entries.withdraw(ADA, "urn:air:example.com:test:one") == 0
@@ -155,7 +159,7 @@ async def test_an_audience_sees_an_entry_and_nobody_else(publishing: Publishing)
 
 @pytest.mark.parametrize("name", ["caller:", "everyone", "scope:two words", "caller:a\x1fb"])
 async def test_no_audience_is_guessed(publishing: Publishing, name: str) -> None:
-    with pytest.raises(Refused, match="no audience"):
+    with pytest.raises(InvalidParamsError, match="no audience"):
         await publish(publishing, ADA, pushed(), audience=(name,))
 
 
@@ -173,10 +177,10 @@ async def test_quotas_are_of_each_caller(publishing: Publishing, clock: Any) -> 
     await few.prove(ADA, "example.com")
     await few.prove(BOB, "example.com")
     await publish(few, ADA, pushed("a"), pushed("b"))
-    with pytest.raises(TooMuch, match="at most 2 entries"):
+    with pytest.raises(TooManyRequestsError, match="at most 2 entries"):
         await publish(few, ADA, pushed("c"))
     await publish(few, ADA, pushed("c"), replace=True)
-    with pytest.raises(TooMuch, match="3 times 'publish' in a minute"):
+    with pytest.raises(TooManyRequestsError, match="3 times 'publish' in a minute"):
         await publish(few, ADA, pushed("c"))
     await publish(few, BOB, pushed("d"))
     assert await found(few, OPERATOR) == ["c", "d"]
@@ -219,7 +223,7 @@ async def test_withdrawn_entries_fill_nothing(publishing: Publishing, clock: Any
     await few.prove(ADA, "example.com")
     await publish(few, ADA, pushed("a"), pushed("b"))
     await publish(few, ADA, pushed("c"), pushed("d"), replace=True)
-    with pytest.raises(TooMuch, match="with those that it withdrew"):
+    with pytest.raises(TooManyRequestsError, match="with those that it withdrew"):
         await publish(few, ADA, pushed("e"), replace=True)
     await publish(few, ADA, pushed("a"), replace=True)  # one that is there takes no room
     clock.now += 61_000
@@ -239,7 +243,7 @@ async def test_a_caller_that_does_not_wait_for_answers_is_refused(
     asked = (publish(few, ADA, pushed("a")), publish(few, ADA, pushed("b")))
     first, second = await asyncio.gather(*asked, return_exceptions=True)
     assert [each.standing for each in first.entries] == ["listed"]
-    assert isinstance(second, TooMuch)
+    assert isinstance(second, TooManyRequestsError)
     assert second.retry_after is not None
     await publish(few, ADA, pushed("b"))
     await few.fetcher.close()
@@ -310,7 +314,7 @@ async def test_an_operator_does_not_withdraw_what_is_crawled(publishing: Publish
     from tests.registry.index.making import draft, identifier
 
     await publishing.index.put([draft("crawled")])
-    with pytest.raises(InTheWay, match="reject it"):
+    with pytest.raises(ConflictError, match="reject it"):
         await publishing.entries.withdraw(ROOT, identifier("crawled"), is_operator=True)
 
 
@@ -335,7 +339,7 @@ async def test_acts_are_a_chain(publishing: Publishing) -> None:
     "document", [b"no json", b"[]", b'{"entries": 1}', b'{"specVersion": "9.0", "entries": []}']
 )
 async def test_what_is_no_catalog_is_refused(publishing: Publishing, document: bytes) -> None:
-    with pytest.raises(Refused, match="no catalog"):
+    with pytest.raises(InvalidParamsError, match="no catalog"):
         await publishing.entries.publish(ADA, document)
 
 
@@ -345,5 +349,5 @@ async def test_the_text_of_a_probe_is_the_owners_word(publishing: Publishing) ->
     one = await publishing.index.entry("urn:air:example.com:test:one", OPERATOR)
     assert one is not None
     assert one.entry["metadata"] == {"parley.probe": "ping"}
-    with pytest.raises(Refused, match="one line"):
+    with pytest.raises(InvalidParamsError, match="one line"):
         await publish(publishing, ADA, pushed(), probe="two\nlines")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from parley.model.catalog.urn import AirUrn
+from parley.registry.catalog.entries import AirUrn
+from parley.registry.catalog.reading import read_entry, write_entry
 from parley.registry.records import Authority, EntryDraft, EntryStanding
 from parley.registry.search.texts import texts_of
-from parley.wire.catalog.entries import read_entry, write_entry
 
 A2A = "application/a2a-agent-card+json"
 SOURCE = "https://registry.example.com/"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.model.catalog.entries import A2A_CARD, A2A_CARD_TYPES, MCP_CARD
-from parley.registry.index.protocol import Constraint
-from parley.registry.search.errors import InvalidSearch
-from parley.registry.search.expressions import constraints_of_expression as read
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import A2A_CARD, A2A_CARD_TYPES, MCP_CARD
+from parley.registry.index.selections import Constraint
+from parley.registry.search.filters import constraints_of_expression as read
 
 CREATED, UPDATED = "registry.createdAt", "registry.updatedAt"
 
@@ -66,7 +66,7 @@ ONE = where("version", "1")
 )  # fmt: skip
 def test_an_expression_becomes_constraints(text: str, constraints: object) -> None:
     if isinstance(constraints, str):
-        with pytest.raises(InvalidSearch, match=constraints):
+        with pytest.raises(InvalidParamsError, match=constraints):
             read(text)
     else:
         assert list(read(text)) == constraints
@@ -112,7 +112,7 @@ def test_an_expression_becomes_constraints(text: str, constraints: object) -> No
     ],
 )
 def test_a_wrong_expression_says_where_and_what_would_be_right(text: str, said: str) -> None:
-    with pytest.raises(InvalidSearch, match=said) as raised:
+    with pytest.raises(InvalidParamsError, match=said) as raised:
         read(text)
     assert len(str(raised.value)) < 500
 
@@ -127,6 +127,6 @@ WORDS = st.sampled_from(
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         constraints = read(text)
-    except InvalidSearch:
+    except InvalidParamsError:
         return
     assert all(each.field and each.values for each in constraints)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from parley.model.catalog.entries import A2A_CARD_TYPES
-from parley.model.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
-from parley.registry.index.protocol import Constraint, Order
-from parley.registry.search.errors import InvalidSearch
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import A2A_CARD_TYPES
+from parley.registry.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
+from parley.registry.index.selections import Constraint, Order
 from parley.registry.search.filters import constraints_of, facets_of, order_of, read_filter
 
 
@@ -78,7 +78,7 @@ def test_the_names_that_a_type_has_had_stand_for_each_other() -> None:
     ],
 )
 def test_a_wrong_filter_says_what_would_be_right(filter: object, said: str) -> None:
-    with pytest.raises(InvalidSearch, match=said):
+    with pytest.raises(InvalidParamsError, match=said):
         constraints_of(read_filter(filter))
 
 
@@ -118,7 +118,7 @@ def test_lists_are_ordered_by_fields(text: str, order: tuple[Order, ...]) -> Non
     ],
 )
 def test_a_wrong_order_says_what_would_be_right(text: str, said: str) -> None:
-    with pytest.raises(InvalidSearch, match=said):
+    with pytest.raises(InvalidParamsError, match=said):
         order_of(text)
 
 
@@ -135,5 +135,5 @@ def test_a_wrong_order_says_what_would_be_right(text: str, said: str) -> None:
     ],
 )
 def test_a_wrong_facet_says_what_would_be_right(facets: list[FacetRequest], said: str) -> None:
-    with pytest.raises(InvalidSearch, match=said):
+    with pytest.raises(InvalidParamsError, match=said):
         facets_of(facets)

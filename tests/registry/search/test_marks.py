@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from benchmarks.registry_quality import drafts
 
-from parley.registry.search.marks import (
+from parley.registry.search.texts import (
     MAX_EXCERPT,
     MAX_FINDINGS,
+    MAX_TEXT,
     MEANINGS,
     findings_of,
     marks_of,
     readable,
 )
-from parley.registry.search.texts import MAX_TEXT
 
 DATA = Path(__file__).parents[2] / "data" / "registry"
 

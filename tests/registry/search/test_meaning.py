@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from parley.database.errors import StoreUnavailable
-from parley.model.catalog.searching import QueryModel, SearchRequest
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.catalog.searching import QueryModel, SearchRequest
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryStanding, IndexedEntry
 from parley.registry.search.meaning import EntryVectors, Meaning, match_of, telling
@@ -100,7 +100,7 @@ def refuse(event, args):
             os._exit(8)
 sys.dont_write_bytecode = True
 sys.addaudithook(refuse)
-from parley.registry.search.embedding import WordVectors
+from parley.registry.search.meaning import WordVectors
 vectors = WordVectors.load().of(["convert money", "exchange dollars", "grow roses", ""])
 assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
 assert not vectors[3].any()
@@ -183,16 +183,16 @@ async def test_following_goes_on_after_the_database_was_away(
     asked = index.asked
     await until(lambda: index.asked > asked + 2)
     await meaning.stop()
-    assert caplog.text.count("does not follow the index") == 1
+    assert caplog.text.count("following the index") == 1
 
 
 @needs_numpy
-async def test_following_that_ends_by_itself_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_following_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     index: Any = BrokenIndex()
     index.changes = None
     meaning = Meaning(index, Sketch(), interval=0.001)
     await meaning.start()
-    await until(lambda: "follows the index no more" in caplog.text)
+    await until(lambda: "following the index failed" in caplog.text)
     await meaning.stop()
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.registry.search.errors import InvalidSearch
-from parley.registry.search.pages import PagePlace, asked_digest, page_token, place_in
+from parley.model.errors import InvalidParamsError
+from parley.registry.search.searcher import PagePlace, asked_digest, page_token, place_in
 
 ASKED = asked_digest("search", "weather", [])
 
@@ -22,7 +22,7 @@ def test_a_token_leads_to_the_next_page() -> None:
 
 def test_a_token_of_another_question_is_refused() -> None:
     token = page_token(ASKED, PagePlace(20))
-    with pytest.raises(InvalidSearch, match="of another question"):
+    with pytest.raises(InvalidParamsError, match="of another question"):
         place_in(token, asked_digest("search", "news", []))
 
 
@@ -30,7 +30,7 @@ def test_a_token_of_another_question_is_refused() -> None:
     "token", ["x", "eyJwYWdlIjogMn0=", "ä", "A" * 1_000, "....", "%00", "null", " "]
 )
 def test_what_is_no_token_is_refused(token: str) -> None:
-    with pytest.raises(InvalidSearch, match="none of this registry's"):
+    with pytest.raises(InvalidParamsError, match="none of this registry's"):
         place_in(token, ASKED)
 
 
@@ -42,7 +42,7 @@ def test_what_is_no_token_is_refused(token: str) -> None:
     ],
 )  # fmt: skip
 def test_a_token_that_was_made_up_goes_nowhere_else(place: PagePlace) -> None:
-    with pytest.raises(InvalidSearch, match="none of this registry's"):
+    with pytest.raises(InvalidParamsError, match="none of this registry's"):
         place_in(page_token(ASKED, place), ASKED)
 
 
@@ -51,6 +51,6 @@ def test_any_bytes_are_refused_or_a_place(body: bytes) -> None:
     token = base64.urlsafe_b64encode(body).decode().rstrip("=")
     try:
         place = place_in(token, ASKED)
-    except InvalidSearch:
+    except InvalidParamsError:
         return
     assert place.offset >= 0

@@ -13,9 +13,9 @@ from benchmarks.registry_quality import (
     recall,
 )  # fmt: skip
 
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.catalog.reading import read_catalog
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.search.meaning import Meaning
-from parley.wire.catalog.entries import read_catalog
 from tests.registry.search.test_meaning import needs_model
 
 pytestmark = pytest.mark.anyio

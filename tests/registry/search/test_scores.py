@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.registry.search.scores import as_score, beginnings, coverage, need_words, word_score
+from parley.registry.search.searcher import as_score, beginnings, coverage, need_words, word_score
 
 TEXTS = {"A": "Currency converter", "B": "exchange rates", "C": "Converts euros.", "D": "Frankfurt"}
 

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.model.catalog.searching import (
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.searching import (
     ExploreRequest,
     FacetRequest,
     ListRequest,
@@ -16,9 +17,9 @@ from parley.model.catalog.searching import (
     SearchRequest,
     SearchResult,
 )
-from parley.registry.index.protocol import RegistryIndex, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Viewer
 from parley.registry.records import EntryStanding, Trust
-from parley.registry.search.errors import InvalidSearch
 from parley.registry.search.searcher import NearEntry, Searcher
 from tests.registry.search.making import A2A, SOURCE, draft, names
 
@@ -94,9 +95,9 @@ async def test_a_token_belongs_to_its_question(index: RegistryIndex) -> None:
     token = (await searcher.search(ask("weather", size=2))).page_token
     assert (await searcher.search(ask("weather", size=3, token=token))).results
     for other in (ask("news", token=token), ask("weather", token=token, tags=["sky"])):
-        with pytest.raises(InvalidSearch, match="of another question"):
+        with pytest.raises(InvalidParamsError, match="of another question"):
             await searcher.search(other)
-    with pytest.raises(InvalidSearch, match="of another question"):
+    with pytest.raises(InvalidParamsError, match="of another question"):
         await searcher.browse(ListRequest(page_token=token))
 
 
@@ -128,7 +129,7 @@ async def test_words_and_filters_must_both_hold(index: RegistryIndex) -> None:
 async def test_a_wrong_search_says_what_would_be_right(
     index: RegistryIndex, request_: SearchRequest, said: str
 ) -> None:
-    with pytest.raises(InvalidSearch, match=said):
+    with pytest.raises(InvalidParamsError, match=said):
         await Searcher(index, source=SOURCE).search(request_)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from parley.model.cards import AgentCapabilities, AgentCard, AgentProvider, AgentSkill
-from parley.model.catalog.entries import CATALOG, MCP_CARD, CatalogEntry
-from parley.registry.search.marks import marks_of
-from parley.registry.search.texts import MAX_TEXT, texts_of
-from parley.wire.catalog.entries import read_entry
+from parley.registry.catalog.entries import CATALOG, MCP_CARD, CatalogEntry
+from parley.registry.catalog.reading import read_entry
+from parley.registry.search.texts import MAX_TEXT, marks_of, texts_of
 
 A2A = "application/a2a-agent-card+json"
 

@@ -14,9 +14,8 @@ from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.errors import AddressNotAllowed, Untrusted
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
 from parley.security import Egress
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import GrpcOptions, TlsOptions
 from tests.certificates import Authority
 
 pytest.importorskip("grpc")

@@ -16,14 +16,14 @@ import pytest
 import parley
 from parley.agent.remote.connections import Connections
 from parley.agent.services import RemoteFiles
-from parley.client.auth.issuer_http import IssuerHttp
+from parley.client.auth.issuers import IssuerHttp
 from parley.client.bindings.http import HttpTransport
 from parley.client.files.stream import FileFacts
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
 from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import HttpSender
 from parley.security.egress import Egress, turn_egress
-from parley.security.issuers.fetch import Fetcher, FetchFailed
+from parley.security.outbound import Fetcher, FetchFailed
 from parley.store.protocols.webhooks import PushRecord
 
 pytestmark = pytest.mark.anyio

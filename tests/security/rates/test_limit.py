@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parley import Agent
-from parley.security.rates.limit import Budget, Rate, SizeLimit, StreamLimit, parse_limits
+from parley.security.limits.declaration import Budget, Rate, SizeLimit, StreamLimit, parse_limits
 
 
 def one(text: str, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.security.rates.window import Grid, Window
+from parley.security.limits.counters import Grid, Window
 
 GRIDS = st.builds(
     Grid.of, st.sampled_from([1000, 60_000, 7_200_000]), slots=st.sampled_from([1, 10, 60])

@@ -8,12 +8,12 @@ import hmac
 import msgspec
 import pytest
 
-from parley.security.issuers.jwks import KeySet, VerificationKey, read_keys
+from parley.security.key_sets import KeySet, VerificationKey, read_keys
 from parley.security.signing.canonical import canonical, exact, stripped
-from parley.security.signing.card_signing import sign_card
-from parley.security.signing.card_verification import (
-    MAX_CARD_BYTES,
+from parley.security.signing.cards import (
+    MAX_VERIFIED_BYTES,
     CardUnverifiable,
+    sign_card,
     signatures_of,
     verify,
 )
@@ -260,7 +260,7 @@ def test_an_unprotected_header_cannot_repeat_the_protected_one():
 
 def test_sizes_are_limited():
     with pytest.raises(CardUnverifiable, match="at most"):
-        verify(LATEST + b" " * MAX_CARD_BYTES, trusted())
+        verify(LATEST + b" " * MAX_VERIFIED_BYTES, trusted())
     many = {**members(LATEST), "signatures": [{}] * 33}
     with pytest.raises(CardUnverifiable, match="33 signatures"):
         verify(many, trusted())

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from parley.security.issuers.jwks import KeySet, read_keys
-from parley.security.signing.card_signing import sign_card
-from parley.security.signing.card_verification import verify
-from parley.security.signing.keys import SigningKeys, SigningKeysInvalid
-from parley.security.signing.private_file import WriteUnderWay, replacing
-from parley.security.signing.rotation import new_key_set, rotated, write_key_set
+from parley.security.key_sets import KeySet, read_keys
+from parley.security.signing.cards import sign_card, verify
+from parley.security.signing.keys import (
+    SigningKeys,
+    SigningKeysInvalid,
+    WriteUnderWay,
+    new_key_set,
+    replacing,
+    rotated,
+    write_key_set,
+)
 from tests.polling import wait_until
 from tests.security.signing.cards import LATEST
 from tests.security.signing.key_sets import key_set, private_jwk
@@ -176,8 +181,8 @@ def test_a_link_to_a_file_stays_a_link(tmp_path):
 ROTATES = """
 import sys
 from pathlib import Path
-from parley.security.signing.private_file import WriteUnderWay, replacing
-from parley.security.signing.rotation import rotated, write_key_set
+from parley.security.signing.keys import WriteUnderWay, replacing
+from parley.security.signing.keys import rotated, write_key_set
 
 path, times = Path(sys.argv[1]), int(sys.argv[2])
 done = 0

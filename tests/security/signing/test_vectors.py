@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from parley.security.issuers.jwks import read_keys
+from parley.security.key_sets import read_keys
 from parley.security.signing.keys import decode, read_key
 
 # RFC 7515 appendix A.2 and A.3: both sign the same claims.

@@ -14,16 +14,16 @@ from starlette.routing import Mount
 import parley
 from parley import Agent
 from parley.model.service import Caller
+from parley.registry.catalog.reading import problems_of, read_catalog
+from parley.registry.served.catalog import CatalogItem, CatalogPage
 from parley.security import Bearer, anonymous
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing.canonical import canonical
 from parley.security.signing.keys import SigningKey, SigningKeys, decode, encode
 from parley.server.app import Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
-from parley.server.cards.catalog import CatalogItem, CatalogPage
 from parley.server.run import serving
-from parley.wire.catalog.entries import read_catalog
-from parley.wire.catalog.problems import problems_of
+from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
 from tests.server.raw_http import ask, post
 from tests.server.raw_http import call as rpc
@@ -278,10 +278,10 @@ async def test_the_publisher_may_be_in_the_environment(monkeypatch):
 async def test_a_server_that_publishes_nothing_wraps_no_handler():
     """Nothing is done for a catalog in a request, but where somebody asks for it."""
     kinds = {type(handler).__name__ for handler in parley.asgi(agent())._routes._exact.values()}
-    assert "LinkedToCatalog" not in kinds
+    assert "LinkedPage" not in kinds
     assert "CatalogPage" not in kinds
     published = app_of()._routes._exact.values()
-    assert {"LinkedToCatalog", "CatalogPage"} <= {type(each).__name__ for each in published}
+    assert {"LinkedPage", "CatalogPage"} <= {type(each).__name__ for each in published}
 
 
 # Who sees it
@@ -343,12 +343,9 @@ async def test_a_catalog_shows_no_more_than_the_public_card():
             assert b"hidden" not in body
 
 
-async def test_a_worker_publishes_nothing(tmp_path):
-    from parley.host.app import WORKER
-    from parley.server.app import create_app
-    from parley.server.cards.publication import Publication
-
-    app = create_app({}, unavailable_message=WORKER, publication=Publication.of("example.com"))
+async def test_a_worker_publishes_nothing():
+    store = MemoryTaskStore(logs=MemoryLogs())
+    app = parley.asgi(agent(), store=store, role="worker", publisher="example.com")
     async with serving(app) as url:
         for path in (CATALOG, "/robots.txt"):
             assert (await ask(url, "GET", path)).status == 503
@@ -411,7 +408,7 @@ class Clock:
 
 
 def page_of(clock, *, keys=None, cards=None, url=None):
-    from parley.security.signing.trust_manifests import ManifestSigner
+    from parley.registry.served.catalog import ManifestSigner
 
     made = []
     card = card_of("Time")(())

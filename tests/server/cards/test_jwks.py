@@ -9,15 +9,15 @@ import os
 import pytest
 
 import parley
-from parley import Agent
+from parley import Agent, CardDetails
 from parley.model.extensions import Extension
 from parley.model.operations import GetExtendedAgentCardRequest
 from parley.model.service import Caller
 from parley.model.struct import encode
 from parley.security import Bearer, anonymous
-from parley.security.issuers.jwks import KeySet, read_keys
+from parley.security.key_sets import KeySet, read_keys
 from parley.security.signing import keys as key_module
-from parley.security.signing.card_verification import verify
+from parley.security.signing.cards import verify
 from parley.security.signing.keys import SigningKeys, SigningKeysInvalid
 from parley.server.app import Settings
 from parley.server.run import serving
@@ -210,7 +210,8 @@ async def test_an_expired_card_that_is_made_again_has_the_same_tag():
 
 def extended_app(keys):
     agent = agent_of(
-        security=Bearer({"good": Caller(id="ada")}.get), extended_card={"description": "Knows you."}
+        security=Bearer({"good": Caller(id="ada")}.get),
+        card=CardDetails(extended_card={"description": "Knows you."}),
     )
     return app_of(keys, agents=agent)
 

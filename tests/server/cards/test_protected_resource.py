@@ -161,7 +161,7 @@ async def test_agents_without_issuers_have_none() -> None:
 async def test_challenges_of_grpc_name_the_metadata_over_http() -> None:
     import grpc.aio
 
-    from parley.server.grpc.options import GrpcOptions
+    from parley.server.settings import GrpcOptions
 
     app = parley.asgi(agent_of(oidc()))
     async with serving(app, grpc=GrpcOptions(port=0)) as url:

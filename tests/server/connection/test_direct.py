@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, Execution, Rights, Turn
 from parley.model.errors import UnauthenticatedError
 from parley.model.service import ANONYMOUS
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.authentication import Authenticator
-from parley.server.access_log import hide_tokens, log_request
 from parley.server.app import App, Settings
-from parley.server.http1 import response as responses
+from parley.server.http1 import head as responses
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.direct import DirectExchange
-from parley.server.http1.response import response_head, whole_response
+from parley.server.http1.head import response_head, whole_response
+from parley.server.log import hide_tokens, log_request
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
@@ -284,7 +284,7 @@ async def test_a_task_is_answered_without_asgi(
 async def test_who_waits_too_long_gets_the_task_as_it_is(
     tmp_path: Path, in_tasks, skill: str
 ) -> None:
-    agent, opened = maker(direct_reply_timeout=0.01, blocking_timeout=0.05)
+    agent, opened = maker(execution=Execution(direct_reply_timeout=0.01, blocking_timeout=0.05))
     app = parley.asgi(agent, store=f"sqlite:///{tmp_path / 'tasks.db'}")
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
@@ -492,7 +492,9 @@ DOORS: dict[str, Any] = {
     "a scope": lambda doors: parley.asgi(
         agent_of(security=Bearer(doors.judge).with_scopes("read", "write"))
     ),
-    "a policy": lambda doors: parley.asgi(agent_of(security=Bearer(doors.judge), policy=reader)),
+    "a policy": lambda doors: parley.asgi(
+        agent_of(security=Bearer(doors.judge), rights=Rights(policy=reader))
+    ),
     "a limit": lambda doors: parley.asgi(
         agent_of(security=Bearer(doors.judge), limits=["2/minute per caller"])
     ),
@@ -574,7 +576,7 @@ def test_a_line_of_the_access_log_is_like_any_record(caplog: pytest.LogCaptureFi
     (record,) = caplog.records
     assert record.getMessage() == ('192.0.2.1:5 - "GET /a%20b?api_key=...&x=1 HTTP/1.1" 200')
     place = (record.module, record.funcName)
-    assert (*place, record.levelname) == ("access_log", "log_request", "INFO")
+    assert (*place, record.levelname) == ("log", "log_request", "INFO")
 
 
 async def test_a_verdict_is_not_remembered_with_a_head(begun) -> None:
@@ -672,7 +674,7 @@ async def reader(access: Any) -> bool:
 
 
 async def test_no_policy_is_passed_by(in_tasks) -> None:
-    async with serving(parley.asgi(agent_of(policy=reader))) as url:
+    async with serving(parley.asgi(agent_of(rights=Rights(policy=reader)))) as url:
         for body in (call("GetTask", {"id": "t-1"}), call("ListTasks", {})):
             assert (await post(url, body)).status == 403
     assert in_tasks == ["POST", "POST"]
@@ -684,7 +686,7 @@ class Gate:
     def __init__(self) -> None:
         self.opened = asyncio.Event()
         self.runs = 0
-        self.agent = Agent("Gate", cancel_grace=0.1, direct_reply_timeout=60)
+        self.agent = Agent("Gate", execution=Execution(cancel_grace=0.1, direct_reply_timeout=60))
 
         @self.agent.skill(replies="message")
         async def wait(turn: Turn) -> str:

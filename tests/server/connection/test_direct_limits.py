@@ -12,12 +12,12 @@ import pytest
 
 import parley
 from parley import Agent, Caller, Turn
-from parley.security.rates.limit import DAY_MS
+from parley.security.limits.declaration import DAY_MS
+from parley.security.limits.usage import UsageQuery
 from parley.server.app import App
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.tables import UsageQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.server.raw_http import call, post
 

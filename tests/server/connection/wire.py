@@ -10,8 +10,7 @@ from typing import Any
 from parley.server.app import Settings
 from parley.server.http1.connection import HttpConnection
 from parley.server.http1.serving import HttpServing
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.slow_readers import UnsentBytes
+from parley.server.limits import ByteReservation, UnsentBytes
 
 WAIT = 20.0
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 
 
 class Gates:
@@ -25,7 +25,7 @@ class Gates:
 
 def knowledge_base(gates: Gates, **options: Any) -> Agent:
     """An agent with a skill of each kind."""
-    agent = Agent("Knowledge base", cancel_grace=0.2, **options)
+    agent = Agent("Knowledge base", execution=Execution(cancel_grace=0.2), **options)
 
     @agent.skill
     async def search(query: str, max_results: int = 3) -> list[dict[str, Any]]:

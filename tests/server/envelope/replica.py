@@ -6,9 +6,9 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-from parley import Agent, Turn, serve
+from parley import Agent, Execution, Turn, serve
 
-agent = Agent("Replica", cancel_grace=0.2, direct_reply_timeout=0.2)
+agent = Agent("Replica", execution=Execution(cancel_grace=0.2, direct_reply_timeout=0.2))
 
 
 def act(what: str) -> str:

@@ -8,7 +8,14 @@ import jsonschema
 import pytest
 
 import parley
-from parley import Agent, Caller, DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
+from parley import (
+    Agent,
+    Caller,
+    CardDetails,
+    DeclaredPerformance,
+    EnvelopeSettings,
+    MaintenanceWindow,
+)
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.cards import read_card
 from parley.security import ApiKey, Bearer, MutualTls, anonymous
@@ -31,9 +38,14 @@ def keys(**callers: tuple[str, ...]) -> ApiKey:
     )
 
 
-def clock(envelope=True, **options) -> Agent:
+def clock(envelope=True, listed_interfaces=None, **options) -> Agent:
     """An agent with a typed skill, and one that only ada sees."""
-    agent = Agent("Clock", description="Tells the time.", envelope=envelope, **options)
+    agent = Agent(
+        "Clock",
+        description="Tells the time.",
+        card=CardDetails(envelope=envelope, listed_interfaces=listed_interfaces),
+        **options,
+    )
 
     @agent.skill(tags=["time"])
     def now(zone: str, round_to: int = 1) -> dict[str, str]:

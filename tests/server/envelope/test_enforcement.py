@@ -10,14 +10,20 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 import parley
-from parley import Agent, DeclaredPerformance, EnvelopeSettings, MaintenanceWindow, Turn
+from parley import (
+    Agent,
+    CardDetails,
+    DeclaredPerformance,
+    EnvelopeSettings,
+    MaintenanceWindow,
+    Turn,
+)
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.codec import members_of, read_message
 from parley.envelope.signatures import jwk_of, read_key, sign_message, verify_signature
 from parley.model.struct import Timestamp
 from parley.security import anonymous
-from parley.security.signing.keys import SigningKeys
-from parley.security.signing.rotation import new_key_set, write_key_set
+from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from tests.server.envelope.guarded import SHARED, Clock, message
@@ -52,7 +58,7 @@ async def rpc(url, method="SendMessage", params=None, **headers):
 
 
 def echo(settings: EnvelopeSettings | None = None, **options) -> Agent:
-    agent = Agent("Echo", envelope=settings or True, **options)
+    agent = Agent("Echo", card=CardDetails(envelope=settings or True), **options)
 
     @agent.skill
     async def echo(turn: Turn, text: str = "") -> str:
@@ -68,7 +74,7 @@ async def test_a_window_refuses_new_work_over_every_binding_and_nothing_else():
     clock = Clock()
     begins, ends = (Timestamp.from_milliseconds(clock.ms + ms) for ms in (60_000, 120_000))
     window = MaintenanceWindow(start=str(begins), end=str(ends))
-    agent = Agent("Echo", envelope=EnvelopeSettings(maintenance_windows=[window]))
+    agent = Agent("Echo", card=CardDetails(envelope=EnvelopeSettings(maintenance_windows=[window])))
 
     @agent.skill
     async def ask_name(turn: Turn) -> str:
@@ -104,7 +110,7 @@ async def test_a_skill_serves_as_many_requests_at_once_as_it_declares():
     performance = {
         "slow": DeclaredPerformance(max_concurrent_requests=1, average_response_time=2500)
     }
-    agent = Agent("Echo", envelope=EnvelopeSettings(performance=performance))
+    agent = Agent("Echo", card=CardDetails(envelope=EnvelopeSettings(performance=performance)))
     goes_on = asyncio.Event()
     has_begun = asyncio.Event()
 

@@ -33,8 +33,7 @@ from parley.model.errors import (
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import Authorization
 from parley.security.failures import Failures
-from parley.security.signing.keys import SigningKeys
-from parley.security.signing.rotation import new_key_set, write_key_set
+from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable

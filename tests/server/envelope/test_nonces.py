@@ -9,8 +9,7 @@ import pytest
 from parley.envelope.errors import MessageReplayed
 from parley.envelope.server.guard import Nonces
 from parley.model.service import ANONYMOUS
-from parley.server.limits.counters import PRUNE_MS
-from parley.server.limits.once import SLACK_MS
+from parley.security.limits.counters import PRUNE_MS, SLACK_MS
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreError

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import parley
+from parley import Rights
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.messages import Envelope, RequestPayload
 from parley.envelope.routing.directory import RoutingLimits
@@ -85,7 +86,6 @@ async def test_a_handler_answers_an_action_that_no_agent_has(
         lambda: {"registration": RegistrationSettings(anonymous="false")},  # type: ignore[arg-type]
         lambda: {"handler_timeout": 0},
         lambda: {"handler_timeout": float("nan")},
-        lambda: {"registrar": "https://registry.example.com"},
         lambda: {"max_requests": 0},
         lambda: {"max_requests_per_socket": 0},
         lambda: {"max_requests_waiting": -1},
@@ -100,7 +100,7 @@ async def test_an_option_that_means_nothing_is_refused(make: Callable[[], dict[s
 async def test_a_handler_needs_the_credentials_that_its_agent_needs() -> None:
     """An operation that is open to all lets everybody connect, and no more."""
     scheme = ApiKey(keys={digest_of(KEY): Caller(id="ada", authenticated=True)})
-    shop = searching("shop", security=scheme, operation_security={"GetTask": anonymous})
+    shop = searching("shop", security=scheme, rights=Rights(operations={"GetTask": anonymous}))
     app = parley.asgi(
         shop, bindings=[EnvelopeBinding(handlers={"stock.count": count, "INVENTORY": count})]
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, EnvelopeSettings
+from parley import Agent, CardDetails, EnvelopeSettings
 from parley.envelope.binding import EnvelopeBinding
 from tests.examples.serving import listening
 from tests.host.envelope.talking import posted, request, searching
@@ -18,7 +18,7 @@ KEYS = [{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}]
 
 
 def greeting(name: str, envelope: EnvelopeSettings | bool) -> Agent:
-    agent = Agent(name, key=name, envelope=envelope)
+    agent = Agent(name, key=name, card=CardDetails(envelope=envelope))
 
     @agent.skill
     async def hello() -> str:

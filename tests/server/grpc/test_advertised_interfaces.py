@@ -6,8 +6,8 @@ import pytest
 
 from parley.model.operations import GetExtendedAgentCardRequest
 from parley.server.app import Endpoint, Settings, create_app
-from parley.server.grpc.options import GrpcOptions, grpc_options
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions, grpc_options
 from tests.server.raw_http import ask
 from tests.server.rpc import served
 from tests.server.scripted import Scripted, app_of, card_of

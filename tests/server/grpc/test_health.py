@@ -9,14 +9,15 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from parley.server.grpc import health, reflection
+from parley.server.grpc import server
+from parley.server.grpc import server as reflection
 from parley.wire.protobuf.messages import Messages
 from tests.server.rpc import served
 from tests.server.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 
-HEALTH = Messages(health.SCHEMA)
+HEALTH = Messages(server.SCHEMA)
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 A2A = ("lf.a2a.v1.A2AService", "a2a.v1.A2AService")
 

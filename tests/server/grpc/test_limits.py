@@ -14,7 +14,7 @@ from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
 from parley.model.service import Caller
 from parley.server.app import Settings
-from parley.server.grpc import limits
+from parley.server.grpc import call as limits
 from parley.server.sockets import most_connections
 from tests.polling import block_thread, until
 from tests.server.http2 import Http2, http2

@@ -39,8 +39,8 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, Caller
 from parley.model.struct import A2AStruct
 from parley.server.app import Endpoint, Settings, create_app
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.server.sockets import ListenError
 from parley.wire import versions
 from tests.server.rpc import HI, Rpc, served

@@ -16,8 +16,8 @@ from parley.model.parts import Artifact, Part
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import Settings
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from tests.server.rpc import Rpc, refusal, served
 from tests.server.scripted import Scripted, Standstill, app_of, card_of, chunk, reply, task

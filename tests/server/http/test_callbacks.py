@@ -11,9 +11,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from parley.model.service import Caller
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
-from parley.server.access_log import log_access
+from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.log import log_access
 from parley.server.run import serving
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted

@@ -11,7 +11,7 @@ import pytest
 
 from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server import run
 from parley.server.app import Settings
 from parley.server.http1.serving import HttpConnections

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, Execution, Turn
 from parley.server.run import serving
 from tests.polling import let_time_pass
 from tests.server.raw_http import ask
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 HEADERS = {"Content-Type": "application/json", "A2A-Version": "1.0"}
 
-agent = Agent("Tidy", cancel_grace=0.1)
+agent = Agent("Tidy", execution=Execution(cancel_grace=0.1))
 
 
 @agent.skill

@@ -9,7 +9,7 @@ import pytest
 
 import parley
 from parley import Agent, Settings, Turn
-from parley.server.http.media_types import answered_with
+from parley.server.http.responses import answered_with
 from parley.server.run import serving
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.contract.agents import who

@@ -14,8 +14,8 @@ from parley.model.service import Caller
 from parley.security import ApiKey, Basic, Bearer, MutualTls
 from parley.security.api_keys import create_key
 from parley.security.authentication import Authenticator
+from parley.security.evidence import SchemeResources
 from parley.security.failures import Failures
-from parley.security.resources import SchemeResources
 from parley.security.schemes.scheme import Scheme
 from parley.server.http.open_credentials import (
     CredentialsExpired,

@@ -11,8 +11,8 @@ import parley
 from parley import Agent, Turn, connect
 from parley.client.bindings.binding import is_supported
 from parley.model.errors import InvalidParamsError
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.server.raw_http import MESSAGE, ask
 
 pytestmark = pytest.mark.anyio

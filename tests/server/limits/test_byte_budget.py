@@ -406,7 +406,7 @@ async def test_a_slow_reader_gets_everything() -> None:
 
 
 async def test_a_network_of_ipv6_counts_as_one_address() -> None:
-    from parley.server.limits.byte_budget import ByteReservation
+    from parley.server.limits import ByteReservation
 
     budget = ByteReservation(SMALL)
     budget.reserve("2001:db8::1", MIB)

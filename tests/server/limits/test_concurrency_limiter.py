@@ -8,7 +8,7 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import CallContext, Caller, StreamItem
 from parley.server.app import Settings
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.limits import ConcurrencyLimiter
 from parley.server.run import serving
 from tests.server.raw_http import MESSAGE, call, connection, post
 from tests.server.scripted import Scripted, Standstill, app_of, reply, task

@@ -19,16 +19,15 @@ from parley.extensions import REPORT, Usage, UsageRequest
 from parley.model.errors import InvalidParamsError, TooManyRequestsError
 from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.security.rates.limit import DAY_MS, Rate, parse_limits
+from parley.security.limits.agent_limits import Asking
+from parley.security.limits.counters import LocalCounters, StoreCounters
+from parley.security.limits.declaration import DAY_MS, Rate, parse_limits
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageQuery, UsageRow
 from parley.server.app import App
-from parley.server.grpc.options import GrpcOptions
-from parley.server.limits.counters import LocalCounters, StoreCounters
-from parley.server.limits.rates import Asking
 from parley.server.run import serving
-from parley.server.settings import Settings
+from parley.server.settings import GrpcOptions, Settings
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.tables import QuotaAsk, QuotaGrant, UsageQuery, UsageRow
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.wire import versions
 from tests.polling import until
@@ -449,7 +448,7 @@ async def test_while_the_store_is_away_each_process_counts(
 
 async def test_while_redis_is_away_each_process_counts() -> None:
     pytest.importorskip("limits")
-    from parley.server.limits.redis_counters import RedisCounters
+    from parley.security.limits.counters import RedisCounters
 
     counters = RedisCounters("redis://127.0.0.1:1", "parley:limits", Clock())
     taken = [(await counters.take("k", RATE)).allowed for _ in range(12)]

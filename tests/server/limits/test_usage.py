@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from parley.security.rates.limit import DAY_MS
-from parley.server.limits import usage
-from parley.server.limits.usage import UsageMeter
+from parley.security.limits import usage
+from parley.security.limits.declaration import DAY_MS
+from parley.security.limits.usage import OTHERS, UsageMeter, UsageQuery, UsageRow
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.tables import UsageQuery, UsageRow
-from parley.store.tables import OTHERS
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +71,7 @@ async def test_memory_stays_bounded_while_the_store_is_away(
     store: CountedStore, meter: UsageMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MOST_ROWS", 10)
-    monkeypatch.setattr(usage, "MOST_TOTALS", 10)
+    monkeypatch.setattr(meter._totals, "most", 10)
     store.fails = True
     for batch in range(10):
         for number in range(10):

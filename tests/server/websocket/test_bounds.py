@@ -11,9 +11,8 @@ import pytest
 
 from parley.model.errors import OverloadedError, TooManyRequestsError
 from parley.server.app import Settings
+from parley.server.limits import SharedTimeouts, SocketLimits
 from parley.server.run import serving
-from parley.server.websocket.limits import SocketLimits
-from parley.server.websocket.timeouts import SharedTimeouts
 from tests.polling import let_time_pass, until
 from tests.server.raw_http import WAIT
 from tests.server.websocket.raw_socket import (

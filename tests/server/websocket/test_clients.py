@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 
 from parley.server.app import Settings
 from parley.server.run import serving
-from parley.server.tls.options import TlsOptions
+from parley.server.settings import TlsOptions
 from tests.certificates import Authority, trusting
 from tests.server.websocket.raw_socket import Held, echo, refused, socket_app
 

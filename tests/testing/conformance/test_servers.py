@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent
+from parley import Agent, CardDetails
 from parley.conformance.report import FORMATS
 from parley.conformance.server_run import CHECKS, CardNotRead, run_server
 from parley.conformance.verdicts import Verdict
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from tests.testing.conformance.tried import DEFECTS, TEXTS, agent
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_a_planted_defect_is_found_by_its_check(id: str) -> None:
 
 
 async def test_what_an_agent_does_not_do_is_skipped_with_what_would_help() -> None:
-    quiet = Agent(name="Quiet", streaming=False, push_notifications=False)
+    quiet = Agent(name="Quiet", card=CardDetails(streaming=False, push_notifications=False))
 
     @quiet.skill
     async def answer() -> str:

@@ -22,8 +22,8 @@ from parley.client.retry import Retry
 from parley.conformance import faults
 from parley.conformance.faults import Fault, FaultGate
 from parley.model.errors import VersionNotSupportedError
-from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import GrpcOptions
 from parley.testing import FaultProxy
 from tests.polling import until
 

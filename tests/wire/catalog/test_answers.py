@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.model.catalog.searching import FederationMode, QueryModel, SearchRequest
-from parley.wire.catalog.answers import (
+from parley.registry.catalog.searching import (
+    FederationMode,
     InvalidAnswer,
+    QueryModel,
+    SearchRequest,
     clamped,
     read_error,
     read_explore,

@@ -11,8 +11,12 @@ from conformance.ard import SCHEMA
 from conformance.kits import ARD, NotAtHand, files_of
 from jsonschema import Draft202012Validator
 
-from parley.wire.catalog.entries import InvalidCatalog
-from parley.wire.catalog.problems import MAX_PROBLEMS, catalog_problems, problems_of
+from parley.registry.catalog.reading import (
+    MAX_PROBLEMS,
+    InvalidCatalog,
+    catalog_problems,
+    problems_of,
+)
 
 URN = "urn:air:example.com:agent:time"
 JWS = "eyJhbGciOiJFUzI1NiJ9..c2lnbmF0dXJl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,16 +11,11 @@ import msgspec
 from parley.model.cards import AgentCard
 from parley.model.parts import Artifact, Message
 from parley.security.egress import Egress
-from parley.security.issuers.fetch import Document, Fetcher, FetchFailed, checked_url
-from parley.security.issuers.jwks import (
-    KeySet,
-    KeysUnavailable,
-    PublishedKeys,
-    VerificationKey,
-    read_keys,
-)
+from parley.security.issuers import IssuerClient, KeysUnavailable
+from parley.security.key_sets import KeySet, VerificationKey, read_keys
+from parley.security.outbound import Fetcher, FetchFailed, checked_url
+from parley.security.signing.canonical import read_object
 from parley.security.signing.keys import decode
-from parley.security.signing.strict_json import read_object
 from parley_message_signing.signed import (
     START,
     URI,
@@ -60,12 +55,11 @@ class Keys:
         self._fixed = KeySet(read_keys(trust)) if trust else KeySet(())
         self._fetcher = Fetcher(egress)
         self._sets = {
-            checked_url(url, "a key set"): PublishedKeys(self._get(url, named_by), time.monotonic)
+            checked_url(url, "a key set"): IssuerClient(
+                self._fetcher, time.monotonic, jwks_url=url, named_by=named_by
+            )
             for url in addresses
         }
-
-    def _get(self, url: str, named_by: str) -> Callable[[], Awaitable[Document]]:
-        return lambda: self._fetcher.get(url, named_by=named_by)
 
     async def find(self, kid: str, alg: str, jku: str) -> VerificationKey | None:
         """Return a trusted key. Raises ``SignatureInvalid`` if its set cannot be had now."""

@@ -34,9 +34,8 @@ from parley.agent.remote.exchange import (
     RemoteLink,
     TurnCalls,
 )
-from parley.client.calls.event_stream import EventStream
-from parley.client.calls.service import RemoteService
-from parley.client.calls.unopened import Unopened, awaited
+from parley.client.calls.service import RemoteService, Unopened, awaited
+from parley.client.calls.stream_reader import EventStream
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
@@ -54,7 +53,7 @@ from parley.model.tasks import Task, TaskState
 
 
 class MessageOptions(TypedDict, total=False):
-    """The options of ``RemoteAgent.send`` that say what is sent."""
+    """The options of ``RemoteAgent.send`` for the message."""
 
     context_id: str | None
     task_id: str | None
@@ -79,14 +78,14 @@ class BoundAgent(RemoteAgent):
     a crash leaves open whether a message arrived, it is sent again with the same id: an agent with
     idempotent sends runs it once.
 
-    Calls are identified by ``key``, else by their order among those of one agent in the turn.
+    Calls are identified by ``key``, else by their order among the turn's calls of one agent.
     Deadline, hop count and trace travel with each message; the caller of the turn does not.
     Messages without a context go into one that belongs to the turn's own context and the ``key``.
 
     When the turn's task is canceled or fails, the tasks that it started at other agents are
-    canceled, except those of calls with ``cancel_remote=False``.
+    canceled, except for calls with ``cancel_remote=False``.
 
-    Errors are those of ``RemoteAgent``. Unless the function catches them, they fail the task, with
+    Errors are ``RemoteAgent``'s. Unless the function catches them, they fail the task, with
     a message that does not quote them.
     """
 
@@ -165,7 +164,7 @@ class BoundAgent(RemoteAgent):
         With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls
         with one ``context_key``, by default ``key``, share a context of the other agent. ``budget``
         is what the other agent may spend, instead of what the caller of this turn has said. The
-        other options are those of ``RemoteAgent.send``.
+        other options belong to ``RemoteAgent.send``.
         """
         name = self._calls.begin(self._address, key)
         return await self.for_call(name).answer(
@@ -288,7 +287,7 @@ class BoundAgent(RemoteAgent):
         )
         return EventStream(exchange.events(), exchange.reader)
 
-    # -- what an exchange needs ----------------------------------------------------------------
+    # -- seams of exchanges --------------------------------------------------------------------
 
     async def _has_gone_on(self, task: Task, turn: str) -> bool:
         """Return whether a task was authorised out of band (§7.6), and needs no message."""
@@ -299,7 +298,7 @@ class BoundAgent(RemoteAgent):
         return task.state is not TaskState.AUTH_REQUIRED
 
     async def _wait_for_authorization(self, task: Task, turn: str, asker: str) -> None:
-        """Pass a request for a credential on, unchanged, and wait until the task goes on.
+        """Pass a request for a credential on, unchanged, and wait until the task continues.
 
         The credential goes to the agent that asks for it, not through this one.
         """
@@ -392,7 +391,7 @@ class TurnConnection(Unopened):
             if local is None:
                 raise not_used(calls.agent_name, reference)
             client = local.of_turn(reference, calls.attempt, self._options)
-            own = SharedConnection(client, ("", {}))  # nobody shares it: it has the turn's caller
+            own = SharedConnection(client, ("", {}))  # not shared: it has the turn's caller
             own.users = 1
             return BoundAgent(client, reference, calls, own)
         with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
@@ -420,7 +419,7 @@ async def delegate(
 ) -> Task | Message:
     """Delegate to another agent, and return its answer (``turn.delegate``).
 
-    ``terms`` are those of a composition, ``connection`` the options of the connection. When the
+    ``terms`` belong to a composition, ``connection`` has the options of the connection. When the
     seconds of the terms are over, the remote task is canceled. Calls with one ``context_key``, by
     default ``key``, share a context of the other agent.
     """
@@ -499,7 +498,7 @@ class TurnThread:
         self.on_close: Any = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns."""
+        """Return the result of a coroutine."""
         return cast("T", self._wait(coroutine))
 
     _run = run

@@ -29,16 +29,16 @@ from msgspec.structs import replace
 
 from parley.client.calls.service import RemoteService
 from parley.client.card.interface import Candidate
-from parley.client.card.resolver import ForeignCard, Reference
+from parley.client.card.resolver import CatalogReference, ForeignCard, Reference
 from parley.client.card.trust import NOT_VERIFIED
 from parley.client.errors import ClientError
 from parley.client.extensions import activate
 from parley.client.files.stream import FileStream, Progress
 from parley.client.files.transfer import AgentFiles
 from parley.client.message import Sendable
-from parley.client.registry.found import FoundAgent
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
+from parley.engine.agent_options import GROUPS
 from parley.engine.caller import caller_in
 from parley.engine.turn.attempt import Attempt, RemoteCall
 from parley.extensions.questions import InTaskAuthorization, TypedQuestions
@@ -87,7 +87,7 @@ _WAYS = {
     **dict.fromkeys(("run", "serve", "start", "listen", "app", "asgi"), _SERVES),
     **dict.fromkeys(("send", "stream", "call"), _CALLS),
 }
-"""What is right for names that are looked for in an agent."""
+"""The hint where names are looked for in an agent."""
 
 
 class UsableAgent:
@@ -100,8 +100,13 @@ class UsableAgent:
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Refuse the options of a server."""
+            """Refuse the options of a server, and options outside of their group."""
             known = signature(cls.__init__).parameters
+            for keyword, kind in GROUPS.items():
+                for name in options.keys() & set(kind.__struct_fields__) - known.keys():
+                    raise TypeError(
+                        f"an agent takes no {name}: write {keyword}={kind.__name__}({name}=...)"
+                    )
             for name in _OF_SERVERS & options.keys() - known.keys():
                 raise TypeError(
                     f"an agent takes no {name}: its server does, parley.serve(agent, {name}=...)"
@@ -117,14 +122,14 @@ class UsableAgent:
             )
 
 
-Callee = Reference | FoundAgent | UsableAgent
+Callee = Reference | CatalogReference | UsableAgent
 """Whom a turn may call."""
 
 
 def checked_uses(
     name: str, uses: Iterable[UsableAgent], others: Iterable[object] = ()
 ) -> tuple[UsableAgent, ...]:
-    """Return the agents that the agent ``name`` uses, with those of this process among ``others``.
+    """Return the agents that the agent ``name`` uses, with ``others`` of this process.
 
     Raises ``TypeError`` and ``ValueError``.
     """
@@ -150,7 +155,7 @@ def checked_uses(
 
 
 def with_used(agents: Iterable[UsableAgent]) -> list[UsableAgent]:
-    """Return agents, and all that they use, each once: those that are given come first.
+    """Return agents, and all that they use, each once: the given agents come first.
 
     Raises ``ValueError`` for agents that use each other in a circle, and for two with one key.
     """
@@ -179,8 +184,8 @@ def _walk(agent: UsableAgent, above: Sequence[UsableAgent], found: dict[int, Usa
 
 
 def referred(agent: Callee) -> tuple[Reference | UsableAgent, dict[str, Any]]:
-    """Return the reference of an agent, and the options for one that a registry named."""
-    if not isinstance(agent, FoundAgent):
+    """Return the reference of an agent, and its options if a registry named it."""
+    if not isinstance(agent, CatalogReference):
         return agent, {}
     return agent.reference, {} if agent.egress is None else {"egress": agent.egress}
 
@@ -275,7 +280,7 @@ class LocalBinding:
         self.current = Candidate(interface, "LOCAL", versions.LATEST)
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Return what the operation answers."""
+        """Return the answer of the operation."""
         await self._permit(operation, request, context)
         if isinstance(request, CancelTaskRequest) and self._local.is_ending():
             # The service refuses it, and this task's end waits for no other process.
@@ -290,7 +295,7 @@ class LocalBinding:
     async def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Yield what the operation streams."""
+        """Yield the items of the operation's stream."""
         await self._permit(operation, request, context)
         items = getattr(self._local.service, operation.method)(request, context)
         try:
@@ -305,7 +310,7 @@ class LocalBinding:
         """Do nothing: there is nothing to close."""
 
     async def _permit(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
-        """Check what the agent needs to know of every caller, and ask its policy.
+        """Check the agent's requirement for every caller, and ask its policy.
 
         Admission asks the policy about messages. Whoever began a task may cancel it.
         """
@@ -326,7 +331,7 @@ class LocalBinding:
         await rules.permit(access)
 
     async def _stay_until_the_end(self) -> None:
-        """Wait for ever if the host stops: this turn is released, and goes on in another process.
+        """Wait for ever if the host stops: this turn is released, and continues in another process.
 
         The agent's refusal would else be taken for its answer.
         """
@@ -422,7 +427,7 @@ class LocalAgent(RemoteAgent):
 
     @property
     def has_credentials(self) -> bool:
-        """There are none: the caller is that of the turn."""
+        """There are none: the turn's caller is the caller."""
         return False
 
     async def aclose(self) -> None:
@@ -452,7 +457,7 @@ class LocalAgents:
 
     ``agents`` are by their keys. ``base_url`` returns the address of the calling agent as the
     caller of a turn sees it; ``keep`` makes a large file of a turn one by reference, ``opened``
-    opens a file part, ``lent`` returns one that the other agent may read too.
+    opens a file part, ``lent`` returns a part that the other agent may read too.
     """
 
     def __init__(
@@ -473,7 +478,7 @@ class LocalAgents:
         self._opened = opened
 
     def check(self, agent: UsableAgent) -> LocalService:
-        """Return an agent. Raises ``ValueError`` if it is not one of ``uses``."""
+        """Return an agent. Raises ``ValueError`` if it is not in ``uses``."""
         found = self._agents.get(agent.key)
         if found is None or found.agent is not agent:
             raise not_used(self._name, agent)
@@ -509,7 +514,7 @@ class LocalAgents:
         return LocalAgent(local, context, files, options.get("extensions", ()))
 
     def of_call(self, call: RemoteCall) -> LocalAgent | None:
-        """Return the client for what is left to do for a call, ``None`` for one to elsewhere."""
+        """Return the client for the rest of a call, ``None`` for a call to elsewhere."""
         if not call.address.startswith(LOCAL):
             return None
         local = self._agents.get(call.address.removeprefix(LOCAL))

@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from parley.agent.remote.callees import LocalAgents
-from parley.client.auth.credential import Credential
+from parley.client.auth.credentials import Credential
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.connection import connect
@@ -32,14 +32,14 @@ log = logging.getLogger("parley.agent")
 Connect = Callable[..., Awaitable[RemoteAgent]]
 """Opens a connection: ``parley.connect``, or what stands in for it."""
 
-MAX_IDLE = 64
+MAX_IDLE_CONNECTIONS = 64
 """How many connections are kept that no turn uses."""
 
 MAX_AGE = 300.0
 """After how many seconds a connection is opened anew, with the agent's current card."""
 
 
-MAX_NOTED = 10_000
+MAX_CANCELABLE_CALLS = 10_000
 """How many calls are noted that may have to be canceled; the oldest are dropped."""
 
 
@@ -82,7 +82,7 @@ class Connections:
         self.local: LocalAgents | None = None
         self._shared: dict[Hashable, SharedConnection] = {}
         self._of_calls: Bounded[tuple[str, str], tuple[Reference, dict[str, Any]]]
-        self._of_calls = Bounded(MAX_NOTED)
+        self._of_calls = Bounded(MAX_CANCELABLE_CALLS)
         self._locks = KeyedLocks()
         self._retired: set[SharedConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -119,9 +119,9 @@ class Connections:
         return {**options, "egress": egress}
 
     def note(self, task_id: str, call: str, shared: SharedConnection) -> None:
-        """Note how a call's connection was opened: with the credentials that cancel what it began.
+        """Note how a call's connection was opened: with the credentials that cancel its task.
 
-        Only the newest ``MAX_NOTED`` calls are noted. See ``forget``.
+        Only the newest ``MAX_CANCELABLE_CALLS`` calls are noted. See ``forget``.
         """
         self._of_calls[task_id, call] = shared.opened_with
 
@@ -130,7 +130,7 @@ class Connections:
         self._of_calls.pop((task_id, call), None)
 
     async def acquire_for(self, task_id: str, call: str, reference: Reference) -> SharedConnection:
-        """Return a connection like that of a call.
+        """Return a connection like a call's.
 
         If the call is not noted, as the process that made it is gone, that is one to ``reference``
         without credentials.
@@ -157,7 +157,7 @@ class Connections:
             self._close(shared)
 
     async def aclose(self) -> None:
-        """Close all connections, those in use too."""
+        """Close all connections, even while calls use them."""
         for shared in (*self._shared.values(), *self._retired):
             self._close(shared)
         self._shared.clear()
@@ -167,7 +167,7 @@ class Connections:
 
     def _drop_idle(self) -> None:
         idle = [key for key, shared in self._shared.items() if not shared.users]
-        for key in idle[: max(0, len(idle) - MAX_IDLE)]:
+        for key in idle[: max(0, len(idle) - MAX_IDLE_CONNECTIONS)]:
             self.retire(self._shared.pop(key))
 
     def _close(self, shared: SharedConnection) -> None:
@@ -186,7 +186,7 @@ async def _close(agent: RemoteAgent) -> None:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a key that equals that of an equal value; objects count by their identity."""
+    """Return a key: equal values have equal keys, objects count by their identity."""
     if isinstance(value, Mapping):
         return ("map", frozenset((name, _frozen(each)) for name, each in value.items()))
     if isinstance(value, list | tuple):

@@ -19,9 +19,8 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.agent.remote.connections import Connections, SharedConnection
-from parley.client.calls.final_text import with_final_text
-from parley.client.calls.stream_reader import StreamReader
-from parley.client.calls.turn_events import turn_events
+from parley.client.calls.follow import turn_events
+from parley.client.calls.stream_reader import StreamReader, with_final_text
 from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.caller import chain_id, record_of
@@ -54,11 +53,11 @@ from parley.wire import versions
 
 
 class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of one call, besides those of the turn that makes it.
+    """The terms of one call, besides the terms of its turn.
 
     ``asker`` is the name of who is called: questions and progress that are passed on say it.
     ``seconds`` is how long the other agent has, which its chain of calls says; its task is canceled
-    then. ``budget`` is what it may spend.
+    then. ``budget`` bounds its cost.
     """
 
     asker: str = ""
@@ -105,7 +104,7 @@ class TurnCalls:
     # -- names and records ---------------------------------------------------------------------
 
     def begin(self, address: str, key: str | None) -> str:
-        """Return the name of a call in the log: its key, or its number among those of the agent.
+        """Return the name of a call in the log: its key, or its number among the agent's calls.
 
         Raises ``ValueError`` for a key that this turn has used.
         """
@@ -119,7 +118,7 @@ class TurnCalls:
         return key
 
     def logged(self, name: str, address: str) -> RemoteCall | None:
-        """Return what the log has of a call. Raises ``ValueError`` if it went to another agent."""
+        """Return a call's record in the log. Raises ``ValueError`` if it went to another agent."""
         found = self.attempt.logged_call(name)
         if found is not None and found.address != address:
             raise ValueError(
@@ -184,7 +183,7 @@ class TurnCalls:
         )
 
     def left_of(self, budget: ChainBudget | None) -> ChainBudget | None:
-        """Return what is left of a caller's budget: this counts the calls of the turn alone."""
+        """Return the rest of a caller's budget: this counts the calls of the turn alone."""
         if budget is None or budget.calls is None:
             return budget
         return replace(budget, calls=max(0, budget.calls - self._begun))
@@ -219,14 +218,14 @@ class TurnCalls:
     # -- questions -----------------------------------------------------------------------------
 
     async def ask(self, task: Task, name: str, asker: str = "") -> Answer:
-        """Ask the caller what a remote task asks, and return the answer, in this turn or a later.
+        """Ask the caller a remote task's question, and return the answer, in this turn or a later.
 
         The parts are passed on unchanged, unless an ``asker`` is named: then they say who asks.
         """
         return await self.attempt.ask(task.state, self._passed_on(task, asker), f"call:{name}")
 
     async def show(self, task: Task, asker: str = "") -> None:
-        """Show the caller what a remote task needs, and reply; the turn goes on."""
+        """Show the caller the need of a remote task, and reply; the turn continues."""
         writer = self.attempt.working()
         writer.status(task.state, self.attempt.message(self._passed_on(task, asker)))
         await writer.flush()
@@ -355,7 +354,7 @@ class MessageExchange:
                 pass
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events of the answer, and log what has to be found again."""
+        """Yield the events of the answer, and log the facts that a further attempt needs."""
         agent, calls, link = self._agent, self._calls, self._link
         if link.shared is None:
             raise ConnectionClosed("this connection was closed; call turn.connect again")
@@ -498,7 +497,7 @@ class MessageExchange:
                 yield event
 
     async def _continued(self, call: RemoteCall) -> AsyncGenerator[Event, None]:
-        """Go on with a message to a remote task that may have got it, or not."""
+        """Continue with a message to a remote task that may have got it, or not."""
         assert call.request is not None
         send = self._agent._repeatable
         if not send:
@@ -513,7 +512,7 @@ class MessageExchange:
                 yield event
 
     async def _followed(self, task_id: str, *, replays: bool) -> AsyncGenerator[Event, None]:
-        """Yield the events of a remote task from an earlier attempt: those that are left."""
+        """Yield the events of a remote task from an earlier attempt, as far as they are left."""
         agent = self._agent
         if self._immediate:
             yield self.reader.deliver(await agent.get(task_id))
@@ -599,7 +598,7 @@ SPEAKER = "urn:parley:part"
 def said_by(name: str, message: Message, metadata: dict[str, Any] | None) -> Message:
     """Return a message that says who says it; the same message without a name.
 
-    ``metadata`` is that of the message as it came: it may have come through other parts.
+    ``metadata`` is the message's as it came: it may have come through other parts.
     """
     if not name:
         return message

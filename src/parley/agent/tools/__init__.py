@@ -1,1 +1,1 @@
-"""Tools for an agent's function: how they are called, what they take, what they return."""
+"""Tools for an agent's function: their sources, calls and results."""

@@ -1,9 +1,11 @@
-"""A tool: something that a model can be offered, and that is called by name with JSON arguments."""
+"""Tools, which models are offered and which are called by name, and sources of tools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import re
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +16,7 @@ from parley.model.parts import Part
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool returned: parts, for people and models, and a JSON value if it has one.
 
-    ``is_error`` says that the call failed; the parts then say why. ``spent`` is what the call cost,
+    ``is_error`` says that the call failed; the parts then say why. ``spent`` is the call's cost,
     as far as it is known.
     """
 
@@ -32,6 +34,11 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self.data).decode()
 
 
+def failed(why: str) -> ToolResult:
+    """Return the result of a call that failed."""
+    return ToolResult(parts=(Part(text=why),), is_error=True)
+
+
 class Tool(Protocol):
     """Something that can be called by name. ``parameters`` is the JSON Schema of its arguments."""
 
@@ -42,7 +49,7 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """What it does, for the model that chooses."""
+        """Its purpose, for the model that chooses."""
         ...
 
     @property
@@ -53,6 +60,64 @@ class Tool(Protocol):
     async def call(self, arguments: Mapping[str, Any], *, key: str) -> ToolResult:
         """Call it. ``key`` identifies the call within its turn, so that it is done once.
 
-        Raises what makes the turn fail; what the model should see is a result with ``is_error``.
+        Raises errors that fail the turn; an error for the model is a result with ``is_error``.
+        A tool with ``remembers_calls = True`` finds the result of an earlier attempt itself.
         """
         ...
+
+
+class ToolsUnavailable(Exception):
+    """A source has no tools now. A model gets a note, and answers without them."""
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """A source of tools for turns, such as a connection: ``turn.tools(source)``.
+
+    ``name``, if it has one, begins the names of tools that two sources have. ``extra`` names the
+    extra of Parley that it needs. Turns share what ``turn.shared`` makes.
+    """
+
+    def open_tools(self, turn: Any) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Open the tools for a ``Turn``, and close them with the block.
+
+        Raises ``ToolsUnavailable``.
+        """
+        ...
+
+
+def source_name(source: object) -> str:
+    """Return the name of a source, by default its class's."""
+    return str(getattr(source, "name", "") or type(source).__name__)
+
+
+async def call_once(
+    turn: Any, tool: Tool, arguments: Mapping[str, Any], *, key: str, **options: Any
+) -> ToolResult:
+    """Call a tool once in the life of the task: later attempts get the result from the log."""
+
+    async def call() -> ToolResult:
+        return await tool.call(arguments, key=key, **options)
+
+    if getattr(tool, "remembers_calls", False):
+        return await call()
+    result: ToolResult = await turn.step(f"{key}:result", call)
+    return result
+
+
+NAME_LENGTH = 64
+"""How many characters the name of a tool has at most, for models."""
+
+
+def tool_name(text: str, default: str = "tool") -> str:
+    """Return a text as the name of a tool: letters, digits, ``_`` and ``-``, at most 64."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:NAME_LENGTH] or default
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    chosen, number = name, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name[: NAME_LENGTH - 4]}_{number}"
+    return chosen

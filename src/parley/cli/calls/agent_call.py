@@ -9,18 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from parley.cli.output.card_text import describe_interface
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
 from parley.cli.output.redaction import without_user
+from parley.cli.output.rendering import describe_interface
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
 from parley.cli.settings.table import CommandSettings
 from parley.client import RemoteAgent, connect
-from parley.client.auth.errors import TokenRefused
-from parley.client.auth.selection import describe, is_unreadable
+from parley.client.auth.credentials import describe, is_unreadable
+from parley.client.auth.issuers import TokenRefused
 from parley.client.bindings.binding import canonical
-from parley.client.bindings.http import HttpTransport
-from parley.client.bindings.tls import Tls
+from parley.client.bindings.http import HttpTransport, Tls
 from parley.client.card.trust import DEFAULT_ALGORITHMS, CardTrust
 from parley.client.errors import (
     AuthenticationRequired,

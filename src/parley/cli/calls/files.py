@@ -13,8 +13,8 @@ from parley.cli.calls.agent_call import AgentCall
 from parley.cli.messages import MAX_FILE, Draft
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.client import RemoteAgent
-from parley.client.calls.diff import new_output
-from parley.client.files.saving import numbered_paths, safe_name
+from parley.client.calls.stream_reader import new_output
+from parley.client.files.stream import numbered_paths, safe_name
 from parley.model.extensions import FILE_TRANSFER
 from parley.model.parts import Artifact, Message, Part
 from parley.model.struct import encode

@@ -14,8 +14,7 @@ from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
-    from parley.client.auth.logins import KeptLogin
-    from parley.client.auth.sign_in import SignIn
+    from parley.client.auth.logins import KeptLogin, SignIn
     from parley.client.card.resolver import ResolvedCard
     from parley.client.origin import Origin
 
@@ -98,7 +97,7 @@ def register(app: typer.Typer) -> None:
         the same origin use the login too.
         """
         from parley.cli.calls.agent_call import AgentCall
-        from parley.client.auth.sign_in import FLOWS, SignIn, scopes_of
+        from parley.client.auth.logins import FLOWS, SignIn, scopes_of
 
         if flow and flow not in FLOWS:
             raise UsageFailure(f"--flow: {flow!r} is none of {', '.join(FLOWS)}")
@@ -148,7 +147,7 @@ def _of_agent(settings: CommandSettings, url: str) -> CommandSettings:
 async def _login(call: AgentCall, wish: SignIn, user: str) -> None:
     import msgspec
 
-    from parley.client.auth import sign_in as signing
+    from parley.client.auth import logins as signing
 
     settings, output = call.settings, call.output
     if not call.uses_logins:
@@ -337,8 +336,7 @@ def _status(output: Output) -> None:
 
 
 async def _logout(call: AgentCall, everything: bool) -> None:
-    from parley.client.auth.logins import Logins
-    from parley.client.auth.sign_in import sign_out
+    from parley.client.auth.logins import Logins, sign_out
     from parley.client.auth.storage import StorageUnusable
     from parley.client.origin import Origin
 

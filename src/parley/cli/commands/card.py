@@ -125,7 +125,7 @@ def register(app: typer.Typer) -> None:
         the specification signs, "received" the whole card as it was sent, "stripped" the form
         without empty members, which the official SDKs sign.
         """
-        from parley.cli.trust.signed_cards import verify_card
+        from parley.cli.cards import verify_card
 
         return verify_card(settings, output, alg)
 
@@ -167,7 +167,7 @@ def register(app: typer.Typer) -> None:
         Each key signs each form of the card that verifiers use. Signatures of others stay. A
         server that has --signing-keys and --url signs its cards itself.
         """
-        from parley.cli.trust.signed_cards import sign_fetched
+        from parley.cli.cards import sign_fetched
 
         return with_record(
             store,
@@ -185,14 +185,14 @@ def register(app: typer.Typer) -> None:
         store: str = audit_option(),
     ) -> None:
         """Make a file of signing keys: the same as parley keys generate."""
-        from parley.cli.trust.signing_keys import generate
+        from parley.cli.signing_keys import generate
 
         with_record(store, lambda record: generate(output, file, alg, record))
 
 
 async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = False) -> None:
-    from parley.cli.calls.fetched_card import fetch_card
-    from parley.cli.output.card_text import write_card
+    from parley.cli.cards import fetch_card
+    from parley.cli.output.rendering import write_card
     from parley.client.card.interface import choose
     from parley.client.errors import CardInvalid, NoCommonInterface, OriginNotTrusted
 
@@ -235,14 +235,14 @@ async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = Fa
 
 
 def _validate(call: AgentCall, raw: bytes) -> None:
-    from parley.cli.validation import problems
+    from parley.cli.cards import problems
 
     _refuse(problems(raw))
     call.output.note("the card is valid")
 
 
 def _check(call: AgentCall, raw: bytes) -> None:
-    from parley.cli.validation import exposures, problems
+    from parley.cli.cards import exposures, problems
 
     _refuse(problems(raw) + exposures(raw))
     call.output.note("the card is valid, and no secret was found in it")
@@ -256,7 +256,7 @@ def _refuse(found: list[str]) -> None:
 
 
 async def _get_extended(call: AgentCall) -> None:
-    from parley.cli.output.card_text import write_card
+    from parley.cli.output.rendering import write_card
     from parley.model.operations import BY_NAME
 
     output = call.output

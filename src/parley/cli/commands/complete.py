@@ -71,8 +71,7 @@ def _value(text: str) -> bytes:
 
 
 def _complete(output: Output, admin: StoreAdmin, agent: str, key: str, value: bytes) -> None:
-    from parley.cli.store.acts import act, record_act
-    from parley.cli.store.checks import require_agent, require_current
+    from parley.cli.store.acts import act, record_act, require_agent, require_current
     from parley.store.protocols.tables import EventCompleted, check_key
 
     try:

@@ -19,9 +19,12 @@ def register(app: typer.Typer) -> None:
     def show(settings: CommandSettings, output: Output) -> None:
         """Show every setting in force, and the source that it comes from.
 
-        Nothing is ever written: set variables, or edit the .env files, to change them.
+        First those of commands that call, then those of parley serve, which the environment has
+        alone. Nothing is ever written: set variables, or edit the .env files, to change them.
         Credentials are only said to be set.
         """
+        from parley.cli.settings.server import server_settings
+
         rows = [
             (setting, display_value(setting, settings) or setting.default_text)
             for setting in SETTINGS
@@ -34,6 +37,10 @@ def register(app: typer.Typer) -> None:
                         {"name": s.name, "value": value, "source": sources[s.field]}
                         for s, value in rows
                     ],
+                    "server": [
+                        {"name": name, "value": value, "source": source}
+                        for name, value, source in server_settings()
+                    ],
                     "files": [str(path) for path in _files(settings)],
                 }
             )
@@ -42,6 +49,8 @@ def register(app: typer.Typer) -> None:
             output.text.field(setting.name, f"{value or 'none'} ({sources[setting.field]})")
         for path in _files(settings):
             output.text.field("File", path)
+        for name, value, source in server_settings():
+            output.text.field(f"serve {name}", f"{value or 'none'} ({source})")
         if settings.credential_redirect is not None:
             output.warn(f"{settings.credential_redirect}; {settings.credential_redirect.remedy}")
         for name in _unknown(settings):

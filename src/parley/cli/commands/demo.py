@@ -114,7 +114,7 @@ def _view() -> DemoView:
 async def _show(view: DemoView, agents: Mapping[str, Agent], address: str, *, once: bool) -> None:
     import asyncio
 
-    from parley.cli.demo.steps import STEPS
+    from parley.cli.demo.view import STEPS
     from parley.host.banner import try_command
 
     view.begin(address, list(agents))

@@ -176,7 +176,7 @@ def register(app: typer.Typer) -> None:
         the overlap is over, and there is a new next key. Servers read the file again by themselves.
         """
         if any(each in id for each in "./\\"):
-            from parley.cli.trust.signing_keys import rotate as rotate_file
+            from parley.cli.signing_keys import rotate as rotate_file
 
             if expires:
                 raise UsageFailure("--expires is for API keys: signing keys end by rotation")
@@ -204,7 +204,7 @@ def register(app: typer.Typer) -> None:
         For each algorithm it has a current key, and the next one. Only its owner can read it; all
         replicas of a server need the same. It is no API key: parley keys create makes those.
         """
-        from parley.cli.trust.signing_keys import generate
+        from parley.cli.signing_keys import generate
 
         with_record(store, lambda record: generate(output, file, alg, record))
 
@@ -213,7 +213,7 @@ def register(app: typer.Typer) -> None:
         settings: CommandSettings, output: Output, file: str = key_file_argument(made=True)
     ) -> None:
         """Show the ids and states of the signing keys in a file, without their private halves."""
-        from parley.cli.trust.signing_keys import show
+        from parley.cli.signing_keys import show
 
         show(output, file)
 

@@ -10,9 +10,14 @@ import typer
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import CALL_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
+from parley.cli.settings.options import (
+    CALL_OPTIONS,
+    EXIT_HELP,
+    SOURCES_HELP,
+    settings_command,
+    text_option,
+)
 from parley.cli.settings.table import CommandSettings
-from parley.cli.settings.text_option import text_option
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall

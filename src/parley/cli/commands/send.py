@@ -97,8 +97,7 @@ def register(app: typer.Typer) -> None:
 
 async def _send(call: AgentCall, draft: Draft, save: Path | None) -> None:
     from parley.cli.calls.files import save_files, upload_files
-    from parley.cli.calls.follow import note_before, send_and_follow, send_and_wait
-    from parley.cli.calls.report import Report
+    from parley.cli.calls.follow import Report, note_before, send_and_follow, send_and_wait
 
     settings, report = call.settings, Report(call)
     async with call.agent() as agent:

@@ -118,8 +118,7 @@ def register(app: typer.Typer) -> None:
         issuer then belong to the callers of the same ids of that issuer. No process may
         use the store, PostgreSQL's either.
         """
-        from parley.cli.store.owners import owners_of
-        from parley.cli.store.status import migrate
+        from parley.cli.store.status import migrate, owners_of
 
         owners = owners_of(issuer, agent=agent, tenant=tenant)
         return with_admin(
@@ -147,7 +146,7 @@ def register(app: typer.Typer) -> None:
         their credentials and how far they were told: keep the file as you keep the store.
         Works while the store is in use.
         """
-        from parley.cli.store.transfer import export
+        from parley.cli.store.maintenance import export
 
         with_admin(store, lambda admin: export(output, admin, file, agent=agent, tenant=tenant))
 
@@ -167,7 +166,7 @@ def register(app: typer.Typer) -> None:
         the store, streams go on from where they were, webhooks hear what they have not.
         A SQLite store must not be in use.
         """
-        from parley.cli.store.transfer import import_from
+        from parley.cli.store.maintenance import import_from
 
         with_admin(store, lambda admin: import_from(output, admin, file))
 
@@ -203,10 +202,10 @@ def register(app: typer.Typer) -> None:
         """Remove tasks that ended long ago, with their events, webhooks and receipts.
 
         What agents keep for contexts that have no tasks, and were not used since, goes with
-        them. Tasks that have not ended stay, however old. Agent(retention=...) has a server
+        them. Tasks that have not ended stay, however old. Retention(tasks=...) has a server
         do this by itself. A SQLite store must not be in use.
         """
-        from parley.cli.store.prune import parse_age, prune
+        from parley.cli.store.maintenance import parse_age, prune
 
         age = parse_age(ended_before)
         with_admin(
@@ -239,7 +238,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         Of their URLs there is the server alone, and no credentials. Works while the store is
         in use, and changes nothing.
         """
-        from parley.cli.store.webhooks import list_suspended
+        from parley.cli.store.maintenance import list_suspended
         from parley.store.protocols.webhooks import WebhookFilter
 
         which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
@@ -260,7 +259,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
 
         The servers that use the store go on with them within a second or so.
         """
-        from parley.cli.store.webhooks import resume
+        from parley.cli.store.maintenance import resume
         from parley.store.protocols.webhooks import WebhookFilter
 
         which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
@@ -299,8 +298,7 @@ def with_record(url: str, action: Callable[[Record], T]) -> T:
 
     The store is looked at first, so that nothing is done that cannot be recorded.
     """
-    from parley.cli.store.acts import not_recorded, recorder
-    from parley.cli.store.checks import require_current
+    from parley.cli.store.acts import not_recorded, recorder, require_current
 
     if not url or (url in MEMORY and os.environ.get(STORE_VARIABLE) == url):
         return action(not_recorded)  # a server's memory: has an audit of its own

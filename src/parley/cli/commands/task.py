@@ -183,9 +183,8 @@ async def _get(call: AgentCall, task_id: str, save: Path | None) -> None:
     import asyncio
 
     from parley.cli.calls.files import save_files
-    from parley.cli.calls.follow import poll
-    from parley.cli.calls.report import Report
-    from parley.client.calls.prior_question import is_settled
+    from parley.cli.calls.follow import Report, poll
+    from parley.client.calls.stream_reader import is_settled
 
     async with call.agent() as agent:
         task = await agent.get(task_id, history_length=call.settings.history)
@@ -212,7 +211,7 @@ async def _download(call: AgentCall, task_id: str, folder: Path, *, overwrite: b
 async def _list(
     call: AgentCall, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
 ) -> None:
-    from parley.cli.calls.report import Report
+    from parley.cli.calls.follow import Report
 
     async with call.agent() as agent:
         page = await agent.list(
@@ -231,7 +230,7 @@ async def _list(
 
 
 async def _cancel(call: AgentCall, task_id: str) -> None:
-    from parley.cli.calls.report import Report
+    from parley.cli.calls.follow import Report
 
     async with call.agent() as agent:
         task = await agent.cancel(task_id, metadata=call.settings.metadata)
@@ -239,7 +238,7 @@ async def _cancel(call: AgentCall, task_id: str) -> None:
 
 
 async def _authorize(call: AgentCall, task_id: str, trust: Sequence[str], *, refuse: bool) -> None:
-    from parley.cli.calls.authorization import credential_for, describe
+    from parley.cli.calls.follow import credential_for, describe
     from parley.extensions.questions import auth_request
 
     async with call.agent() as agent:
@@ -259,8 +258,7 @@ async def _authorize(call: AgentCall, task_id: str, trust: Sequence[str], *, ref
 
 
 async def _subscribe(call: AgentCall, task_id: str) -> None:
-    from parley.cli.calls.follow import follow, ignore
-    from parley.cli.calls.report import Report
+    from parley.cli.calls.follow import Report, follow, ignore
     from parley.model.operations import BY_NAME
     from parley.model.tasks import Task
 

@@ -23,11 +23,29 @@ from parley.cli.messages import Flag
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor, without_user
 from parley.cli.output.streams import Output
-from parley.cli.output.text import visible
+from parley.cli.output.text import format_duration, visible
 from parley.cli.settings.dotenv import is_open_to_others
-from parley.cli.settings.durations import format_duration
 from parley.cli.settings.sources import SettingSource, resolve, sources
 from parley.cli.settings.table import BY_FIELD, DEFAULT, CommandSettings, Setting
+
+
+def text_option(panel: str, flag: str, metavar: str, text: str, variable: str | None = None) -> str:
+    """Return the default of a parameter that is an option, shown in a panel of the help page.
+
+    ``variable`` is the environment variable that has its value too.
+    """
+    option: str = typer.Option(
+        "",
+        flag,
+        metavar=metavar,
+        help=text,
+        envvar=variable,
+        show_envvar=variable is not None,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return option
+
 
 AGENT_OPTIONS = (
     "agent_card",
@@ -63,6 +81,8 @@ SAVE = typer.Option(
 """The option to save files; one may be large, so no setting turns it on."""
 
 _PARTS_KEY = "parley.parts"
+WORDS = "parley.words"
+"""The key of a context's ``meta`` that has the words behind the command, as they were given."""
 
 EXIT_HELP = """\b
 Exit status:
@@ -86,10 +106,11 @@ stays in the shell's history. A2ACLI_BEARER and A2ACLI_API_KEY do not."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command with grouped options in its help, which keeps the order of message parts."""
+    """A command with grouped options in its help, which keeps its words and the order of parts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as usual, and keep the part flags in their order."""
+        ctx.meta[WORDS] = list(args)
         if any(parameter.name == "media_type" for parameter in self.params):
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
             ctx.meta[_PARTS_KEY] = _ordered_parts(given, order)

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from parley.cli.output.failures import UsageFailure
+from parley.cli.output.text import parse_duration
 from parley.cli.settings import dotenv
-from parley.cli.settings.durations import parse_duration
 from parley.cli.settings.table import (
     BY_FIELD,
     DEFAULT,
@@ -282,7 +282,7 @@ def _check_parameter(item: str) -> None:
 
 def _check_together(items: Sequence[str]) -> None:
     """Raise ``ValueError`` for headers of the client, and for repeated ones that are no lists."""
-    from parley.client.headers import split_headers
+    from parley.client.bindings.request_auth import split_headers
 
     seen: set[str] = set()
     for item in items:

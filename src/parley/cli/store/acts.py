@@ -1,4 +1,4 @@
-"""Records what a command does to a store in the store's audit."""
+"""Checks before work on a store, and the record of the work in its audit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,44 @@ from functools import partial
 from typing import Any
 
 from parley import __version__
-from parley.cli.output.failures import CommandFailure
-from parley.store.admin.admin import StoreAdmin
+from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.store.admin.admin import SchemaStatus, StoreAdmin
 from parley.store.audit.recorder import user_act
 from parley.store.audit.trail import AuditEntry
 from parley.store.protocols.errors import StoreError
+
+
+def require_store(admin: StoreAdmin) -> SchemaStatus:
+    """Return a store's schema. Raises ``CommandFailure`` without a store."""
+    schema = admin.schema()
+    if not schema.version:
+        raise CommandFailure(
+            "PARLEY_ERR_STORE",
+            f"there is no store at {admin.name}",
+            hint="name another with --store; parley serve and parley store migrate make one",
+        )
+    return schema
+
+
+def require_current(admin: StoreAdmin) -> None:
+    """Raise ``CommandFailure`` unless there is a store with the latest schema."""
+    schema = require_store(admin)
+    if schema.missing:
+        raise CommandFailure(
+            "PARLEY_ERR_STORE",
+            f"{admin.name} has schema version {schema.version}, and this version of Parley needs "
+            f"{schema.missing[-1].version}",
+            hint="parley store migrate brings it up to date",
+        )
+
+
+def require_agent(admin: StoreAdmin, agent: str) -> None:
+    """Raise ``UsageFailure`` unless a store has data of an agent."""
+    agents = admin.agents()
+    if agent not in agents:
+        known = ", ".join(agents) or "none"
+        raise UsageFailure(f"--agent: the store keeps nothing of {agent!r}; it knows {known}")
+
 
 act = partial(user_act, client=f"parley-cli/{__version__}")
 """Returns an act of the user who runs this command."""

@@ -16,11 +16,9 @@ from msgspec.structs import replace
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, print_line
-from parley.cli.output.text import visible_json
-from parley.cli.settings.durations import parse_span
-from parley.cli.store.acts import act
-from parley.cli.store.checks import require_current
-from parley.cli.store.transfer import new_file
+from parley.cli.output.text import parse_span, visible_json
+from parley.cli.store.acts import act, require_current
+from parley.cli.store.maintenance import new_file
 from parley.store.admin.admin import StoreAdmin
 from parley.store.audit.trail import (
     PRUNED_AT_ONCE,

@@ -10,11 +10,10 @@ from typing import Any
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.durations import parse_span
-from parley.cli.store.acts import act, record_act
-from parley.cli.store.checks import require_current
+from parley.cli.output.text import parse_span
+from parley.cli.store.acts import act, record_act, require_current
 from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, id_in, new_key
-from parley.security.credentials.passwords import hash_password
+from parley.security.credentials import hash_password
 from parley.store.admin.admin import StoreAdmin
 
 ONCE = "it is shown this once: the store has only a hash of it"

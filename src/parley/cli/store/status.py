@@ -1,4 +1,4 @@
-"""``parley store status`` and ``migrate``: a store's contents, and its schema."""
+"""``parley store status`` and ``migrate``: a store's contents, its schema, and its owners."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.store.acts import act, record_act
-from parley.cli.store.checks import require_agent, require_store
-from parley.cli.store.owners import NOTHING, format_owned
+from parley.cli.store.acts import act, record_act, require_agent, require_store
 from parley.database.sql import Migration
+from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.tasks import TaskState
 from parley.store.admin.admin import (
     Asleep,
@@ -23,6 +23,29 @@ from parley.store.admin.admin import (
     Work,
 )
 from parley.store.protocols.tables import NEVER
+
+NOTHING = Owned(tasks=0, contexts=0, receipts=0)
+
+
+def owners_of(issuer: str, *, agent: str, tenant: str) -> OwnerAssignment | None:
+    """Return the owners to assign to an issuer, if any. Raises ``UsageFailure``."""
+    if not issuer:
+        for option, value in (("--agent", agent), ("--tenant", tenant)):
+            if value:
+                raise UsageFailure(
+                    f"{option} is about --issuer: a schema is brought up to date for everybody"
+                )
+        return None
+    if not may_be_name(issuer):
+        raise UsageFailure(f"--issuer: an issuer has {RIGHT_NAME}")
+    return OwnerAssignment(issuer=issuer, agent=agent, tenant=tenant)
+
+
+def format_owned(owned: Owned) -> str:
+    """Return the counts in words: 2 tasks, 1 context, 0 receipts."""
+    parts = (("task", owned.tasks), ("context", owned.contexts), ("receipt", owned.receipts))
+    return ", ".join([f"{n} {what}{'' if n == 1 else 's'}" for what, n in parts])
+
 
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 

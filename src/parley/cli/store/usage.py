@@ -8,16 +8,14 @@ from typing import Any
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.output.text import one_line
-from parley.cli.settings.durations import parse_span
-from parley.cli.store.checks import require_current
+from parley.cli.output.text import one_line, parse_span
+from parley.cli.store.acts import require_current
 from parley.cli.store.status import format_size
 from parley.engine.turn.usage import day_name
 from parley.model.service import caller_of
-from parley.security.rates.limit import DAY_MS
+from parley.security.limits.declaration import DAY_MS
+from parley.security.limits.usage import OTHERS, UsageQuery, UsageRow
 from parley.store.admin.admin import StoreAdmin
-from parley.store.protocols.tables import UsageQuery, UsageRow
-from parley.store.tables import OTHERS
 
 ANONYMOUS = "(not proved)"
 

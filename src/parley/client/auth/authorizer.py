@@ -14,27 +14,23 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parley.client.auth.credential import (
+from parley.client.auth.credentials import (
     ApiKeyCredential,
     BearerCredential,
+    Chosen,
     ClientCertificate,
     Credential,
+    Credentials,
     Use,
-)
-from parley.client.auth.credentials import Credentials
-from parley.client.auth.errors import TokenRefused
-from parley.client.auth.grant import ClientCredentials, Grant
-from parley.client.auth.issuer_http import IssuerHttp
-from parley.client.auth.issuers import Issuers, names_issuer
-from parley.client.auth.logins import Logins, credential_of
-from parley.client.auth.selection import (
-    Chosen,
     choose_credentials,
     describe,
     is_unreadable,
     remedies,
     skill_of,
 )
+from parley.client.auth.grant import ClientCredentials, Grant
+from parley.client.auth.issuers import IssuerHttp, Issuers, TokenRefused, names_issuer
+from parley.client.auth.logins import Logins, credential_of
 from parley.client.auth.storage import StorageUnusable
 from parley.client.bindings.http import HttpTransport
 from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, RequestParameters
@@ -43,7 +39,7 @@ from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.errors import an
 from parley.model.struct import A2AStruct
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 # -- challenges -------------------------------------------------------------------------------
 #
@@ -71,7 +67,7 @@ class Challenge(NamedTuple):
 
 
 def parse_challenges(value: str) -> list[Challenge]:
-    """Return the challenges of a header; what is malformed is passed over."""
+    """Return the challenges of a header; malformed parts are passed over."""
     found: list[Challenge] = []
     for item in _ITEM.finditer(value[:MAX_LENGTH]):
         name, quoted, plain = item.groups()
@@ -85,7 +81,7 @@ def parse_challenges(value: str) -> list[Challenge]:
 
 # -- environment ------------------------------------------------------------------------------
 #
-# Credentials in environment variables, for services that have no keyring and nobody to log in.
+# Credentials in environment variables, for services without a keyring and a person.
 #
 # They are for one origin, which has to be named: a program that calls many agents must not send the
 # token of one to another.
@@ -104,7 +100,7 @@ _clients: dict[tuple[str, ...], ClientCredentials] = {}
 
 
 def credentials_in(environment: Mapping[str, str], origin: Origin) -> list[Credential]:
-    """Return the credentials for an origin. Raises ``ValueError`` for one that is malformed."""
+    """Return the credentials for an origin. Raises ``ValueError`` for a malformed one."""
     given = [name for name in CREDENTIALS if environment.get(name)]
     if not given:
         return []
@@ -283,7 +279,7 @@ class Authorizer:
         return _OriginAuth(self, origin)
 
     async def parameters(self, origin: Origin | None, skill: str) -> RequestParameters:
-        """Return what a request to an origin carries. Raises ``ClientError``."""
+        """Return the credentials of a request to an origin. Raises ``ClientError``."""
         if not self._given:
             return NOTHING
         chosen = self._choose(skill)

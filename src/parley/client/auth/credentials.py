@@ -7,19 +7,218 @@ extend them to another origin; only the caller can (``trust_origins``).
 from __future__ import annotations
 
 import base64
+import inspect
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TypeVar
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from parley.client.auth.credential import DEFAULT_API_KEY
-from parley.client.bindings.request_auth import RequestParameters
+import msgspec
+
+from parley.client.auth.issuers import Issuers
+from parley.client.bindings.request_auth import NOTHING, RequestParameters, check_secret, override
 from parley.client.errors import NotEncrypted, OriginNotTrusted
-from parley.client.headers import check_secret, override
 from parley.client.origin import PUBLIC_HEADERS, Origin
-from parley.model.cards import AgentCard, APIKeySecurityScheme
+from parley.model.cards import AgentCard, APIKeySecurityScheme, SecurityRequirement, SecurityScheme
+from parley.model.operations import SendMessageRequest, named_skill
+from parley.model.struct import A2AStruct
+
+# -- credential -------------------------------------------------------------------------------
+
+DEFAULT_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """One credential for one scheme of one agent.
+
+    ``origin`` is what the credential is bound to, ``scheme`` the card's (``None`` if it has none),
+    ``scopes`` what is needed. ``hinted`` is an issuer that a challenge led to, and ``resource`` the
+    agent's identifier as a resource (RFC 8707), if it has told one.
+    """
+
+    origin: str
+    issuers: Issuers
+    scheme: SecurityScheme | None = None
+    scopes: tuple[str, ...] = ()
+    hinted: str = ""
+    resource: str = ""
+
+
+class Credential(ABC):
+    """What proves who calls. It is bound to the agent whose connection it is given for.
+
+    ``is_personal``: it is of one user of many. Agents that call others with it keep no idle
+    connection that has it.
+    """
+
+    advice = ""
+    is_personal = False
+
+    @abstractmethod
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether the credential is of a kind that a scheme asks for."""
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether it can be sent to a server whose card says nothing.
+
+        ``challenges`` are the schemes that the server asked for, empty before it asked.
+        """
+        return False
+
+    @abstractmethod
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return the credentials of a request. Raises ``AuthenticationRequired``."""
+
+    async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
+        """Return whether ``attach`` returns something else than what was ``sent``.
+
+        ``widened``: more scopes are needed than before.
+        """
+        return False
+
+
+class ApiKeyCredential(Credential):
+    """An API key, sent where the card says: a header, a query parameter or a cookie."""
+
+    def __init__(self, key: str) -> None:
+        check_secret("the API key", key)
+        if not key:
+            raise ValueError("the API key is empty")
+        self._key = key
+
+    def __repr__(self) -> str:
+        return "ApiKey(...)"
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme asks for an API key, and says where it goes."""
+        place = scheme.api_key_security_scheme
+        return place is not None and place.is_known
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether it can be sent as ``X-API-Key``: not where a token is asked for."""
+        return not challenges & {"bearer", "basic", "digest", "negotiate"}
+
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return the header, the query parameter or the cookie."""
+        place = (use.scheme and use.scheme.api_key_security_scheme) or DEFAULT_API_KEY
+        match place.location:
+            case "query":
+                return RequestParameters({}, {place.name: self._key})
+            case "cookie":
+                return RequestParameters({"Cookie": f"{place.name}={self._key}"}, {})
+            case _:
+                return RequestParameters({place.name: self._key}, {})
+
+
+class BasicCredential(Credential):
+    """A user and a password (RFC 7617)."""
+
+    def __init__(self, user: str, password: str) -> None:
+        if not isinstance(user, str) or not isinstance(password, str):
+            raise TypeError("Basic takes a user and a password of text")
+        if ":" in user:
+            raise ValueError("a user of HTTP Basic has no colon in its name")
+        self._pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._user = user
+
+    def __repr__(self) -> str:
+        return f"Basic({self._user!r}, ...)"
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme is HTTP Basic."""
+        http = scheme.http_auth_security_scheme
+        return http is not None and http.scheme.lower() == "basic"
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether a server asks for it, or has not asked for anything else."""
+        return not challenges or "basic" in challenges
+
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return the header."""
+        return RequestParameters({"Authorization": f"Basic {self._pair}"}, {})
+
+
+TokenFunction = Callable[[], str | Awaitable[str]]
+"""Returns a token. It is called for each request, so it keeps what takes time to get."""
+
+
+class BearerCredential(Credential):
+    """A bearer token (RFC 6750): a text, or a function that returns the current one.
+
+    A function is asked once more when a server refuses its token.
+    """
+
+    def __init__(self, token: str | TokenFunction) -> None:
+        if not callable(token):
+            check_secret("the bearer token", token)
+            if not token:
+                raise ValueError("the bearer token is empty")
+        self._token = token
+
+    def __repr__(self) -> str:
+        return "Bearer(...)"
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme takes a bearer token."""
+        return takes_token(scheme)
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether a server asks for it, or has not asked for anything else."""
+        return not challenges or "bearer" in challenges
+
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return the header."""
+        if not callable(self._token):
+            return RequestParameters({"Authorization": f"Bearer {self._token}"}, {})
+        found = self._token()
+        token = await found if inspect.isawaitable(found) else found
+        check_secret("the bearer token", token)
+        return RequestParameters({"Authorization": f"Bearer {token}"}, {})
+
+    async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
+        """Return whether the function has another token now."""
+        return callable(self._token) and await self.attach(use) != sent
+
+
+class ClientCertificate(Credential):
+    """A certificate of the client and its key, as PEM files (mutual TLS).
+
+    It is presented to the agent's origin, to trusted origins, and to an issuer that
+    the user names. ``key`` may be left out if the file has both.
+    """
+
+    def __init__(self, cert: str | Path, key: str | Path | None = None) -> None:
+        self.cert = cert
+        self.key = cert if key is None else key
+
+    def __repr__(self) -> str:
+        return f"ClientCertificate({str(self.cert)!r})"
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme is mutual TLS."""
+        return scheme.mtls_security_scheme is not None
+
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return nothing: the connection presents it."""
+        return NOTHING
+
+
+def takes_token(scheme: SecurityScheme) -> bool:
+    """Return whether a scheme takes a bearer token."""
+    http = scheme.http_auth_security_scheme
+    return (
+        (http is not None and http.scheme.lower() == "bearer")
+        or scheme.oauth2_security_scheme is not None
+        or scheme.open_id_connect_security_scheme is not None
+    )
+
+
+# -- credentials ------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +309,7 @@ class Credentials:
         return bool(self._bearer or self._api_key or any(map(speaks_of_secret, self._headers)))
 
     def with_found(self, description: str, origin: Origin) -> Credentials:
-        """Return the same credentials, with others beside them that were found for an origin.
+        """Return the same credentials, with others that were found for an origin.
 
         A card that the caller passes itself decides where the caller's credentials go, but not
         where these do: the caller did not give them for this card.
@@ -194,7 +393,7 @@ class Credentials:
             )
 
     def trusts(self, origin: Origin) -> bool:
-        """Return whether the caller named this origin as one that may have the credentials."""
+        """Return whether the caller allowed this origin to have the credentials."""
         return any(one.covers(origin) for one in self._origins)
 
     def refusal(self, name: str, origins: Iterable[Origin]) -> OriginNotTrusted:
@@ -266,3 +465,179 @@ def _api_key_scheme(card: AgentCard | None) -> APIKeySecurityScheme:
         if place is not None and place.is_known:
             return place
     return DEFAULT_API_KEY
+
+
+# -- selection --------------------------------------------------------------------------------
+
+MAX_ALTERNATIVES = 64
+"""The combinations of an agent's and a skill's alternatives that are looked at."""
+
+Alternative = Mapping[str, tuple[str, ...]]
+"""The scopes that are needed, by the name of the scheme."""
+
+
+class Chosen(NamedTuple):
+    """A credential for one scheme of a card, with the scopes that are needed."""
+
+    credential: Credential
+    name: str
+    scheme: SecurityScheme | None
+    scopes: tuple[str, ...]
+
+
+def skill_of(request: A2AStruct | None) -> str:
+    """Return the skill that a message names, empty for none."""
+    if not isinstance(request, SendMessageRequest):
+        return ""
+    named = named_skill(request.message, request.metadata)
+    return named if isinstance(named, str) else ""
+
+
+def alternatives(card: AgentCard, skill: str) -> list[Alternative]:
+    """Return the alternatives of a card for a message to a skill; none if nothing is required."""
+    own = [_scopes_of(each) for each in card.security_requirements]
+    of_skill = next(
+        (
+            [_scopes_of(each) for each in offered.security_requirements]
+            for offered in card.skills
+            if skill and offered.id == skill
+        ),
+        [],
+    )
+    if not own or not of_skill:
+        return own or of_skill
+    joined = (_joined(mine, theirs) for mine in own for theirs in of_skill)
+    return list(islice(joined, MAX_ALTERNATIVES))
+
+
+def choose_credentials(
+    card: AgentCard, skill: str, given: Sequence[Credential]
+) -> list[Chosen] | None:
+    """Return the credentials to send; ``None`` if the card requires others.
+
+    Without credentials an alternative without schemes counts; with some it counts last.
+    """
+    wanted = alternatives(card, skill)
+    if not wanted:
+        return _unasked(card, given)
+    for alternative in sorted(wanted, key=lambda each: not each) if given else wanted:
+        found = _for_alternative(card, alternative, given)
+        if found is not None:
+            return found
+    return None
+
+
+def _for_alternative(
+    card: AgentCard, alternative: Alternative, given: Sequence[Credential]
+) -> list[Chosen] | None:
+    found: list[Chosen] = []
+    for name, scopes in alternative.items():
+        scheme = card.security_schemes.get(name)
+        fitting = scheme and next((each for each in given if each.fits(scheme)), None)
+        if not fitting:
+            return None
+        found.append(Chosen(fitting, name, scheme, scopes))
+    return found
+
+
+def _unasked(card: AgentCard, given: Sequence[Credential]) -> list[Chosen]:
+    """Return what to send to an agent that declares no requirement."""
+    found = []
+    for credential in given:
+        for name, scheme in card.security_schemes.items():
+            if credential.fits(scheme):
+                found.append(Chosen(credential, name, scheme, ()))
+                break
+        else:
+            if not card.security_schemes and credential.fits_without_scheme(frozenset()):
+                found.append(Chosen(credential, "", None, ()))
+    return found
+
+
+def describe(card: AgentCard, skill: str = "") -> str:
+    """Return a card's requirements, in words."""
+    each = [
+        " and ".join(
+            _kind(name, card.security_schemes.get(name))
+            + (f" with the scopes {' '.join(scopes)}" if scopes else "")
+            for name, scopes in alternative.items()
+        )
+        for alternative in alternatives(card, skill)
+        if alternative
+    ]
+    return " or ".join(dict.fromkeys(each))[:500]
+
+
+def remedies(card: AgentCard, skill: str = "") -> list[str]:
+    """Return the values of ``auth`` that would do."""
+    schemes = [
+        card.security_schemes.get(name)
+        for alternative in alternatives(card, skill)
+        for name in alternative
+    ]
+    return list(dict.fromkeys(_argument(scheme) for scheme in schemes if scheme is not None))
+
+
+def is_unreadable(card: AgentCard, skill: str = "") -> bool:
+    """Return whether a card requires credentials, and only such as it does not describe."""
+    needs = alternatives(card, skill)
+    return bool(needs) and not any(
+        all(_is_known(card.security_schemes.get(name)) for name in need) for need in needs
+    )
+
+
+def _is_known(scheme: SecurityScheme | None) -> bool:
+    place = None if scheme is None else scheme.api_key_security_scheme
+    return scheme is not None and (place is None or place.is_known)
+
+
+def _kind(name: str, scheme: SecurityScheme | None) -> str:
+    if scheme is None:
+        return f"the scheme {name!r}, which the card does not define in a form that is known here"
+    if scheme.api_key_security_scheme is not None:
+        place = scheme.api_key_security_scheme
+        where = (
+            f"{place.location} {place.name}" if place.is_known else "the card does not say where"
+        )
+        return f"an API key ({where})"
+    if scheme.http_auth_security_scheme is not None:
+        return f"HTTP {scheme.http_auth_security_scheme.scheme}"
+    if scheme.open_id_connect_security_scheme is not None:
+        return "OpenID Connect"
+    if scheme.mtls_security_scheme is not None:
+        return "a client certificate"
+    return f"OAuth 2.0 ({_flow(scheme)})"
+
+
+def _flow(scheme: SecurityScheme) -> str:
+    flows: Any = scheme.oauth2_security_scheme and scheme.oauth2_security_scheme.flows
+    names = ("authorization_code", "client_credentials", "device_code", "password", "implicit")
+    return next((name.replace("_", " ") for name in names if getattr(flows, name, None)), "")
+
+
+def _argument(scheme: SecurityScheme) -> str:
+    if scheme.api_key_security_scheme is not None:
+        return "ApiKey(...)"
+    if scheme.mtls_security_scheme is not None:
+        return "ClientCertificate(...)"
+    if scheme.http_auth_security_scheme is not None:
+        basic = scheme.http_auth_security_scheme.scheme.lower() == "basic"
+        return "Basic(...)" if basic else "Bearer(...)"
+    match _flow(scheme):
+        case "client credentials":
+            return "ClientCredentials(...)"
+        case "device code":
+            return "DeviceCode(...)"
+        case _:
+            return "AuthorizationCode(...)"
+
+
+def _scopes_of(requirement: SecurityRequirement) -> Alternative:
+    return {name: tuple(scopes.list) for name, scopes in requirement.schemes.items()}
+
+
+def _joined(mine: Alternative, theirs: Alternative) -> Alternative:
+    names: Iterable[str] = (*mine, *theirs)
+    return {
+        name: tuple(dict.fromkeys((*mine.get(name, ()), *theirs.get(name, ())))) for name in names
+    }

@@ -2,22 +2,156 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from parley.client.auth.credential import Credential, Use, takes_token
-from parley.client.auth.errors import TokenRefused
-from parley.client.auth.issuer_http import CLIENT_AUTH, ClientIdentity
-from parley.client.auth.issuers import TokenIssuer
-from parley.client.auth.tokens import Token, TokenCache, TokenKey, read_token
+import msgspec
+
+from parley.client.auth.credentials import Credential, Use, takes_token
+from parley.client.auth.issuers import CLIENT_AUTH, ClientIdentity, TokenIssuer, TokenRefused
 from parley.client.bindings.http import redacted
-from parley.client.bindings.request_auth import RequestParameters
+from parley.client.bindings.request_auth import RequestParameters, check_secret
 from parley.client.origin import Origin
+from parley.model.bounded import Bounded
 from parley.model.cards import OAuthFlows, SecurityScheme
+from parley.model.concurrency import KeyedLocks
+
+# -- tokens -----------------------------------------------------------------------------------
+
+MAX_TOKENS = 256
+"""The tokens that one credential keeps."""
+
+LEEWAY = 60.0
+"""The seconds before its end at which a token is renewed, or a tenth of its life if less."""
+
+MAX_LIFE = 10 * 365 * 86400.0
+MAX_TOKEN_BYTES = 64 * 1024
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """An access token, and what renews it. Times are seconds since the epoch.
+
+    ``scopes`` are the granted ones, as far as the issuer says so.
+    """
+
+    access_token: str
+    obtained_at: float
+    expires_at: float | None = None
+    refresh_token: str = ""
+    scopes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Token(expires_at={self.expires_at}, scopes={self.scopes})"
+
+    def is_fresh(self, now: float) -> bool:
+        """Return whether the token lives long enough for one more request."""
+        if self.expires_at is None:
+            return True
+        return now < self.expires_at - min(LEEWAY, (self.expires_at - self.obtained_at) / 10)
+
+
+def read_token(
+    answer: Mapping[str, Any], where: str, *, now: float, previous: Token | None = None
+) -> Token:
+    """Return the token in an issuer's answer (RFC 6749 §5.1). Raises ``TokenRefused``.
+
+    An answer without a refresh token or scopes keeps the ``previous`` token's.
+    """
+    access = answer.get("access_token")
+    kind = answer.get("token_type", "Bearer")
+    if not isinstance(access, str) or not access or len(access) > MAX_TOKEN_BYTES:
+        raise TokenRefused(f"{where} answered without an access token")
+    if not isinstance(kind, str) or kind.lower() not in ("bearer", "n_a"):
+        raise TokenRefused(f"{where} gives tokens of the type {kind!r:.40}; expected Bearer")
+    try:
+        check_secret("the access token", access)
+        if not access.isascii() or " " in access:
+            raise ValueError
+    except ValueError:
+        raise TokenRefused(f"{where} gives a token that no header can carry") from None
+    life = _seconds(answer.get("expires_in"))
+    refresh, scope = answer.get("refresh_token"), answer.get("scope")
+    return Token(
+        access_token=access,
+        obtained_at=now,
+        expires_at=None if life is None else now + life,
+        refresh_token=refresh
+        if isinstance(refresh, str) and refresh
+        else (previous.refresh_token if previous else ""),
+        scopes=tuple(scope.split())
+        if isinstance(scope, str)
+        else (previous.scopes if previous else ()),
+    )
+
+
+def _seconds(value: Any) -> float | None:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(seconds, MAX_LIFE) if seconds >= 0 else None
+
+
+class TokenKey(NamedTuple):
+    """What tells tokens of one credential apart."""
+
+    origin: str
+    issuer: str
+    client: str
+    scopes: tuple[str, ...]
+    audience: str
+    resource: str
+    subject: str = ""
+
+
+class TokenCache:
+    """The tokens of one credential. Concurrent callers wait for one request to the issuer."""
+
+    def __init__(self) -> None:
+        self._tokens: Bounded[TokenKey, Token] = Bounded(MAX_TOKENS)
+        self._locks = KeyedLocks()
+
+    def all(self) -> tuple[Token, ...]:
+        """Return all tokens."""
+        return tuple(self._tokens.values())
+
+    async def get(
+        self,
+        key: TokenKey,
+        obtain: Callable[[Token | None], Awaitable[Token]],
+        *,
+        now: Callable[[], float],
+        refused: str = "",
+    ) -> Token:
+        """Return a fresh token, from ``obtain`` unless one is held.
+
+        ``obtain`` gets the token that is held already. ``refused`` is an access token that a server
+        did not accept: it is not returned again.
+        """
+        held = self._tokens.get(key)
+        if held is not None and held.access_token != refused and held.is_fresh(now()):
+            self._tokens[key] = held
+            return held
+        # A credential may be used on several event loops; a lock belongs to one.
+        async with self._locks.of((asyncio.get_running_loop(), key)):
+            held = self._tokens.get(key)
+            if held is not None and held.access_token != refused and held.is_fresh(now()):
+                return held
+            token = await obtain(held)
+            self.put(key, token)
+            return token
+
+    def put(self, key: TokenKey, token: Token) -> None:
+        """Keep a token."""
+        self._tokens[key] = token
+
+
+# -- grant ------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +163,9 @@ PATIENCE = 30.0
 class Grant(Credential):
     """A client of an issuer, and its tokens: one for each agent, issuer and set of scopes.
 
-    ``scopes`` are asked for beside those that the agent needs. ``issuer`` names the issuer, in
+    ``scopes`` are asked for in addition to the agent's. ``issuer`` names the issuer, in
     place of what the card says; ``token_url`` names the token endpoint alone. ``audience`` and
-    ``resource`` (RFC 8707) say what the token is for, where the issuer wants to know it.
+    ``resource`` (RFC 8707) name the target of the token, where the issuer wants to know it.
     ``client_auth`` is ``client_secret_basic``, ``client_secret_post``, ``tls_client_auth`` or
     ``none``; without it, what fits.
     """
@@ -73,7 +207,7 @@ class Grant(Credential):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.client_id!r})"
 
-    # -- what a grant implements ---------------------------------------------------------------
+    # -- implemented by grants -----------------------------------------------------------------
 
     @abstractmethod
     async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
@@ -95,7 +229,7 @@ class Grant(Credential):
         return any(Origin.of(url).covers(origin) for url in (self.issuer, self.token_url) if url)
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme takes a token, and says or is told where there is one."""
+        """Return whether a scheme takes a token, and the scheme or the user names an issuer."""
         oauth = scheme.oauth2_security_scheme
         if oauth is not None:
             known = self.names_issuer or bool(oauth.oauth2_metadata_url)
@@ -114,7 +248,7 @@ class Grant(Credential):
         return RequestParameters({"Authorization": f"Bearer {token.access_token}"}, {})
 
     async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
-        """Return whether there is another token than the one that was refused."""
+        """Return whether there is another token than the refused one."""
         refused = sent.headers.get("Authorization", "").removeprefix("Bearer ")
         if not refused:
             return True
@@ -155,7 +289,7 @@ class Grant(Credential):
 
         return await self._cache.get(key, obtain, now=self._now, refused=refused)
 
-    # -- what grants share ---------------------------------------------------------------------
+    # -- shared by grants ----------------------------------------------------------------------
 
     async def find_issuer(self, use: Use) -> TokenIssuer:
         """Return where tokens come from."""
@@ -206,7 +340,7 @@ class Grant(Credential):
         return ClientIdentity(self.client_id, self._secret, self._client_auth)
 
     def target(self, use: Use, scopes: tuple[str, ...]) -> dict[str, str]:
-        """Return the members of a request that say what a token is for."""
+        """Return the members of a request for the target of a token."""
         return {
             "scope": " ".join(scopes),
             "audience": self.audience,

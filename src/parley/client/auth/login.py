@@ -18,12 +18,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from parley.client.auth.credential import Use
-from parley.client.auth.errors import TokenRefused
-from parley.client.auth.grant import Grant
-from parley.client.auth.issuer_http import CLIENT_AUTH, ClientIdentity, refusal_of
-from parley.client.auth.issuers import TokenIssuer, check_page
-from parley.client.auth.tokens import Token, read_token
+from parley.client.auth.credentials import Use
+from parley.client.auth.grant import Grant, Token, read_token
+from parley.client.auth.issuers import (
+    CLIENT_AUTH,
+    ClientIdentity,
+    TokenIssuer,
+    TokenRefused,
+    check_page,
+    refusal_of,
+)
 from parley.client.bindings.http import redacted
 from parley.model.cards import OAuthFlows
 
@@ -45,7 +49,7 @@ class RedirectListener:
     """Waits for one redirect with the right ``state``; everything else is turned away.
 
     Other programs and pages of this machine can call it too: without the state they are told
-    nothing, and waiting goes on.
+    nothing, and waiting continues.
     """
 
     def __init__(self, state: str, *, port: int = 0) -> None:
@@ -155,7 +159,7 @@ class Login(Grant):
         self._registered: dict[str, ClientIdentity] = {}
 
     def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
-        """Return the scopes to ask for, with those that make a login of OpenID Connect last."""
+        """Return the scopes to ask for, with the scopes for a lasting login of OpenID Connect."""
         openid = use.scheme is not None and use.scheme.open_id_connect_security_scheme is not None
         own = ["openid"] if openid else []
         if "offline_access" in issuer.scopes:
@@ -304,7 +308,7 @@ def _open_browser(url: str) -> bool:
 
 
 class DevicePrompt(msgspec.Struct, frozen=True):
-    """What a person has to do elsewhere: open ``url`` and enter ``code``.
+    """The step of a person elsewhere: open ``url`` and enter ``code``.
 
     ``complete_url`` has the code in it, if the issuer gives one; ``seconds`` is how long it counts.
     """
@@ -355,7 +359,7 @@ class DeviceCode(Login):
             )
         client = await self._client(use, issuer, DEVICE_GRANT)
         http, methods = use.issuers.http, issuer.auth_methods
-        # A public client names itself in the form; one with a secret authenticates.
+        # A public client names itself in the form; a client with a secret authenticates.
         status, answer = await http.post_form(
             issuer.device_url,
             {"client_id": client.id, **self.target(use, scopes)},

@@ -1,29 +1,41 @@
-"""Logins that are kept: what ``parley auth login`` got for an agent, as value and credential."""
+"""Logins of ``parley auth login``: kept as values and credentials, and made by a sign-in."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from parley.client.auth.credential import (
+from parley.client.auth.credentials import (
     ApiKeyCredential,
     BasicCredential,
     BearerCredential,
     Credential,
     Use,
+    alternatives,
     takes_token,
 )
-from parley.client.auth.errors import TokenRefused
-from parley.client.auth.grant import Grant
-from parley.client.auth.issuers import TokenIssuer
+from parley.client.auth.grant import ClientCredentials, Grant, Token, TokenKey
+from parley.client.auth.issuers import (
+    ClientIdentity,
+    IssuerHttp,
+    Issuers,
+    TokenIssuer,
+    TokenRefused,
+)
+from parley.client.auth.login import AuthorizationCode, DeviceCode, DevicePrompt, Login, log_prompt
 from parley.client.auth.storage import LoginStorage, StorageUnusable
-from parley.client.auth.tokens import Token, TokenKey
-from parley.client.bindings.request_auth import RequestParameters
+from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.request_auth import RequestParameters, check_secret
+from parley.client.errors import NotEncrypted
 from parley.client.origin import Origin
-from parley.model.cards import SecurityScheme
-from parley.security.loopback import is_loopback
+from parley.model.cards import AgentCard, SecurityScheme
+from parley.security.networks import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +122,7 @@ class Logins:
             raise StorageUnusable(
                 f"the login for {origin} in {self.place} cannot be read: log out, and in again"
             ) from None
-        # What is kept under one origin counts for no other.
+        # A login for one origin counts for no other.
         return found if found.origin == str(origin) else None
 
     def put(self, login: KeptLogin) -> None:
@@ -185,7 +197,7 @@ class KeptGrant(Grant):
         )
 
     def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
-        """Return the scopes of the login; those of a client may grow."""
+        """Return the scopes of the login; a client's may grow."""
         if self._login.kind == "client":
             return super().wanted_scopes(use, issuer)
         return ()
@@ -208,7 +220,7 @@ class KeptGrant(Grant):
         return await super()._token(use, refused=refused)
 
     async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
-        """Return a token for the refresh token, or the one that another process got meanwhile."""
+        """Return a token for the refresh token, or another process's new token."""
         newer = await self._kept_by_others(held)
         if newer is not None and newer.is_fresh(self._now()):
             return newer
@@ -236,7 +248,7 @@ class KeptGrant(Grant):
         return token
 
     async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
-        """Return whether there is another token than the one that was refused."""
+        """Return whether there is another token than the refused one."""
         if self._login.kind != "client":
             refused = sent.headers.get("Authorization", "").removeprefix("Bearer ")
             if widened or not (self._login.refresh_token or not refused):
@@ -280,3 +292,195 @@ class KeptGrant(Grant):
             other.token_url,
             other.client_id,
         )
+
+
+# -- sign in ----------------------------------------------------------------------------------
+
+CODE, DEVICE, CLIENT = "authorization-code", "device-code", "client-credentials"
+API_KEY, BASIC, BEARER = "api-key", "basic", "bearer"
+FLOWS = (CODE, DEVICE, CLIENT, API_KEY, BASIC, BEARER)
+
+
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before: ``flow`` is one of ``FLOWS``; the rest is as for grants."""
+
+    flow: str
+    scheme: SecurityScheme | None = None
+    scopes: tuple[str, ...] = ()
+    client_id: str = ""
+    client_secret: str = ""
+    issuer: str = ""
+    token_url: str = ""
+    audience: str = ""
+    resource: str = ""
+
+    def __repr__(self) -> str:
+        return f"SignIn({self.flow!r})"
+
+
+def has_browser() -> bool:
+    """Return whether a browser can be opened on this machine's screen."""
+    if os.environ.get("SSH_CONNECTION"):
+        return False
+    if sys.platform in ("win32", "darwin") or os.environ.get("BROWSER"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def pick_scheme(
+    card: AgentCard, flow: str = ""
+) -> tuple[str, SecurityScheme | None, tuple[str, ...]]:
+    """Return the flow, the scheme and the scopes to sign in with, by a card.
+
+    ``flow`` is the user's wish. Without a scheme that fits, the flow is empty, or the wish.
+    """
+    required = [(name, scopes) for each in alternatives(card, "") for name, scopes in each.items()]
+    others = [(name, ()) for name in card.security_schemes]
+    for name, scopes in (*required, *others):
+        scheme = card.security_schemes.get(name)
+        if scheme is None:
+            continue
+        possible = _flows_of(scheme)
+        if flow in possible or (not flow and possible):
+            return flow or possible[0], scheme, scopes
+    return flow, None, ()
+
+
+def _flows_of(scheme: SecurityScheme) -> list[str]:
+    """Return the flows that sign in by a scheme, the best first."""
+    person = [CODE, DEVICE] if has_browser() else [DEVICE, CODE]
+    http = scheme.http_auth_security_scheme
+    if scheme.api_key_security_scheme is not None:
+        return [API_KEY]
+    if http is not None:
+        return {"basic": [BASIC], "bearer": [BEARER, *person, CLIENT]}.get(http.scheme.lower(), [])
+    if scheme.open_id_connect_security_scheme is not None:
+        return [*person, CLIENT, BEARER]
+    oauth = scheme.oauth2_security_scheme
+    if oauth is None:
+        return []
+    if oauth.flows.authorization_code is not None:
+        declared = [CODE] if not oauth.oauth2_metadata_url else person
+    elif oauth.flows.device_code is not None:
+        declared = [DEVICE]
+    elif oauth.flows.client_credentials is not None:
+        declared = [CLIENT]
+    else:
+        declared = []
+    return list(dict.fromkeys([*declared, *person, CLIENT, BEARER]))
+
+
+async def sign_in(
+    wish: SignIn,
+    origin: Origin,
+    *,
+    address: str,
+    http: HttpTransport,
+    insecure: bool = False,
+    open_url: Callable[[str], Any] | None = None,
+    prompt: Callable[[DevicePrompt], Any] | None = None,
+) -> KeptLogin:
+    """Return the login for an agent, to be kept. Raises ``AuthenticationRequired``."""
+    check_encrypted(origin, insecure)
+    issuers = Issuers(
+        IssuerHttp(http, trusts=lambda one: origin.covers(one), is_local=is_loopback(origin.host))
+    )
+    options: dict[str, Any] = {
+        "scopes": wish.scopes,
+        "issuer": wish.issuer,
+        "token_url": wish.token_url,
+        "audience": wish.audience,
+        "resource": wish.resource,
+    }
+    grant: Grant
+    if wish.flow == CLIENT:
+        grant = ClientCredentials(wish.client_id, wish.client_secret, **options)
+    elif wish.flow == DEVICE:
+        options["prompt"] = prompt or log_prompt
+        grant = DeviceCode(wish.client_id, wish.client_secret, **options)
+    else:
+        grant = AuthorizationCode(wish.client_id, wish.client_secret, open_url=open_url, **options)
+    named = [Origin.of(url) for url in (wish.issuer, wish.token_url) if url]
+    issuers.http.trust(named)
+    use = Use(origin=str(origin), issuers=issuers, scheme=wish.scheme)
+    try:
+        issuer = await grant.find_issuer(use)
+        asked = grant.wanted_scopes(use, issuer)
+        token = await grant.ask(use, issuer, asked)
+    finally:
+        await issuers.http.aclose()
+    client = grant.client_of(issuer) if isinstance(grant, Login) else grant.identity
+    return KeptLogin(
+        origin=str(origin),
+        kind="client" if wish.flow == CLIENT else "token",
+        address=address,
+        issuer=issuer.url,
+        token_url=issuer.token_url,
+        refresh_url=issuer.refresh_url,
+        revocation_url=issuer.revocation_url,
+        auth_methods=issuer.auth_methods,
+        client_id=client.id,
+        client_secret=client.secret,
+        client_auth=client.method,
+        scopes=asked,
+        audience=wish.audience,
+        resource=wish.resource,
+    ).with_token(token)
+
+
+async def sign_out(login: KeptLogin, http: HttpTransport) -> bool:
+    """Have the issuer revoke the tokens of a login (RFC 7009); return whether it did."""
+    tokens = [(login.refresh_token, "refresh_token"), (login.access_token, "access_token")]
+    if not login.revocation_url or not any(token for token, _ in tokens):
+        return False
+    asked = Origin.of(login.revocation_url)
+    issuers = IssuerHttp(http, trusts=lambda one: one == asked)
+    client = ClientIdentity(login.client_id, login.client_secret, login.client_auth)
+    done = []
+    try:
+        for token, kind in tokens:
+            if token:
+                form = {"token": token, "token_type_hint": kind}
+                status, _ = await issuers.post_form(
+                    login.revocation_url, form, client, methods=login.auth_methods
+                )
+                done.append(status == 200)
+    except TokenRefused:
+        return False
+    finally:
+        await issuers.aclose()
+    return all(done)
+
+
+def check_encrypted(origin: Origin, insecure: bool) -> None:
+    """Raise ``NotEncrypted`` for an agent that no credentials would be sent to."""
+    if origin.is_plaintext and not insecure:
+        raise NotEncrypted(
+            f"no credentials are sent to {origin}, which is not encrypted; log in to its https "
+            "address"
+        )
+
+
+def kept_secret(
+    origin: Origin, kind: str, secret: str, *, address: str, user: str = ""
+) -> KeptLogin:
+    """Return the login for an API key, a password or a bearer token."""
+    kinds = {API_KEY: "api_key", BASIC: "basic", BEARER: "bearer"}
+    return KeptLogin(
+        origin=str(origin), kind=kinds[kind], address=address, user=user, secret=secret
+    )
+
+
+def check_usable(login: KeptLogin) -> None:
+    """Raise ``AuthenticationRequired`` for a secret that no request can carry."""
+    try:
+        check_secret("what was entered", login.secret)
+        if login.kind == "basic":
+            BasicCredential(login.user, login.secret)
+    except ValueError as error:
+        raise TokenRefused(str(error)) from None
+
+
+def scopes_of(scopes: Sequence[str]) -> tuple[str, ...]:
+    """Return scopes, each once, from texts that may have several."""
+    return tuple(dict.fromkeys(word for each in scopes for word in each.split()))

@@ -37,7 +37,7 @@ class BadPassphrase(Exception):
 
 
 def seal(text: str, passphrase: str, label: str) -> dict[str, Any]:
-    """Return a text, encrypted for whoever knows the passphrase, and bound to a label."""
+    """Return a text, encrypted under the passphrase, and bound to a label."""
     salt, nonce = os.urandom(16), os.urandom(12)
     key = _key(passphrase, salt, _N)
     data = _aes(key).encrypt(nonce, text.encode(), label.encode())
@@ -167,7 +167,7 @@ class LoginStorage:
         self._write_file(self._file_of(origin), origin, text)
 
     def remove(self, origin: str) -> bool:
-        """Forget what is kept for an origin; return whether there was something."""
+        """Forget the login for an origin; return whether there was one."""
         keyring = self._open()
         if keyring is not None:
             known = self._index(keyring)
@@ -335,7 +335,7 @@ def _asked(function: Any, *arguments: str) -> Any:
     try:
         return function(*arguments)
     except (KeyringError, OSError) as error:
-        # The words of a backend may quote what it was given.
+        # The words of a backend may quote secrets.
         raise StorageUnusable(
             f"the system's keyring failed ({type(error).__name__}); unlock it, or keep logins in a "
             f"file with {STORAGE}=file"

@@ -23,7 +23,7 @@ class Binding(Protocol):
     """
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Return what the operation answers."""
+        """Return the operation's result."""
         ...
 
     def stream(
@@ -33,7 +33,7 @@ class Binding(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close what the binding has beside the shared transport. Idempotent."""
+        """Close the binding's own connections. Idempotent."""
         ...
 
 

@@ -16,7 +16,13 @@ import msgspec
 
 from parley.client.bindings.binding import waits_for_task
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, RequestParameters
+from parley.client.bindings.request_auth import (
+    NOTHING,
+    Refusal,
+    RequestAuth,
+    RequestParameters,
+    join_items,
+)
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -28,7 +34,6 @@ from parley.client.errors import (
     Unreachable,
     Untrusted,
 )
-from parley.client.headers import join_items
 from parley.client.origin import Origin
 from parley.extensions.resumable_streams import number_of
 from parley.model.distribution import install_command
@@ -40,7 +45,7 @@ from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire.versions import Dialect
 
 try:
@@ -150,7 +155,7 @@ class GrpcClientBinding:
         self._closed = False
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Return what the operation answers."""
+        """Return the operation's result."""
         path, data = self._path(operation), self._codec.write_request(operation, request)
         timeout = None if waits_for_task(request) else self._timeout
         may_ask = True
@@ -285,7 +290,7 @@ class GrpcClientBinding:
     async def _raise_connection_error(self, channel: Any) -> None:
         """Raise ``Unreachable`` with the reason for the missing connection, unless there is one.
 
-        gRPC reports the reason only to a call, so this makes one that changes nothing.
+        gRPC reports the reason only to a call, so this makes a call without effect.
         """
         try:
             await channel.unary_unary(_PROBE)(b"", timeout=self._http.connect_timeout)
@@ -345,7 +350,7 @@ class GrpcClientBinding:
         host = urlsplit(f"//{self._target.address}").hostname or ""
         return None if is_loopback(host) else self._http.proxy
 
-    # -- what is sent and what comes back ------------------------------------------------------
+    # -- metadata and errors -------------------------------------------------------------------
 
     def _path(self, operation: Operation) -> str:
         name = self._codec.names.get(operation.name)

@@ -20,9 +20,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.client.bindings.addresses import check_proxy, is_same_server, proxy_for, redirect_target
-from parley.client.bindings.addresses import redacted as redacted
-from parley.client.bindings.tls import Tls
 from parley.client.errors import (
     AddressNotAllowed,
     ClientError,
@@ -34,13 +31,27 @@ from parley.client.errors import (
     Unreachable,
     Untrusted,
 )
-from parley.client.origin import PUBLIC_HEADERS, Origin
+from parley.client.origin import (
+    PUBLIC_HEADERS,
+    Origin,
+    check_proxy,
+    is_same_server,
+    proxy_for,
+    redirect_target,
+)
+from parley.client.origin import redacted as redacted
 from parley.model.distribution import VERSION
-from parley.security.egress import Egress, ForbiddenAddress, NameLookup, find_forbidden, turn_egress
-from parley.security.egress.addresses import DENIED
-from parley.security.egress.dialing import ThreadedLookup
-from parley.security.loopback import is_loopback
-from parley.security.response_limits import bounded_connector
+from parley.security.egress import (
+    DENIED,
+    Egress,
+    ForbiddenAddress,
+    NameLookup,
+    ThreadedLookup,
+    find_forbidden,
+    turn_egress,
+)
+from parley.security.networks import is_loopback
+from parley.security.outbound import guarded_session
 
 if TYPE_CHECKING:
     import ssl
@@ -49,9 +60,67 @@ if TYPE_CHECKING:
 
     from parley.client.bindings.websocket import OpenSocket
 
+# -- tls --------------------------------------------------------------------------------------
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Authorities and a certificate, as PEM files.
+
+    ``ca`` are the authorities to trust in place of the system's: a file, or a folder as OpenSSL has
+    them. ``cert`` is the client's own certificate with its chain, for servers that require one, and
+    ``key`` its key, which may be in the same file. An encrypted key is refused.
+
+    Raises ``ValueError`` for a key without a certificate.
+    """
+
+    ca: str | Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.cert is None:
+            raise ValueError("a key goes with its certificate: give both")
+
+    @property
+    def key_file(self) -> str | Path | None:
+        """The file of the key."""
+        return self.cert if self.key is None else self.key
+
+    def context(self, *, verify: bool = True, with_certificate: bool = False) -> ssl.SSLContext:
+        """Return the context of connections. Raises ``ValueError`` for unusable files."""
+        import ssl
+
+        ca = None if self.ca is None else Path(self.ca)
+        try:
+            if ca is not None and ca.is_dir():
+                made = ssl.create_default_context(capath=str(ca))
+            else:
+                made = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(
+                f"the authorities in {ca} cannot be used: {_file_reason(error)}"
+            ) from None
+        if not verify:
+            made.check_hostname = False
+            made.verify_mode = ssl.CERT_NONE
+        if with_certificate and self.cert is not None:
+            try:
+                # Without a password OpenSSL would ask on the terminal.
+                made.load_cert_chain(self.cert, self.key, password=lambda: "")
+            except (OSError, ssl.SSLError, ValueError) as error:
+                raise ValueError(
+                    f"the certificate {self.cert} with the key {self.key_file} cannot be used: "
+                    f"{_file_reason(error)}; give PEM files that belong together, the key "
+                    "unencrypted"
+                ) from None
+        return made
+
+
+def _file_reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
+
+
 # -- keepalive --------------------------------------------------------------------------------
-#
-# Sockets that notice a peer that is gone.
 
 
 def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
@@ -73,8 +142,6 @@ def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 # -- grpc tls ---------------------------------------------------------------------------------
-#
-# The TLS certificates for gRPC. Importable without gRPC.
 
 
 class GrpcTls(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +164,6 @@ class GrpcTls(msgspec.Struct, frozen=True, kw_only=True):
 
 # -- http -------------------------------------------------------------------------------------
 
-
 logger = logging.getLogger(__name__)
 
 MAX_RESPONSE = 64 * 1024 * 1024
@@ -111,7 +177,7 @@ LARGE = 512 * 1024
 """The bytes above which a body is sent piece by piece."""
 
 Body = bytes | AsyncIterable[bytes] | None
-"""The body of a request. One that is sent in pieces has a ``Content-Length``, or is chunked."""
+"""The body of a request. A body in pieces has a ``Content-Length``, or is chunked."""
 
 
 class Reply(NamedTuple):
@@ -126,7 +192,7 @@ class Reply(NamedTuple):
 class OpenResponse(ABC):
     """A response whose body is not read yet. Read it once, with ``read`` or ``chunks``.
 
-    ``limit`` is the most bytes that ``read`` returns, unless it is told otherwise.
+    ``limit`` is the most bytes that ``read`` returns by default.
     """
 
     def __init__(
@@ -188,7 +254,7 @@ class _NetworkResponse(OpenResponse):
         self._http = http
 
     async def read(self, limit: int | None = None) -> bytes:
-        """Return the whole body, at once if all of it is here, as that of most answers is."""
+        """Return the whole body, at once if all of it is here, as usual."""
         most = self._limit if limit is None else limit
         if self._content.is_eof() and self._content.total_bytes <= most:
             return await self._read_any()
@@ -297,7 +363,7 @@ class HttpTransport:
     def guarded(self, egress: Egress) -> HttpTransport:
         """Return a transport for addresses that others name, to be closed by the caller.
 
-        It trusts the same authorities, and shows nobody a certificate. What this transport may
+        It trusts the same authorities, and shows no certificate. What this transport may
         not dial, that one may not either.
         """
         files = self.tls_files
@@ -505,7 +571,7 @@ class HttpTransport:
     def _session_for(self, url: str, *, for_sockets: bool = False) -> aiohttp.ClientSession:
         """Return the session for an address; those for WebSockets refuse redirects.
 
-        Raises ``ForbiddenAddress`` for one that is forbidden by its words alone.
+        Raises ``ForbiddenAddress`` for a host that is forbidden by its words alone.
         """
         egress, is_trusted = self.egress, False
         if egress is not None:
@@ -516,29 +582,20 @@ class HttpTransport:
                 egress = None
         session = self._sessions.get((egress, is_trusted, for_sockets))
         if session is None:
-            import aiohttp
-
-            options: dict[str, Any] = {
-                "limit": self._max_connections,
-                "keepalive_timeout": KEEP_ALIVE,
-                "ssl": self._ssl,
-                "socket_factory": keepalive_socket,
-            }
-            if egress is None:
-                connector = bounded_connector(**options)
-            else:
-                connector = egress.connector(resolver=self._names(), trusted=is_trusted, **options)
             more: dict[str, Any] = {}
             if for_sockets:
                 from parley.client.bindings.websocket import session_options
 
                 more = session_options(redacted, self.connect_timeout)
-            session = self._sessions[egress, is_trusted, for_sockets] = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"parley/{VERSION}"},
-                trust_env=False,  # passwords from ~/.netrc would go to any port of their hosts
-                **more,
+            session = self._sessions[egress, is_trusted, for_sockets] = guarded_session(
+                egress,
+                trusted=is_trusted,
+                resolver=None if egress is None else self._names(),
+                options={"headers": {"User-Agent": f"parley/{VERSION}"}, **more},
+                limit=self._max_connections,
+                keepalive_timeout=KEEP_ALIVE,
+                ssl=self._ssl,
+                socket_factory=keepalive_socket,
             )
         return session
 
@@ -585,6 +642,35 @@ class HttpTransport:
                 return ClientError(f"the request to {where} cannot be sent: {error}")
             case _:
                 return ClientError(f"the call to {where} failed: {_reason(error)}")
+
+
+class NamedTransports:
+    """Transports for addresses that a card names, besides ``own``, which fetched the card."""
+
+    def __init__(self, own: HttpTransport) -> None:
+        self.own = own
+        self._network: HttpTransport | None = None
+        self._guarded: HttpTransport | None = None
+
+    def over_network(self, url: str) -> HttpTransport:
+        """Return ``own``, or another one if ``own`` stays in this process and ``url`` does not."""
+        if self.own.carries(url):
+            return self.own
+        if self._network is None:
+            self._network = HttpTransport(connect_timeout=self.own.connect_timeout)
+        return self._network
+
+    def guarded(self, http: HttpTransport, egress: Egress) -> HttpTransport:
+        """Return the guarded transport, which is made of ``http`` and ``egress`` once."""
+        if self._guarded is None:
+            self._guarded = http.guarded(egress)
+        return self._guarded
+
+    async def aclose(self) -> None:
+        """Close all transports but ``own``. Idempotent."""
+        for transport in (self._guarded, self._network):
+            if transport is not None:
+                await transport.close()
 
 
 class _Opening:

@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 from parley.client.bindings.binding import waits_for_task
 from parley.client.bindings.http import HttpTransport, OpenResponse, Reply, redacted
-from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
+from parley.client.bindings.request_auth import (
+    NOTHING,
+    RequestAuth,
+    header_value,
+    join_items,
+    list_items,
+    override,
+    refusal_in,
+)
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
-from parley.client.headers import header_value, join_items, list_items, override
 from parley.model.backoff import seconds_of
 from parley.model.errors import (
     A2AError,
@@ -36,7 +43,7 @@ EVENT_STREAM = "text/event-stream"
 
 # Every HTTP+JSON server accepts it; some accept nothing else.
 _PLAIN_JSON = "application/json"
-# How the streams of models end, and those of some agents.
+# The end of streams of models and of some agents.
 _DONE = b"[DONE]"
 
 
@@ -99,7 +106,7 @@ class HttpClientBinding(ABC):
         self._only_plain_json = False
         self._known_headers: dict[tuple[str, str, bool, frozenset[str]], dict[str, str]] = {}
 
-    # -- what a subclass implements ------------------------------------------------------------
+    # -- implemented by subclasses -------------------------------------------------------------
 
     @abstractmethod
     def write(self, operation: Operation, request: A2AStruct) -> SentRequest:
@@ -127,10 +134,10 @@ class HttpClientBinding(ABC):
     def is_from_agent(self, reply: Reply) -> bool:
         """Return whether an agent sent a reply that has no valid answer."""
 
-    # -- what it inherits ----------------------------------------------------------------------
+    # -- inherited -----------------------------------------------------------------------------
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Return what the operation answers, without its wrapper."""
+        """Return the operation's result, without its wrapper."""
         sent = self.write(operation, request)
         timeout = None if waits_for_task(request) else self._timeout
         attempts = _Attempts(self, sent, context, timeout=timeout)
@@ -210,7 +217,7 @@ class HttpClientBinding(ABC):
     def _request_headers(
         self, context: CallContext, sent: SentRequest, media_type: str, accept: str
     ) -> Mapping[str, str]:
-        """Return the caller's headers, overridden by those of this call."""
+        """Return the caller's headers, overridden by this call's."""
         has_type = sent.body is not None
         kind = (media_type, accept, has_type, context.extensions)
         headers = self._known_headers.get(kind)

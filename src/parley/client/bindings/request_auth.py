@@ -1,15 +1,101 @@
-"""What bindings ask about credentials: what a request carries, and what to do when it is refused.
+"""Headers and credentials of requests, as bindings see them.
 
-``client/auth`` answers. A binding asks once for each request and once after a refusal.
+``client/auth`` attaches credentials. A binding asks once for each request, and once after a 401.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from parley.model.errors import an
 from parley.model.struct import A2AStruct
+
+# -- headers ----------------------------------------------------------------------------------
+
+# Headers that only the client sets, and the option for each.
+_RESERVED = {
+    "a2a-version": "say it with version=",
+    "last-event-id": "say it with subscribe(task_id, after=)",
+    "content-length": "the client counts the body itself",
+    "transfer-encoding": "the client frames the body itself",
+    "connection": "the client looks after its connections itself",
+    "upgrade": "the client looks after its connections itself",
+}
+_EXTENSIONS = frozenset({"a2a-extensions", "x-a2a-extensions"})
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_INVALID_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def split_headers(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list[str]]:
+    """Return a caller's headers without the extensions header, and the extension URIs in it.
+
+    Accepts the header names of both versions; the interface decides which one is sent. Raises
+    ``ValueError`` for a header that the client sets itself or that no request can carry, and
+    ``TypeError`` for one that is not text.
+    """
+    others: dict[str, str] = {}
+    uris: list[str] = []
+    for name, value in (headers or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"a header has a name and a value of text, unlike {name!r:.60}")
+        lower = name.lower()
+        if not _NAME.fullmatch(name) or not _is_valid_value(value):
+            raise ValueError(f"no request can carry the header {name!r:.60} with such a value")
+        if lower in _RESERVED:
+            raise ValueError(f"the header {name} cannot be given: {_RESERVED[lower]}")
+        if lower in _EXTENSIONS:
+            uris += list_items(value)
+        elif any(lower == other.lower() for other in others):
+            raise ValueError(f"the header {name} is given twice")
+        else:
+            others[name] = value
+    return others, list(dict.fromkeys(uris))
+
+
+def check_secret(what: str, value: str | None) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for a secret that no header can carry."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{what} is a text, unlike {an(type(value).__name__)}")
+    if value and not _is_valid_value(value):
+        raise ValueError(
+            f"no request can carry {what}: it has a control character, such as a line's end"
+        )
+
+
+def _is_valid_value(value: str) -> bool:
+    """Return whether a header can carry a value without surrogates and control characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return not _INVALID_VALUE.search(value)
+
+
+def list_items(value: str) -> list[str]:
+    """Return the items of a list header, each once."""
+    return list(dict.fromkeys(filter(None, (item.strip() for item in value.split(",")))))
+
+
+def header_value(headers: Mapping[str, str], name: str) -> str:
+    """Return a header's value by its lower-case name; empty if it is missing."""
+    return next((value for each, value in headers.items() if each.lower() == name), "")
+
+
+def override(headers: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return a caller's headers, overridden by ``ours``."""
+    names = {name.lower() for name in ours}
+    return {**{name: each for name, each in headers.items() if name.lower() not in names}, **ours}
+
+
+def join_items(*lists: Iterable[str]) -> str:
+    """Return a list header's value from several lists, each item once, in order."""
+    return ", ".join(dict.fromkeys(item for each in lists for item in each if item))
+
+
+# -- request auth -----------------------------------------------------------------------------
 
 
 class RequestParameters(NamedTuple):
@@ -57,7 +143,7 @@ class RequestAuth(Protocol):
     """The credentials of requests to one interface."""
 
     async def parameters(self, request: A2AStruct | None) -> RequestParameters:
-        """Return what a request carries. ``None`` stands for one that is no operation."""
+        """Return the credentials of a request. ``None`` stands for one that is no operation."""
         ...
 
     async def answer(

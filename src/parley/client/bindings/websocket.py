@@ -20,7 +20,7 @@ from parley.client.errors import (
 from parley.model.backoff import seconds_of
 
 MAX_SENT_AHEAD = 60.0
-"""How long a server may leave what is sent to it unread, in seconds."""
+"""How long a server may read nothing, in seconds."""
 
 CLOSE_SECONDS = 2.0
 """How long a server has to answer that a socket is being closed."""
@@ -50,7 +50,7 @@ class SocketRefused(UnexpectedStatus):
 class OpenSocket:
     """A WebSocket: texts in both directions.
 
-    ``subprotocol`` is what the server chose. A server that answers no ping is disconnected.
+    ``subprotocol`` is the server's choice. A server that answers no ping is disconnected.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class OpenSocket:
 
 
 def session_options(shown: Callable[[str], str], connect_timeout: float) -> dict[str, Any]:
-    """Return options by which a session refuses redirects, and keeps what a refusal says.
+    """Return options by which a session refuses redirects, and keeps the words of a refusal.
 
     After a redirect the next server would get the credentials.
     """

@@ -8,22 +8,89 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import cast
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from parley.client.calls.poll import poll
-from parley.client.calls.prior_question import is_settled
-from parley.client.calls.stream_reader import StreamReader
+from parley.client.calls.stream_reader import StreamReader, is_settled, snapshot_before
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, StreamCut, Unreachable
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
-from parley.model.operations import GetTaskRequest, SubscribeToTaskRequest
+from parley.model.operations import (
+    GetTaskRequest,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
 from parley.model.parts import Message
 from parley.model.service import A2AService, CallContext, StreamItem
-from parley.model.tasks import Event, Task, TaskState
+from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
+
+# -- poll -------------------------------------------------------------------------------------
+
+MAX_UNCHANGED_POLLS = 12
+
+
+class StallDetector:
+    """Finds a task that stays in an unknown state, and so might never end.
+
+    Some agents have states of their own; one that does not change counts as final.
+    """
+
+    def __init__(self) -> None:
+        self._before: Task | None = None
+        self._unchanged = 0
+
+    def is_stalled(self, task: Task) -> bool:
+        """Return whether an unknown state came without any change, poll after poll."""
+        # Some agents give each answer the time at which they wrote it.
+        task = replace(task, status=replace(task.status, timestamp=None))
+        self._unchanged = self._unchanged + 1 if task == self._before else 0
+        self._before = task
+        if task.state is not TaskState.UNSPECIFIED:
+            return False
+        if not self._unchanged:
+            logger.warning(
+                "task %.100r is in a state that is unknown here; after %d polls without a change "
+                "it is taken as it stands",
+                task.id,
+                MAX_UNCHANGED_POLLS,
+            )
+        return self._unchanged >= MAX_UNCHANGED_POLLS
+
+
+async def poll(
+    service: A2AService, context: CallContext, reader: StreamReader, retry: Retry
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of the reader's task, worked out from one snapshot after another.
+
+    Pauses grow while nothing happens. Ends when the task ends or waits for its caller, but goes on
+    while the task only waits for the turn of the reader's message to begin.
+    """
+    request = GetTaskRequest(id=reader.task_id)
+    quiet = 0
+    stall = StallDetector()
+    while True:
+        task = await service.get_task(request, context)
+        events = reader.apply_snapshot(task)
+        quiet = 0 if events else quiet + 1
+        for event in events:
+            yield reader.deliver(event)
+        if reader.is_settled:
+            return
+        if is_settled(task.state) and not reader.shows_prior_question(task, polls=quiet):
+            ids: dict[str, Any] = {"task_id": task.id, "context_id": task.context_id}
+            yield reader.deliver(TaskStatusUpdateEvent(**ids, status=task.status))
+            return
+        if stall.is_stalled(task):
+            return
+        await asyncio.sleep(retry.pause(quiet))
+
+
+# -- follow -----------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +131,7 @@ async def follow(
         came = False
         try:
             if subscribing and reader.seq is None:
-                # Only the task shows what was missed. Some servers answer the subscription to an
+                # Only the task shows the missed events. Some servers answer the subscription to an
                 # ended task with a stream that breaks off.
                 subscribing = False
                 task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
@@ -238,3 +305,71 @@ def _subscription(service: A2AService, context: CallContext, reader: StreamReade
 def _backoff(retry: Retry, nth: int, cut: Exception | None) -> float:
     wished: float | None = getattr(cut, "retry_after", None)
     return retry.pause(nth) if wished is None else min(wished, LONGEST_WAIT)
+
+
+# -- turn events ------------------------------------------------------------------------------
+
+
+async def turn_events(
+    service: A2AService,
+    context: CallContext,
+    compose: Callable[[], Awaitable[SendMessageRequest]],
+    reader: StreamReader,
+    *,
+    streams: bool,
+    repeatable: bool,
+    retry: Retry,
+) -> AsyncGenerator[Event, None]:
+    """Send the request that ``compose`` returns and yield the events of its turn.
+
+    ``streams``: the agent streams. ``repeatable``: it answers a repeated message once.
+    """
+    request = await compose()
+    message, before = request.message, None
+    if message.task_id and not (streams and reader.numbered):
+        # A numbered stream begins with the task and resumes exactly. For others only the snapshot
+        # shows which output is of this turn, whatever event the stream begins with.
+        before = await snapshot_before(service, context, message.task_id)
+    reader.start(message, before)
+    if streams:
+        events = follow(
+            service,
+            context,
+            reader,
+            lambda: service.send_streaming_message(request, context),
+            retry=retry,
+            repeatable=repeatable,
+            ends_with_turn=True,
+        )
+    else:
+        events = _polled(service, context, request, reader, retry)
+    async with aclosing(events):
+        async for event in events:
+            yield event
+
+
+async def _polled(
+    service: A2AService,
+    context: CallContext,
+    request: SendMessageRequest,
+    reader: StreamReader,
+    retry: Retry,
+) -> AsyncGenerator[Event, None]:
+    # A continued task may not have begun its turn when it is returned immediately.
+    if not request.message.task_id:
+        configuration = msgspec.structs.replace(
+            request.configuration or SendMessageConfiguration(), return_immediately=True
+        )
+        request = msgspec.structs.replace(request, configuration=configuration)
+    answer = await service.send_message(request, context)
+    if isinstance(answer, Message):
+        yield reader.deliver(answer)
+        return
+    if reader.before is None:
+        reader.accept_any_state()
+    for event in reader.apply_snapshot(answer):
+        yield reader.deliver(event)
+    if not reader.is_settled:
+        async with aclosing(poll(service, context, reader, retry)) as events:
+            async for event in events:
+                yield event

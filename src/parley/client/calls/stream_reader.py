@@ -1,28 +1,262 @@
-"""The position of a reader in a task: which events it has, and which of a new one are missing.
+"""The state of a stream: folded task, position, and the events that a reader lacks.
 
 Does no I/O. ``follow`` and ``poll`` feed it; ``EventStream`` shows its state to the caller.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence, Set
+from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
-from parley.client.calls.diff import diff
-from parley.client.calls.folded_task import FoldedTask
-from parley.client.calls.prior_question import (
-    is_settled,
-    restates_prior_question,
-    shows_prior_question,
+from parley.client.bindings import http
+from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Unreachable
+from parley.model.errors import A2AError, InvalidAgentResponseError
+from parley.model.operations import GetTaskRequest
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.service import A2AService, CallContext, StreamItem
+from parley.model.struct import encode
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
 )
-from parley.client.errors import Disconnected
-from parley.model.errors import InvalidAgentResponseError
-from parley.model.parts import Message
-from parley.model.service import StreamItem
-from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
-from parley.store.fold import IllegalEvent
+from parley.store.fold import Fold, IllegalEvent
+
+# -- diff -------------------------------------------------------------------------------------
+
+
+def diff(
+    before: Task | None, now: Task, *, after: str = "", known_ids: Set[str] = frozenset()
+) -> list[Event]:
+    """Return events that turn ``before`` into ``now``; ``now`` itself without a ``before``.
+
+    Status messages that came and went in between are in the history. They become WORKING updates
+    without a timestamp, which the history does not keep. Where the history has the message with the
+    id ``after``, only messages behind it are new, and none with an id in ``known_ids``. Artifacts
+    that are new, grown or replaced follow, and the status comes last.
+    """
+    if before is None or before.id != now.id:
+        return [now]
+    ids: dict[str, Any] = {"task_id": now.id, "context_id": now.context_id}
+    events: list[Event] = []
+    known = _message_ids(before) | known_ids
+    if now.status.message is not None:  # some agents have it in the history too
+        known |= {now.status.message.message_id}
+    for message in _messages_after(now.history, after):
+        if message.role is Role.AGENT and message.message_id not in known:
+            earlier = TaskStatus(state=TaskState.WORKING, message=message)
+            events.append(TaskStatusUpdateEvent(**ids, status=earlier))
+    ended = now.state.is_terminal
+    for artifact, append in _new_artifacts(before, now):
+        events.append(
+            TaskArtifactUpdateEvent(**ids, artifact=artifact, append=append, last_chunk=ended)
+        )
+    if now.status != before.status or any(isinstance(e, TaskStatusUpdateEvent) for e in events):
+        events.append(TaskStatusUpdateEvent(**ids, status=now.status))
+    return events
+
+
+def new_output(before: Task, now: Task) -> Task:
+    """Return ``now`` with only those artifacts and messages that ``before`` did not have.
+
+    An artifact that grew has only its new parts; a replaced one is complete. If ``before`` is the
+    task as a message found it, the ``text`` of the result is the output of that message's turn.
+    """
+    if before.id != now.id:
+        return now
+    known = _message_ids(before)
+    return msgspec.structs.replace(
+        now,
+        artifacts=tuple(artifact for artifact, _ in _new_artifacts(before, now)),
+        history=tuple(message for message in now.history if message.message_id not in known),
+    )
+
+
+def _message_ids(before: Task) -> set[str]:
+    """Return the ids of all messages; an answered question moves from the status to the history."""
+    known = {message.message_id for message in before.history}
+    if before.status.message is not None:
+        known.add(before.status.message.message_id)
+    return known
+
+
+def _new_artifacts(before: Task, now: Task) -> Iterator[tuple[Artifact, bool]]:
+    """Yield the news in the artifacts, and whether it is appended to an earlier artifact."""
+    earlier = {artifact.artifact_id: artifact for artifact in before.artifacts}
+    for artifact in now.artifacts:
+        old = earlier.get(artifact.artifact_id)
+        if old == artifact:
+            continue
+        added = _added_parts(old, artifact) if old is not None else None
+        if added is None:
+            yield artifact, False
+        else:
+            yield msgspec.structs.replace(artifact, parts=added), True
+
+
+def _messages_after(history: Sequence[Message], message_id: str) -> Sequence[Message]:
+    for index, message in enumerate(history):
+        if message_id and message.message_id == message_id:
+            return history[index + 1 :]
+    return history
+
+
+def _added_parts(old: Artifact, new: Artifact) -> tuple[Part, ...] | None:
+    """Return the parts by which ``new`` is longer than ``old``; ``None`` if it did not grow."""
+    count = len(old.parts)
+    if len(new.parts) > count and new.parts[:count] == old.parts:
+        return new.parts[count:]
+    # Some agents join the text of all chunks into one part.
+    before, after = _plain_text(old.parts), _plain_text(new.parts)
+    if before is None or after is None or not after.startswith(before) or after == before:
+        return None
+    return (msgspec.structs.replace(new.parts[-1], text=after[len(before) :]),)
+
+
+def _plain_text(parts: Sequence[Part]) -> str | None:
+    texts = [part.text for part in parts]
+    return None if None in texts else "".join(text for text in texts if text is not None)
+
+
+# -- folded task ------------------------------------------------------------------------------
+
+# Some agents submit a continued task anew, and some have states of their own.
+_REPEATED_STATES = (TaskState.SUBMITTED, TaskState.UNSPECIFIED)
+
+
+class FoldedTask:
+    """A task and the events that its stream added, complete up to the size of an answer (64 MiB).
+
+    A stream may be endless. Beyond the limit only the ids and the status are kept up to date.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._limit = http.MAX_RESPONSE
+        self._fold: Fold | None = Fold(task)
+        self._outline = task
+        self._size = len(encode(task))
+        self._drop_if_too_large()
+
+    @property
+    def is_whole(self) -> bool:
+        """True while the artifacts and the history are known."""
+        return self._fold is not None
+
+    @property
+    def task(self) -> Task:
+        """The current task: complete, or its outline."""
+        return self._outline if self._fold is None else self._fold.task
+
+    def add(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
+        """Add the next event. Raises ``IllegalEvent`` for one that cannot follow."""
+        if self._fold is not None:
+            if not (isinstance(event, TaskStatusUpdateEvent) and self._applied_repeated(event)):
+                self._fold.apply(event)
+            self._size += len(encode(event))
+            self._drop_if_too_large()
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._outline = replace(self._outline, status=event.status)
+
+    def _applied_repeated(self, event: TaskStatusUpdateEvent) -> bool:
+        """Apply a state that ``Fold`` allows no return to; return whether it is one."""
+        if self._fold is None:
+            return False
+        task = self._fold.task
+        if event.status.state not in _REPEATED_STATES or task.state.is_terminal:
+            return False
+        message = task.status.message
+        history = (*task.history, message) if message is not None else task.history
+        self._fold = Fold(replace(task, status=event.status, history=history))
+        return True
+
+    def _drop_if_too_large(self) -> None:
+        if self._fold is None or self._size <= self._limit:
+            return
+        self._size = len(encode(self._fold.task))  # artifacts may have replaced others
+        if self._size > self._limit // 2:
+            self._outline = replace(self._fold.task, artifacts=(), history=())
+            self._fold = None
+
+
+# -- prior question ---------------------------------------------------------------------------
+
+# Unchanged polls after which the turn counts as ended with the very same question. A status with a
+# timestamp does not repeat, so it gets more time.
+MAX_POLLS = 8
+MAX_POLLS_WITHOUT_TIMESTAMP = 3
+# Seconds that a message waits for the snapshot of its task.
+SNAPSHOT_TIMEOUT = 5.0
+
+
+async def snapshot_before(
+    service: A2AService,
+    context: CallContext,
+    task_id: str,
+    *,
+    history_length: int | None = None,
+    timeout: float | None = None,
+) -> Task | None:
+    """Return the task that a message is about to continue; ``None`` if the agent does not tell.
+
+    Takes a few seconds at most, and a quarter of the message's ``timeout``: the message is sent
+    with or without the snapshot. Raises ``Unreachable`` and ``ConnectionClosed``, as sending the
+    message would.
+    """
+    request = GetTaskRequest(id=task_id, history_length=history_length)
+    within = SNAPSHOT_TIMEOUT if timeout is None else min(SNAPSHOT_TIMEOUT, timeout / 4)
+    try:
+        async with asyncio.timeout(within):
+            return await service.get_task(request, context)
+    except (Unreachable, ConnectionClosed):
+        raise
+    except (A2AError, ClientError, TimeoutError):
+        return None  # the answer to the message says what is wrong with the task
+
+
+def is_settled(state: TaskState) -> bool:
+    """Return whether a task has ended or waits for its caller."""
+    return state.is_terminal or state.is_interrupted
+
+
+def shows_prior_question(before: Task | None, now: Task, *, polls: int = 0) -> bool:
+    """Return whether a task still waits for its caller as it did before a message.
+
+    ``polls`` is the number of polls in a row without a change. ``False`` without ``before``.
+    """
+    if before is None or before.id != now.id:
+        return False
+    old, asked = before.status, before.status.message
+    if asked is not None and now.status.message is None:
+        # Some agents move the question into the history as soon as it is answered.
+        moved = any(message.message_id == asked.message_id for message in now.history)
+        if moved or now.status.timestamp is not None:
+            old = replace(old, message=None)
+    if now.status != old:
+        return False
+    max_polls = MAX_POLLS_WITHOUT_TIMESTAMP if now.status.timestamp is None else MAX_POLLS
+    return now.state.is_interrupted and polls < max_polls
+
+
+def restates_prior_question(before: Task, first: Task) -> bool:
+    """Return whether the first task of a message's stream only repeats the question of ``before``.
+
+    Some agents send it with another timestamp or without the message; more events follow then.
+    """
+    if not first.state.is_interrupted or first.id != before.id:
+        return False
+    asked, repeated = before.status.message, first.status.message
+    return repeated is None or (asked is not None and repeated.message_id == asked.message_id)
+
+
+# -- stream reader ----------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +386,7 @@ class StreamReader:
         return item.seq > self.seq + 1
 
     def apply_snapshot(self, task: Task) -> list[Event]:
-        """Return what is new to the reader in a snapshot of the task."""
+        """Return the news for the reader in a snapshot of the task."""
         known = self._folded.task if self._folded is not None and self._folded.is_whole else None
         now, asked = task, self.before.status.message if self.before is not None else None
         if known is not None and self.shows_prior_question(task):
@@ -220,3 +454,89 @@ class StreamReader:
         else:
             self.is_prior_state = self.shows_prior_question(event)
         return event
+
+
+# -- event stream -----------------------------------------------------------------------------
+
+
+class EventStream:
+    """The events of a message or a task: an async iterator, each event once and in order.
+
+    ``task_id``, ``context_id`` and ``state`` are those known so far. ``seq`` is the number of the
+    last event, if the agent numbers them: ``subscribe(task_id, after=seq)`` resumes there, also in
+    another process. Leaving the loop early ends the stream; the task continues.
+    """
+
+    def __init__(self, events: AsyncGenerator[Event, None], reader: StreamReader) -> None:
+        self._events = events
+        self._reader = reader
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task, empty until it is known."""
+        return self._reader.task_id
+
+    @property
+    def context_id(self) -> str:
+        """The id of the context, empty until it is known."""
+        return self._reader.context_id
+
+    @property
+    def state(self) -> TaskState | None:
+        """The last known state of the task."""
+        return self._reader.state
+
+    @property
+    def seq(self) -> int | None:
+        """The number of the last event, if the agent numbers them."""
+        return self._reader.seq
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the task has ended or waits for its caller, by the events so far.
+
+        The question that the stream's own message answers does not count.
+        """
+        return self._reader.is_settled
+
+    @property
+    def before(self) -> Task | None:
+        """The task as it was when a message continued it, once the stream has begun.
+
+        ``None`` for a message that starts a task, and if the agent did not say.
+        """
+        return self._reader.before
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading and close the connection. Idempotent; the task continues."""
+        await self._events.aclose()
+
+
+# -- final text -------------------------------------------------------------------------------
+
+
+def with_final_text(task: Task, last_message: Message | None, before: Task | None = None) -> Task:
+    """Return a task with its agent's ``last_message`` in the history, if it ended without any text.
+
+    Some agents keep no history. Of a task that a message continued only the output of its turn
+    counts: text that was there ``before`` is not part of it.
+    """
+    if last_message is None or not last_message.text or not task.state.is_terminal:
+        return task
+    extended = replace(task, history=(*task.history, last_message))
+    if before is None:
+        return task if task.text else extended
+    is_missing = not new_output(before, task).text and new_output(before, extended).text
+    return extended if is_missing else task

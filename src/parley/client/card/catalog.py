@@ -24,7 +24,7 @@ MAX_LISTED = 1000
 class ListedAgent(msgspec.Struct, frozen=True):
     """One agent of a catalog: its name, its address, and its card or the card's address.
 
-    What the catalog leaves out is empty.
+    Fields that the catalog lacks are empty.
     """
 
     name: str = ""

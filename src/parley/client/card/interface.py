@@ -1,4 +1,4 @@
-"""The choice of the interfaces to call, from those on a card (specification §8.3.2)."""
+"""The choice of the interfaces to call, from a card's (specification §8.3.2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.client.errors import CardInvalid, ClientError, NoCommonInterface, No
 from parley.client.origin import Origin, http_address
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Choice(NamedTuple):
-    """The interfaces to call, in order, and those that may not have the credentials."""
+    """The interfaces to call, in order, and the interfaces that get no credentials."""
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[Candidate, ...]
@@ -161,7 +161,7 @@ def _address(binding: str, url: str, card_url: str) -> str | None:
 
 
 def _is_plain(candidate: Candidate) -> bool:
-    """Return whether the network can read what is sent to an interface."""
+    """Return whether the network can read requests to an interface."""
     parts = urlsplit(candidate.interface.url)
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 

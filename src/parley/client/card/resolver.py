@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,8 @@ import msgspec
 
 from parley.client.auth.authorizer import Authorizer
 from parley.client.auth.credentials import Credentials
-from parley.client.bindings.addresses import is_same_server
 from parley.client.bindings.http import HttpTransport, Reply, redacted
-from parley.client.bindings.request_auth import Refusal
+from parley.client.bindings.request_auth import Refusal, override
 from parley.client.card.catalog import (
     MAX_NAMED,
     ListedAgent,
@@ -37,14 +35,15 @@ from parley.client.errors import (
     ResponseTooLarge,
     UnexpectedStatus,
 )
-from parley.client.headers import override
-from parley.client.origin import Origin
+from parley.client.origin import Origin, is_same_server
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model import struct
 from parley.model.backoff import seconds_of
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
-from parley.security.loopback import is_loopback
+from parley.security.egress import Egress
+from parley.security.networks import is_loopback
 from parley.wire import versions
 from parley.wire.json.syntax import without_bom
 
@@ -63,6 +62,30 @@ class ForeignCard(msgspec.Struct, frozen=True):
     """
 
     card: Mapping[str, Any]
+
+
+class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that a catalog names, such as a ``FoundAgent``, and how it may be called."""
+
+    @property
+    def identifier(self) -> str:
+        """The identifier in the catalog."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        raise NotImplementedError
+
+    @property
+    def reference(self) -> Reference:
+        """The address or the card. Raises ``CardNotFound`` for an entry without an A2A card."""
+        raise NotImplementedError
+
+    @property
+    def egress(self) -> Egress | None:
+        """The addresses that may be called, ``None`` for any."""
+        raise NotImplementedError
 
 
 Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard | ForeignCard
@@ -127,7 +150,7 @@ class CardResolver:
     """Finds cards, and caches at most 64 of them as HTTP caching allows (RFC 9111).
 
     ``headers`` go with every request, ``credentials`` and those of ``auth`` only to the server of
-    the reference (but for headers only when it asks for them). ``requests`` counts what was asked.
+    the reference (but for headers only when it asks for them). ``requests`` counts requests.
     """
 
     def __init__(
@@ -151,7 +174,7 @@ class CardResolver:
         self._retry = retry or Retry()
         self._max_size = max_size
         self._clock = clock
-        self._cache: OrderedDict[str, _CachedCard] = OrderedDict()
+        self._cache: Bounded[str, _CachedCard] = Bounded(MAX_CACHED)
         self.requests = 0
 
     def forget(self) -> None:
@@ -351,7 +374,7 @@ class CardResolver:
     async def _fetch(self, url: str, credentials: Credentials) -> ResolvedCard | _NoCard:
         cached = self._cache.get(url)
         if cached is not None and self._clock() < cached.fresh_until:
-            self._cache.move_to_end(url)
+            self._cache[url] = cached
             return cached.resolved
         reply = await self._get(url, cached, credentials)
         if reply.status == 304 and cached is not None:
@@ -443,8 +466,6 @@ class CardResolver:
             or (before.last_modified if before else ""),
             fresh_until=self._clock() + _max_age(control, reply.headers.get("age", "")),
         )
-        if len(self._cache) > MAX_CACHED:
-            self._cache.popitem(last=False)
         return resolved
 
 

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from parley.client.card.key_sets import KeySetCache
 from parley.client.origin import Origin
+from parley.model.bounded import Bounded
 from parley.security.egress import Egress
-from parley.security.signing.private_file import stamp_of
+from parley.security.key_sets import SYMMETRIC, KeySet, KeySetCache, VerificationKey, keys_of
+from parley.security.signing.keys import stamp_of
 
 if TYPE_CHECKING:
-    from parley.security.issuers.jwks import KeySet, VerificationKey
-    from parley.security.signing.card_verification import CardVerdict
+    from parley.security.signing.cards import CardVerdict
 
 DEFAULT_ALGORITHMS = ("ES256", "RS256", "EdDSA")
 MAX_KEY_FILE = 512 * 1024
 _MAX_REMEMBERED = 1000
 
 PinnedKeys = Mapping[str, Any] | str | bytes | os.PathLike[str]
-"""A JWK, a JWK Set, a key in PEM, or the path of a file with one of them."""
+"""A JWK, a JWK Set, a key in PEM, or the path of a file with such keys."""
 
 State = Literal["not verified", "trusted", "not trusted", "not signed"]
 
 
 class CardCheck(msgspec.Struct, frozen=True):
-    """What a client found out about a card, and why it is not trusted, if it is not.
+    """A client's verdict about a card, and why it is not trusted, if it is not.
 
     ``verdict`` has each signature: its key, its algorithm, and its reason. ``str`` is all of it in
     words.
@@ -67,19 +66,19 @@ class CardTrust:
     """Which signatures of agent cards a client trusts: ``connect(url, trust=CardTrust(...))``.
 
     One signature that a trusted key made is enough. Without pins, keys are trusted that are
-    published (``jku``) at the card's own origin, which is that of the address that the caller gave,
+    published (``jku``) at the card's own origin, which is the origin of the caller's address,
     or at one of ``origins``. The addresses of key sets are encrypted, except on this machine, and
     no redirect is followed.
 
-    ``keys`` pins keys: a JWK, a JWK Set, PEM, or the path of a file with one of them, alone or in a
+    ``keys`` pins keys: a JWK, a JWK Set, PEM, or the path of a file with such keys, alone or in a
     list. Only these are trusted then, and nothing is fetched; a file is read again when it changes.
     ``thumbprints`` pins published keys by their SHA-256 thumbprints (RFC 7638), or by key ids and
     their thumbprints (a mapping).
 
     ``required``: a card without a trusted signature is refused (``CardNotTrusted``). Without it,
-    ``RemoteAgent.card_trust`` says what was found. Pins are always required.
+    ``RemoteAgent.card_trust`` has the verdict. Pins are always required.
 
-    ``algorithms`` are those that count. ``allow_private`` lets ``origins`` be at private addresses,
+    ``algorithms`` are accepted. ``allow_private`` lets ``origins`` be at private addresses,
     or at the hosts and networks of a list.
 
     It keeps key sets as long as they may be kept, looks a key up again that is unknown, and
@@ -97,7 +96,7 @@ class CardTrust:
         required: bool = True,
         allow_private: bool | Iterable[str] = False,
     ) -> None:
-        from parley.security.signing.card_verification import allowed_algorithms
+        from parley.security.signing.cards import allowed_algorithms
 
         for name, given in (("origins", origins), ("thumbprints", thumbprints)):
             if isinstance(given, str):
@@ -121,7 +120,7 @@ class CardTrust:
             raise ValueError("pinned keys are required: leave out required=False, or the pins")
         self.required = required
         self.is_pinned = is_pinned
-        self._signed: OrderedDict[str, str] = OrderedDict()
+        self._signed: Bounded[str, str] = Bounded(_MAX_REMEMBERED)
 
     def __repr__(self) -> str:
         return f"CardTrust(required={self.required}, pinned={self.is_pinned})"
@@ -134,8 +133,6 @@ class CardTrust:
         """
         if self._pins is None:
             return None
-        from parley.security.issuers.jwks import KeySet
-
         return KeySet([key for pin in self._pins for key in pin.read()])
 
     def accepts(self, key: VerificationKey) -> bool:
@@ -147,10 +144,7 @@ class CardTrust:
 
     def remember(self, address: str, kid: str) -> None:
         """Note that the card of an address was signed, with which key."""
-        self._signed.pop(address, None)
         self._signed[address] = kid
-        if len(self._signed) > _MAX_REMEMBERED:
-            self._signed.popitem(last=False)
 
     def signed_before(self, address: str) -> str | None:
         """Return the key that signed the card of an address before, ``None`` if it was not seen."""
@@ -227,10 +221,8 @@ def _content(text: bytes, path: Path) -> object:
 def _public_keys(given: object, what: str) -> tuple[VerificationKey, ...]:
     """Return the keys of a JWK, a JWK Set or PEM. Raises ``ValueError`` for secrets, and for none.
 
-    Whoever knew the secret could sign cards themselves.
+    All who knew the secret could sign cards.
     """
-    from parley.security.issuers.jwks import SYMMETRIC, keys_of
-
     if isinstance(given, str) and given.lstrip().startswith("{"):
         given = _content(given.encode(), Path("keys="))
     is_pem = isinstance(given, str | bytes) and (

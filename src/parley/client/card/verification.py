@@ -1,4 +1,4 @@
-"""Verifies the cards of one connection: looks the keys up, and keeps what is signed."""
+"""Verifies the cards of one connection: fetches trusted key sets, and keeps signed members."""
 
 from __future__ import annotations
 
@@ -6,27 +6,111 @@ import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.card.key_sets import Fetched, KeySetClient, KeySetUnavailable, checked_jku
+from parley.client.bindings.http import REDIRECTS, HttpTransport, NamedTransports, redacted
 from parley.client.card.resolver import ResolvedCard, read_card
 from parley.client.card.trust import CardCheck, CardTrust, printable
-from parley.client.errors import CardInvalid, CardNotTrusted
+from parley.client.errors import AddressNotAllowed, CardInvalid, CardNotTrusted, ClientError
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard
 from parley.model.operations import GetExtendedAgentCardRequest, Operation
+from parley.security.egress import Egress
+from parley.security.key_sets import KeySet, read_keys
+from parley.security.networks import is_loopback
+from parley.security.outbound import MAX_BYTES, TIMEOUT, FetchFailed, max_age
 from parley.wire import versions
 
 if TYPE_CHECKING:
-    from parley.security.issuers.jwks import KeySet
-    from parley.security.signing.card_verification import CardSignature
+    from parley.security.signing.cards import CardSignature
+
+# -- key sets ---------------------------------------------------------------------------------
+
+MAX_URL = 2048
+
+
+class KeySetClient:
+    """Fetches key sets for the cards of one agent, without credentials and without redirects.
+
+    ``http`` fetched the card, so it dials the card's ``own`` origin. Others are dialled if
+    ``egress`` allows their addresses.
+    """
+
+    def __init__(self, http: HttpTransport, egress: Egress) -> None:
+        self._egress = egress
+        self._transports = NamedTransports(http)
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._transports.aclose()
+
+    async def fetch(self, url: str, own: Origin | None) -> tuple[KeySet, float | None]:
+        """Return the key set at an address, and the seconds that it may be kept.
+
+        Raises ``FetchFailed``.
+        """
+        transport, shown = self._transport_for(url, own), redacted(url)
+        headers = {"Accept": "application/jwk-set+json, application/json"}
+        try:
+            async with transport.open("GET", url, headers, None, timeout=TIMEOUT) as answer:
+                if answer.status in REDIRECTS:
+                    raise FetchFailed(
+                        f"its key set {shown} redirects, and redirects are not followed"
+                    )
+                if answer.status != 200:
+                    raise FetchFailed(f"its key set {shown} answered {answer.status}")
+                body = await answer.read(MAX_BYTES)
+                control = answer.headers.get("cache-control", "")
+        except AddressNotAllowed as error:
+            said = str(error).partition(", which is not allowed")[0]
+            raise FetchFailed(
+                f"its key set {said}; to allow it: CardTrust(allow_private=[...])"
+            ) from None
+        except ClientError as error:
+            raise FetchFailed(f"its key set cannot be had: {error}") from None
+        try:
+            content = msgspec.json.decode(body)
+            keys = read_keys(content if isinstance(content, dict) else {})
+        except (ValueError, RecursionError, FetchFailed) as error:
+            said = str(error) if isinstance(error, FetchFailed) else "it is not JSON"
+            raise FetchFailed(f"{shown} is no key set: {said}") from None
+        return KeySet(keys), max_age(control)
+
+    def _transport_for(self, url: str, own: Origin | None) -> HttpTransport:
+        http = self._transports.over_network(url)
+        if http is self._transports.own and own is not None and own.covers(Origin.of(url)):
+            return http
+        return self._transports.guarded(http, self._egress)
+
+
+def checked_jku(url: str, own: Origin | None, trusted: tuple[Origin, ...]) -> str:
+    """Return why keys at an address are not trusted, empty if they are."""
+    if not url:
+        return "it names no key set (jku), and its key is not pinned"
+    if len(url) > MAX_URL:
+        return "the address of its key set is too long"
+    try:
+        origin, parts = Origin.of(url), urlsplit(url)
+    except ValueError as error:
+        return f"the address of its key set is not {error}"
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        return f"the address of its key set has a name, a password or a fragment: {redacted(url)}"
+    if origin.scheme != "https" and not is_loopback(origin.host):
+        return f"its key set {redacted(url)} is not encrypted; it has an https address"
+    if own is not None and own.covers(origin):
+        return ""
+    if any(each.covers(origin) for each in trusted):
+        return ""
+    whose = f"the card's is {own}" if own is not None else "the card was not fetched from any"
+    return (
+        f"its key set is at another origin, {origin} ({whose}); if you trust that one: "
+        f"CardTrust(origins=[{str(origin)!r}])"
+    )
+
 
 # -- raw card ---------------------------------------------------------------------------------
-#
-# Keeps extended cards as they were received: signatures are of the JSON, not of its meaning.
-
 
 _MAX_KEPT = 4
 
@@ -42,7 +126,7 @@ class _KeepingCodec:
         return getattr(self._codec, name)
 
     def read_result(self, operation: Operation, data: Any) -> Any:
-        """Return what the operation answers."""
+        """Return the operation's result."""
         if operation.request is GetExtendedAgentCardRequest:
             self._kept[:] = [*self._kept[-_MAX_KEPT:], bytes(data)]
         return self._codec.read_result(operation, data)
@@ -60,7 +144,6 @@ def keep_raw_card(binding: Any, kept: list[bytes]) -> None:
 
 # -- verification -----------------------------------------------------------------------------
 
-
 logger = logging.getLogger(__name__)
 
 MAX_KEY_SETS = 4
@@ -71,7 +154,7 @@ _LARGE = 128 * 1024
 
 
 class CardVerifier:
-    """Verifies cards as a ``CardTrust`` says; without one it leaves them as they are.
+    """Verifies cards as a ``CardTrust`` says; without trust it leaves them as they are.
 
     ``http`` is what fetches the cards.
     """
@@ -93,7 +176,7 @@ class CardVerifier:
         return check.is_trusted
 
     async def verify(self, resolved: ResolvedCard, *, kind: str = "card") -> ResolvedCard:
-        """Return a card with what is found out about it.
+        """Return a card with the verdict about it.
 
         Of a card that is trusted, only the signed members are kept: a proxy may have added others.
         Raises ``CardNotTrusted``.
@@ -117,11 +200,7 @@ class CardVerifier:
     async def _check(
         self, trust: CardTrust, resolved: ResolvedCard, kind: str
     ) -> tuple[CardCheck, dict[str, object] | None]:
-        from parley.security.signing.card_verification import (
-            CardUnverifiable,
-            signatures_of,
-            verify,
-        )
+        from parley.security.signing.cards import CardUnverifiable, signatures_of, verify
 
         address = f"{resolved.url} {kind}"
         try:
@@ -156,8 +235,6 @@ class CardVerifier:
         ``asked`` are the addresses of the key sets that the card led to so far, and whether they
         were fetched for it.
         """
-        from parley.security.issuers.jwks import KeySet
-
         if signature.problem:
             return signature.problem
         try:
@@ -178,13 +255,13 @@ class CardVerifier:
             self._client = KeySetClient(self._http, trust.egress)
         client = self._client
 
-        async def fetch() -> Fetched:
+        async def fetch() -> tuple[KeySet, float | None]:
             asked[jku] = True
             return await client.fetch(jku, own)
 
         try:
             found = await trust.key_sets.find(jku, signature.kid, fetch, looks_again=looks_again)
-        except KeySetUnavailable as error:
+        except FetchFailed as error:
             return str(error)
         accepted = [key for key in found.keys if trust.accepts(key)]
         if found.has(signature.kid) and not any(key.kid == signature.kid for key in accepted):
@@ -194,7 +271,7 @@ class CardVerifier:
     def _refuse(
         self, trust: CardTrust, resolved: ResolvedCard, check: CardCheck, kind: str
     ) -> None:
-        """Raise ``CardNotTrusted`` if a trusted signature is required; else log what is found."""
+        """Raise ``CardNotTrusted`` if a trusted signature is required; else log the verdict."""
         where = f" at {redacted(resolved.url)}" if resolved.url else ""
         name = f"the {kind} of {resolved.card.name[:100]!r}{where}"
         if trust.required:
@@ -205,7 +282,7 @@ class CardVerifier:
 
 
 class ConnectionCards:
-    """The cards of one connection: the one that it was opened with, and extended ones.
+    """The cards of one connection: its first card, and extended ones.
 
     ``received`` is the JSON of extended cards as it came, if signatures are verified.
     """

@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from parley.client.bindings.addresses import redirect_target
 from parley.client.bindings.http import (
     MAX_REDIRECTS,
     REDIRECTS,
@@ -23,7 +22,7 @@ from parley.client.bindings.http import (
     OpenResponse,
     redacted,
 )
-from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
+from parley.client.bindings.request_auth import NOTHING, RequestAuth, override, refusal_in
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -34,7 +33,7 @@ from parley.client.errors import (
     UnexpectedStatus,
 )
 from parley.client.files.stream import FileFacts, Progress
-from parley.client.headers import override
+from parley.client.origin import redirect_target
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.model.backoff import seconds_of
 
@@ -138,7 +137,7 @@ class Download:
         return redacted(self._url)
 
     async def _body_of(self, answer: OpenResponse) -> AsyncIterator[bytes]:
-        """Yield what is new in a response."""
+        """Yield the new bytes of a response."""
         skipped = self._begin(answer)
         clock = asyncio.get_running_loop().time
         chunks = answer.chunks()
@@ -167,7 +166,7 @@ class Download:
             raise FileMismatch(f"{self._where} sent more than the {size:,} bytes it announced")
 
     def _begin(self, answer: OpenResponse) -> int:
-        """Note what a response says about the file; return how many of its bytes are known."""
+        """Note the facts of a response about the file; return how many of its bytes are known."""
         headers = answer.headers
         whole = headers.get("content-encoding", "identity") == "identity"
         validator = _validator_of(headers) if whole else ""

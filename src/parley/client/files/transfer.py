@@ -16,10 +16,9 @@ import msgspec
 from parley.client.auth.authorizer import Authorizer
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import ClientError, FileLimitExceeded
-from parley.client.files.content import Uploadable, content_of
 from parley.client.files.download import Download, FetchRoute, Limits
 from parley.client.files.stream import Chunks, FileFacts, FileStream, Progress, open_part
-from parley.client.files.upload import Upload
+from parley.client.files.upload import Upload, Uploadable, content_of
 from parley.client.message import Sendable
 from parley.client.origin import Origin
 from parley.client.retry import Retry
@@ -28,7 +27,7 @@ from parley.model.extensions import FILE_TRANSFER
 from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task
 from parley.security.egress import Egress
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 MAX_INLINE = 7 * 1024 * 1024
 """The bytes of files that a message carries: in base64 under the 10 MiB limit of common servers."""
@@ -38,7 +37,7 @@ Holder = Part | Artifact | Message | Task
 
 
 class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
-    """What an agent declares about its file transfer."""
+    """An agent's declaration of its file transfer."""
 
     upload_url: str
     max_bytes: int | None = None
@@ -46,7 +45,7 @@ class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentFiles:
-    """Uploads to one agent, and downloads what it refers to.
+    """Uploads to one agent, and downloads its files.
 
     The caller's credentials go to the agent's own origins and to those that the caller trusts. From
     other origins files are fetched without them, and from public addresses only, unless ``egress``
@@ -100,11 +99,11 @@ class AgentFiles:
         """The agent's card."""
         return self._card()
 
-    # -- what the card says --------------------------------------------------------------------
+    # -- card ----------------------------------------------------------------------------------
 
     @property
     def params(self) -> TransferParams | None:
-        """What the card declares, ``None`` for an agent without file transfer."""
+        """The card's declaration, ``None`` for an agent without file transfer."""
         for extension in self._card().capabilities.extensions:
             if extension.uri == FILE_TRANSFER:
                 try:
@@ -128,7 +127,7 @@ class AgentFiles:
     # -- credentials -------------------------------------------------------------------------
 
     def _route(self, url: str) -> FetchRoute:
-        """Return how to call an address: an own one with credentials, another one guarded."""
+        """Return how to call an address: an own one has credentials, another one is guarded."""
         origin = Origin.of(url)
         if any(own.covers(origin) for own in self._origins):
             if not self._auth.credentials.allows(origin):
@@ -270,7 +269,7 @@ class AgentFiles:
 
 
 def file_parts(holder: Holder) -> Iterator[Part]:
-    """Yield the file parts of anything that has parts: a task's are those of its artifacts."""
+    """Yield the file parts of anything that has parts: a task's are in its artifacts."""
     if isinstance(holder, Part):
         yield holder
     elif isinstance(holder, Task):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from parley.conformance.cassettes.hiding import HIDDEN
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 _CHANGING = frozenset(("messageId", "message_id"))
 _CONTEXTS = frozenset(("contextId", "context_id"))

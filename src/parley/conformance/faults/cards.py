@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from parley.model.operations import OPERATIONS
-from parley.security.loopback import is_loopback
+from parley.security.networks import is_loopback
 
 _OLD_NAMES = {
     "message/send": "SendMessage",

@@ -42,8 +42,8 @@ from parley.model.parts import Message
 from parley.model.service import ANONYMOUS, CallContext
 from parley.push.proofs.proofs import validated
 from parley.security.authorization import Authorization, access_of
-from parley.server.limits.once import AgentNames, StoredNames
-from parley.server.limits.rates import AgentLimits
+from parley.security.limits.agent_limits import AgentLimits
+from parley.security.limits.counters import AgentNames, StoredNames
 from parley.store.events import MessageReceived, RecordKind, Scope
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
 from parley.store.protocols.tables import Receipt
@@ -83,7 +83,7 @@ class Admission:
         self._gates = () if agent.rules.gates is None else agent.rules.gates(store.now)
         self._keeps_addresses = keeps_addresses
         self._has_logged_unclear = False
-        self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
+        self._chains = ChainCheck(store, agent.key, agent.execution.max_hops)
         self._files = files
 
     async def begin_or_join(
@@ -212,7 +212,7 @@ class Admission:
                 skill=skill,
                 caller=ANONYMOUS
                 if context.caller is ANONYMOUS
-                else kept(context.caller, self._agent.options.keep_claims),
+                else kept(context.caller, self._agent.retention.claims),
                 tenant=context.tenant,
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
@@ -269,7 +269,7 @@ class Admission:
     ) -> None:
         """Refuse the answer of a repeated message to who may not send it now.
 
-        ``task_id`` is that of its task, if it has one. Raises ``A2AError`` and ``StoreError``.
+        ``task_id`` names its task, if it has one. Raises ``A2AError`` and ``StoreError``.
         """
         authorization = self._agent.authorization
         if authorization is None:
@@ -393,7 +393,7 @@ class Admission:
             message=msgspec.structs.replace(message, context_id=record.stored.context_id),
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
-            caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
+            caller=record_of(kept(context.caller, self._agent.retention.claims)),
             base_url=self._base_url(context),
             metadata=_metadata_of(request),
             chain=_chain_of(request, context),

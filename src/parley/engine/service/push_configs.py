@@ -90,7 +90,7 @@ class PushConfigs:
     async def create(
         self, request: TaskPushNotificationConfig, context: CallContext, scope: Scope
     ) -> TaskPushNotificationConfig:
-        """Add a configuration to a task, or replace the one that has its id."""
+        """Add a configuration to a task, or replace the configuration with its id."""
         self._check_supported()
         if not request.task_id:
             raise invalid("taskId", "the id of the task")
@@ -187,7 +187,7 @@ class PushConfigs:
         raise not_found(request.task_id)
 
     async def history(self, request: GetPushHistoryRequest, scope: Scope) -> GetPushHistoryResponse:
-        """Return what was delivered to one configuration of a task, or to all."""
+        """Return the deliveries to one configuration of a task, or to all."""
         found = []
         for push in await self._pushes(request.task_id, scope):
             if request.id not in ("", push.id):

@@ -53,7 +53,7 @@ from parley.model.operations import (
 from parley.model.parts import Message
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.server.limits.rates import AgentLimits
+from parley.security.limits.agent_limits import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent, RecordKind, Scope
 from parley.store.follow import Gap, TaskGone, follow
@@ -71,8 +71,8 @@ class AgentService:
     Callers see only the tasks of their scope (agent, tenant, owner). ``in_json`` is for bindings
     that write the JSON that the store holds. ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
-    are told the address that their message was sent to, because none is configured. ``files`` keeps
-    what messages name by reference. ``limits`` are those of the agent.
+    learn the address that their message was sent to, because none is configured. ``files`` keeps
+    what messages name by reference. ``limits`` are the agent's.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AgentService:
             executor,
             store,
             enabled=agent.push_notifications,
-            default_events=agent.options.push_events,
+            default_events=agent.execution.push_events,
         )
 
     @cached_property
@@ -279,7 +279,7 @@ class AgentService:
             return
         record = await self._present(repeated.task_id, length)
         after = 0
-        ends = not self.agent.options.stream_until_terminal
+        ends = not self.agent.execution.stream_until_terminal
         if not repeated.began:
             yield (self._first_item(record),)
             after = record.seq
@@ -336,7 +336,7 @@ class AgentService:
         live: Subscription | None = None,
     ) -> Batches:
         """Yield the events after a number, with a handle up to the end of its turn."""
-        until = None if self.agent.options.stream_until_terminal else handle
+        until = None if self.agent.execution.stream_until_terminal else handle
         async with aclosing(self._questions(task_id, after, live)) as batches:
             async for batch, question in batches:
                 yield batch
@@ -491,19 +491,19 @@ class AgentService:
     async def set_push_options(
         self, request: SetPushOptionsRequest, context: CallContext
     ) -> PushOptionsResponse:
-        """Set what a webhook receives."""
+        """Set the events that a webhook receives."""
         return await self._pushes.set_options(request, context, self._scope(context))
 
     async def get_push_history(
         self, request: GetPushHistoryRequest, context: CallContext
     ) -> GetPushHistoryResponse:
-        """Return what was delivered to the webhooks of a task."""
+        """Return the deliveries to the webhooks of a task."""
         return await self._pushes.history(request, self._scope(context))
 
     # -- usage ---------------------------------------------------------------------------------
 
     async def usage_of(self, context: CallContext, days: int) -> UsageResponse:
-        """Return what a caller used, and what it may use (``extensions/usage.py``)."""
+        """Return a caller's usage, and its limits (``extensions/usage.py``)."""
         try:
             return await usage_report(self.agent.key, self.limits, context, days, self._store.now())
         except StoreError as error:

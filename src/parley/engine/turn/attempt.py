@@ -1,4 +1,4 @@
-"""One attempt at a turn: its request, what earlier attempts recorded, and what it writes.
+"""One attempt at a turn: its request, the records of earlier attempts, and its writes.
 
 ``agent/`` builds the author's ``Turn`` on it. It knows its runner only as ``AttemptRunner``. The
 log names calls of other agents, calls of tools and the values that a task alone keeps, so any
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from parley.extensions.call_chain import Chain
 from parley.model.errors import A2AError
 from parley.model.ids import new_id
 from parley.model.operations import SendMessageRequest
-from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.parts import Artifact, Message, Role
 from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
@@ -42,6 +42,8 @@ from parley.store.protocols.tables import Contexts
 from parley.store.protocols.task_log import TaskLog
 from parley.store.task_store import TaskStore
 
+T = TypeVar("T")
+
 
 class TurnOver(RuntimeError):
     """The turn has ended; nothing more can be said in it."""
@@ -50,7 +52,7 @@ class TurnOver(RuntimeError):
 class Rejected(BaseException):
     """The function refuses the request (``turn.reject``).
 
-    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
+    No ``except Exception`` catches it. ``metadata`` belongs to the message that says so.
     """
 
     metadata: dict[str, Any] | None = None
@@ -69,21 +71,21 @@ class NotAuthorized(Exception):
 
 
 class Failed(BaseException):
-    """The function could not do what was asked (``turn.fail``).
+    """The function could not fulfil the request (``turn.fail``).
 
-    No ``except Exception`` catches it. ``metadata`` is that of the message that says so.
+    No ``except Exception`` catches it. ``metadata`` belongs to the message that says so.
     """
 
     metadata: dict[str, Any] | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a turn: the message that began the task, and what came beside it.
+    """The request of a turn: the message that began the task, with its metadata and caller.
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
     server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
     they were not read yet. ``metadata`` came with the message that began the task,
-    ``latest_metadata`` with the one that a later turn took.
+    ``latest_metadata`` with the message of a later turn.
     """
 
     message: Message
@@ -159,7 +161,7 @@ class AttemptRunner(Protocol):
         ...
 
     def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
+        """Have the turn sleep until a time (ms) or any of some events, and cancel the function."""
         ...
 
     async def park(self, question: Message | None) -> None:
@@ -269,7 +271,7 @@ class Attempt:
             journal.results[remembered.key] = remembered.value
 
     def begin_again(self) -> None:
-        """Let the function run from the top once more in this attempt, and find what it recorded.
+        """Let the function run from the top once more in this attempt, and find its records.
 
         Call it when the function has ended.
         """
@@ -419,6 +421,21 @@ class Attempt:
         result = self.journal.results[key] = msgspec.Raw(msgspec.json.encode(value))
         self.working().write(StepResult(key=key, value=result))
 
+    def logged(self, key: str, kind: type[T]) -> T | None:
+        """Return the record that the task's log has under a key."""
+        value = self.journal.results.get(key)
+        return None if value is None else decode(value, kind)
+
+    async def log(self, key: str, record: A2AStruct, *, durable: bool = True) -> None:
+        """Log a record of the task, and wait until that is durable, if asked to."""
+        writer = self.working()
+        value = self.journal.results[key] = msgspec.Raw(encode(record))
+        writer.write(StepResult(key=key, value=value))
+        if durable:
+            await writer.flush()
+        else:
+            self.runner.show_task()
+
     async def keep_result(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""
         writer = self.working()
@@ -444,9 +461,8 @@ class Attempt:
     # -- decisions of the policy ---------------------------------------------------------------
 
     def logged_decision(self, key: str) -> Decision | None:
-        """Return what the log has of the policy's decision under a key of this turn."""
-        value = self.journal.results.get(f"{DECISIONS}{self.turn}:{key}")
-        return None if value is None else decode(value, Decision)
+        """Return the policy's logged decision under a key of this turn."""
+        return self.logged(f"{DECISIONS}{self.turn}:{key}", Decision)
 
     async def log_decision(self, key: str, decision: Decision) -> None:
         """Log a decision, and wait until it is durable. Raises ``RuntimeError`` for too many."""
@@ -458,52 +474,27 @@ class Attempt:
                 f"a turn authorises up to {MOST_DECISIONS} different actions, because each is "
                 "logged; authorise what they have in common, such as the folder of the files"
             )
-        writer = self.working()
         self.decision_count += 1
-        value = results[prefix + key] = msgspec.Raw(encode(decision))
-        writer.write(StepResult(key=prefix + key, value=value))
-        await writer.flush()
+        await self.log(prefix + key, decision)
 
     # -- calls of other agents -----------------------------------------------------------------
 
     @property
     def results(self) -> Mapping[str, msgspec.Raw] | None:
-        """What the task remembers, as far as this attempt knows; ``None`` for nothing."""
+        """The task's remembered values, as far as this attempt knows; ``None`` for nothing."""
         return None if self._journal is None else self._journal.results
 
     def begin_call(self, key: str) -> None:
-        """Claim the key of a call. Raises ``ValueError`` for one that this turn has used."""
+        """Claim the key of a call. Raises ``ValueError`` for a key that this turn has used."""
         self.use(f"{CALL_PREFIX}{key}", "call")
 
     def logged_call(self, key: str) -> RemoteCall | None:
-        """Return what the log has of a call."""
-        value = self.journal.results.get(f"{CALL_PREFIX}{key}")
-        return None if value is None else decode(value, RemoteCall)
+        """Return the record of a call."""
+        return self.logged(f"{CALL_PREFIX}{key}", RemoteCall)
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
         """Log a call, and wait until that is durable, if asked to."""
-        writer = self.working()
-        value = msgspec.Raw(encode(call))
-        writer.write(StepResult(key=f"{CALL_PREFIX}{key}", value=value))
-        self.journal.results[f"{CALL_PREFIX}{key}"] = value
-        if durable:
-            await writer.flush()
-        else:
-            self.runner.show_task()
-
-    # -- calls of tools ------------------------------------------------------------------------
-
-    def logged_tool_call(self, key: str) -> ToolCallRecord | None:
-        """Return what the log has of a call of a tool."""
-        value = self.journal.results.get(f"{TOOL_PREFIX}{key}")
-        return None if value is None else decode(value, ToolCallRecord)
-
-    async def log_tool_call(self, key: str, call: ToolCallRecord) -> None:
-        """Log a call of a tool, and wait until that is durable."""
-        writer = self.working()
-        value = self.journal.results[f"{TOOL_PREFIX}{key}"] = msgspec.Raw(encode(call))
-        writer.write(StepResult(key=f"{TOOL_PREFIX}{key}", value=value))
-        await writer.flush()
+        await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
 
     # -- live messages -------------------------------------------------------------------------
 
@@ -598,17 +589,17 @@ class PrivateRecords:
 
 
 CALL_PREFIX = "call:"
-"""The prefix of the keys of these records, among those of steps and questions."""
+"""The prefix of the keys of calls, among the keys of steps and questions."""
 
 
 class RemoteCall(A2AStruct, frozen=True, kw_only=True):
     """One message to another agent, as the log has it.
 
     ``address`` is the agent's, without secrets; ``card`` its card, if it was given without one.
-    ``request`` is what was sent, kept until the remote task is known. ``task_id`` is the remote
+    ``request`` was sent; it is kept until the remote task is known. ``task_id`` is the remote
     task. ``answered`` is set with the answer: a direct ``message``, or the ``task`` (left out if it
     is large). ``ended``: the remote task needs nothing more. ``cancel``: it is canceled with ours.
-    ``caller`` and ``tenant`` are those of a call of an agent of this process.
+    ``caller`` and ``tenant`` belong to a call of an agent of this process.
     """
 
     address: str
@@ -639,34 +630,13 @@ def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]
 
 
 TOOL_PREFIX = "tool:"
-"""The prefix of the keys of these records, among those of steps and questions."""
-
-
-class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
-    """One call of a tool of an MCP server, as the log has it.
-
-    ``server`` is its address, without secrets. ``state`` is ``called``, ``asked`` (the server waits
-    for the caller of the task) or ``returned``; then ``parts`` and ``data`` are the result.
-    ``questions`` are the requests of round ``round``, and ``request_state`` is what the server
-    wants to have back with their answers.
-    """
-
-    server: str
-    tool: str
-    state: str = ""
-    parts: tuple[Part, ...] = ()
-    data: Any = None
-    failed: bool = False
-    questions: dict[str, Any] = {}
-    request_state: str | None = None
-    round: int = 0
-
+"""Begins the keys of calls that a source of tools records: their last ``state`` is ``returned``."""
 
 VALUE_PREFIX = "value:"
-"""Begins the keys of these records, among those of steps; the key of the value follows."""
+"""Begins the keys of records of values; the key of the value follows."""
 
 LISTS = b"true"
-"""The value of such a record if the value has ``keys``: those of further values that go too."""
+"""The value of such a record if the value has ``keys`` of further values that go too."""
 
 
 async def forget_values(

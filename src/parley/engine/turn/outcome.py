@@ -33,7 +33,7 @@ class FunctionCall:
     runner: the function is cancelled, and ``run`` raises the cancellation.
     """
 
-    # Defaults of the class, as those of a runner.
+    # Defaults of the class, as a runner has.
     is_running = False
     _task: asyncio.Task[None] | None = None
     _cancellations = 0
@@ -139,7 +139,7 @@ log = logging.getLogger("parley.engine")
 class TaskOutcome(msgspec.Struct, frozen=True):
     """The turn ends its task in ``state`` with ``message``, after a last ``artifact``.
 
-    ``metadata`` is that of the status update. A function of an adapter returns one to say all of
+    ``metadata`` goes to the status update. A function of an adapter returns one to say all of
     it; others return values and raise exceptions.
     """
 
@@ -268,7 +268,7 @@ def _is_own(error: BaseException) -> bool:
 
 
 def exchange_of(attempt: Attempt, task: Task | None, closing: Message | None) -> Sequence[Message]:
-    """Return what a turn adds to the context's history: its message, and what it said last."""
+    """Return a turn's addition to the context's history: its message, and its last words."""
     latest, _ = writable(attempt.latest)
     if closing is not None:
         return (latest, closing)

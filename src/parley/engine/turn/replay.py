@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 from msgspec.structs import replace
 
+from parley.engine.agent_options import Execution
 from parley.engine.caller import caller_in, record_of
-from parley.engine.description import Options
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import PrivateRecords, Request
 from parley.engine.turn.task_writer import timestamp
@@ -39,7 +39,7 @@ def first_events(
 ) -> list[TaskEvent | PrivateEvent]:
     """Return the first events of the log of a task that begins ``at`` (ms).
 
-    A private record keeps what the message itself does not say of the request, if there is
+    A private record keeps the facts of the request that the message lacks, if there is
     anything; the skill only if the agent has several. The address is in the task's head (see
     ``Append.base_url``). ``queued``: no attempt has started yet.
     """
@@ -79,7 +79,7 @@ def turns_in(records: PrivateRecords) -> list[TurnStarted]:
 
 
 def results_in(records: PrivateRecords) -> dict[str, Raw]:
-    """Return what the task remembers, by its keys: of several values the last."""
+    """Return the task's remembered values, by their keys: of several values the last."""
     return {
         record.event.key: record.event.value
         for record in records.remembered
@@ -179,7 +179,7 @@ def latest_message(records: PrivateRecords) -> Message | None:
 class Attempts(NamedTuple):
     """How many attempts a turn has had, and how many of them were released.
 
-    ``asleep``: the last one fell asleep, and is to go on.
+    ``asleep``: the last one fell asleep, and is to continue.
     """
 
     made: int
@@ -215,7 +215,7 @@ class Deadline(NamedTuple):
 class Deadlines:
     """The deadlines of an agent's tasks, computed from the log by the store's clock."""
 
-    def __init__(self, store: TaskStore, options: Options) -> None:
+    def __init__(self, store: TaskStore, options: Execution) -> None:
         self._store = store
         self._turn = options.turn_timeout
         self._task = options.task_timeout

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from parley.engine.agent_options import Execution, Retention
 from parley.engine.authorizations import forget
-from parley.engine.description import Options
 from parley.engine.replies import RemoteReplies, ReplyHandle, SharedTimer, Waiters, shutting_down
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import (
@@ -92,7 +92,7 @@ class TaskRunner:
     releasing = False
     abandoned = False
     asleep = False
-    holds = False  # its caller waits for the reply, and nobody else knows of the task
+    holds = False  # its caller waits for the reply, and knows alone of the task
     timeout_reason = ""
     abort_error: A2AError | None = None
     deadline: Deadline | None = None
@@ -144,7 +144,7 @@ class TaskRunner:
     def start(
         self, attempt: Attempt | None = None, timer: SharedTimer[TaskRunner] | None = None
     ) -> None:
-        """Run ``attempt``, the first of a new message, and then what the log has for the task.
+        """Run ``attempt``, the first of a new message, and then the turns in the task's log.
 
         ``timer`` calls ``promote`` if the function takes too long to reply without a task; ``None``
         sets no limit.
@@ -318,7 +318,7 @@ class TaskRunner:
     def _wake_up(
         self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter, number: int
     ) -> Attempt:
-        """Return the attempt that fell asleep, to go on with."""
+        """Return the attempt that fell asleep, to continue it."""
         latest = latest_message(records)
         attempt = self._attempt_at(record, records, record.turn, latest=latest, number=number)
         writer.write(TurnStarted(turn=attempt.turn, attempt=number))
@@ -362,7 +362,7 @@ class TaskRunner:
             self.abort_error = error
 
     async def _cancel_at_rest(self, record: TaskRecord) -> None:
-        """Cancel a task of which no turn runs; a skill that has to know of it is called first."""
+        """Cancel a task of which no turn runs; a skill that handles it is called first."""
         skills = self.executor.skills.values()
         value: object = None
         if self.executor.runs_turns and any(skill.runs_on_cancel for skill in skills):
@@ -382,7 +382,7 @@ class TaskRunner:
         await self._end_canceled(value)
 
     async def _end_canceled(self, value: object) -> None:
-        """End the task as CANCELED, with what the function says about that, if anything."""
+        """End the task as CANCELED, with the function's words about that, if any."""
         said = value if isinstance(value, TaskOutcome) else TaskOutcome(TaskState.CANCELED)
         if said.state is not TaskState.CANCELED:
             said = TaskOutcome(TaskState.CANCELED)
@@ -517,7 +517,7 @@ class TaskRunner:
         self.waiters.delegate_pending(self.executor.remote_replies)
 
     async def _settle_elsewhere(self, attempt: Attempt | None, state: TaskState) -> None:
-        """Delete what the task alone needed, and cancel what it started if it did not succeed."""
+        """Delete the values of the task alone, and cancel its calls if it did not succeed."""
         results = None if attempt is None else attempt.results
         if attempt is None:
             self._records = self._records or PrivateRecords()
@@ -530,7 +530,7 @@ class TaskRunner:
             await forget_values(self.store, self.scope, self.context_id, results)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
-        if attempt is None or not self.executor.options.keep_history:
+        if attempt is None or not self.executor.retention.history:
             return ()
         task = None if self.writer is None else self.writer.fold.task
         return exchange_of(attempt, task, closing)
@@ -626,7 +626,7 @@ class TaskRunner:
         if self._message_arrived is not None and not self._message_arrived.done():
             self._message_arrived.set_result(None)
 
-    # -- what the attempt uses (AttemptRunner) -------------------------------------------------
+    # -- the seam of attempts (AttemptRunner) --------------------------------------------------
 
     def create_task(self, request: Request | None = None) -> TaskWriter:
         """Write the task's first event, and return the writer.
@@ -713,7 +713,7 @@ class TaskRunner:
         self.waiters.resolve(self.writer.fold.task)
 
     def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or one of some events, and cancel the function.
+        """Have the turn sleep until a time (ms) or any of some events, and cancel the function.
 
         It wakes up at its deadline at the latest, and fails then.
         """
@@ -821,7 +821,7 @@ R = TypeVar("R", contravariant=True)
 class RunnerOwner(Protocol[R]):
     """Owns the runners ``R`` of one agent. ``AgentExecutor`` implements it.
 
-    ``invoke`` calls the author's function, ``cancel_calls`` cancels what a task began at other
+    ``invoke`` calls the author's function, ``cancel_calls`` cancels a task's calls of other
     agents (it raises nothing and takes a bounded time), ``in_thread`` calls a plain function in one
     of the agent's threads, and ``notify_work`` wakes the claimers, here and on other replicas.
     ``arriving`` has the handles of messages that are being appended to a log.
@@ -831,7 +831,8 @@ class RunnerOwner(Protocol[R]):
 
     store: TaskStore
     hints: LocalHints
-    options: Options
+    options: Execution
+    retention: Retention
     skills: Mapping[str, Skill]
     default_skill: Skill
     runs_turns: bool
@@ -856,7 +857,7 @@ class RunnerOwner(Protocol[R]):
         ...
 
     def replace(self, runner: R) -> None:
-        """Start another runner for the task of one whose function does not end."""
+        """Start another runner for a task whose function does not end."""
         ...
 
     def unavailable(self, error: StoreError) -> A2AError:

@@ -31,7 +31,7 @@ Update = TypeVar("Update", TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 MAX_IN_FLIGHT = 192
 """How many events may be in flight to the store before ``drain`` waits.
 
-So many tokens fit into what a stream sends at a time (``Settings.send_buffer``).
+So many tokens fit into one write of a stream (``Settings.send_buffer``).
 """
 
 HAND_OVER_PASSES = 4
@@ -46,7 +46,7 @@ SAVE_BYTES = 64 * 1024
 class TaskWriter:
     """Writes one task's log, in order, with several appends in flight.
 
-    ``write`` never waits: it folds events at once, batches those of one pass of the event loop, and
+    ``write`` never waits: it folds events at once, batches the events of a pass of the loop, and
     appends each batch. ``drain`` waits while too many events are in flight, ``flush`` until all are
     durable; both raise the ``StoreError`` that stopped the log. After such an error the writer
     writes nothing more, because later events cannot skip a missing one. An append that is done
@@ -56,7 +56,7 @@ class TaskWriter:
     first ``drain`` waits until that is durable and handed to the connection. ``is_first``: nothing
     was drained in the turn yet. What cannot be written is refused before it is part of the log:
     ``UnwritableOutput``. ``is_held``: events wait for ``flush`` or a ``drain`` that waits,
-    because nobody knows of the task yet.
+    because the task is not known yet.
 
     ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
     ``output_filter`` filters statuses and artifacts, and may refuse them. ``hints`` knows who reads
@@ -335,7 +335,7 @@ class TaskWriter:
 
 
 async def handed_over() -> None:
-    """Wait until what was committed is handed to the connections of those who wait for it."""
+    """Wait until committed events are handed to the connections that wait for them."""
     for _ in range(HAND_OVER_PASSES):
         await asyncio.sleep(0)
 
@@ -368,7 +368,7 @@ class OutputFilter:
         self._warned = False
 
     def send(self, event: E) -> E:
-        """Return the event to log. Raises ``A2AError`` for one that must not be sent."""
+        """Return the event to log. Raises ``A2AError`` for an event that must not be sent."""
         if self._modes:
             event = self._fit(event)
         return event if self._profile is None else self._profile.send(event)

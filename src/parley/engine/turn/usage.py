@@ -18,14 +18,14 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.security.rates.limit import DAY_MS, SizeLimit
-from parley.server.limits.rates import AgentLimits, TurnSizes
+from parley.security.limits.agent_limits import AgentLimits, TurnSizes
+from parley.security.limits.declaration import DAY_MS, SizeLimit
+from parley.security.limits.usage import UsageQuery
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
-from parley.store.protocols.tables import UsageQuery
 
 
 class OutputTooLarge(A2AError):
-    """What the agent made is larger than the server's limits."""
+    """A result of the agent is larger than the server's limits."""
 
 
 class TurnMeter(Protocol):
@@ -51,7 +51,7 @@ class AttemptHolder(Protocol):
 
 
 class MeasuredWriter(TaskWriter):
-    """A writer with limits. A refused event is not written, and the turn that goes on fails.
+    """A writer with limits. A rejected event is not written, and a turn that continues fails.
 
     The last status of a task is never refused.
     """
@@ -140,7 +140,7 @@ class MeasuredWriter(TaskWriter):
             self._meter.wrote(request, size)
 
     def _count(self, messages: Iterable[Message], size: int | None = None) -> None:
-        """Count messages of the history; what is too much ends the turn."""
+        """Count messages of the history; too many end the turn."""
         messages = tuple(messages)
         self._messages += len(messages)
         self._bytes += _size(messages) if size is None else size
@@ -189,7 +189,7 @@ class AgentMeter:
         self._limits = limits
 
     def turn_sizes(self, skill: str) -> TurnSizes:
-        """Return the limits of what a turn of a skill writes."""
+        """Return the limits of the output of a skill's turn."""
         return self._limits.turn_sizes(skill)
 
     def wrote(self, request: Request, size: int) -> None:
@@ -252,7 +252,7 @@ def _reply_size(value: Any) -> int:
 async def usage_report(
     agent: str, limits: AgentLimits | None, context: CallContext, days: int, now: int
 ) -> UsageResponse:
-    """Return what a caller used of an agent in the last days, and its limits.
+    """Return a caller's usage of an agent in the last days, and its limits.
 
     Raises ``UnsupportedOperationError`` if nothing is counted, and ``StoreError``.
     """

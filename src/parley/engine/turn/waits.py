@@ -32,7 +32,7 @@ SHORT_MS = 1000
 
 SETTLE_ROUNDS = 20
 """For how many rounds of the event loop a turn waits before it falls asleep, so that its other
-branches begin to wait, too, or go on with what has just ended.
+branches begin to wait, too, or continue after their wait.
 """
 
 _NULL = msgspec.Raw(b"null")
@@ -44,7 +44,7 @@ class _Wait(NamedTuple):
 
 
 class _Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the journal has of a wait that is over: the event's value, or none within its time."""
+    """The record of a wait that is over: the event's value, or none within its time."""
 
     value: msgspec.Raw = _NULL
     timed_out: bool = False
@@ -63,7 +63,7 @@ class SleepingRunner(Protocol):
     scope: Scope
 
     def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
+        """Have the turn sleep until a time (ms) or any of some events, and cancel the function."""
         ...
 
     def abort(self, error: A2AError) -> None:
@@ -188,7 +188,7 @@ class Waits:
     async def park_until(self, event: str, wakes_at: int) -> NoReturn:
         """Wait until an event is complete, or a time (ms): the function ends here, and runs again.
 
-        What the event is does not come into the log.
+        The event itself does not come into the log.
         """
         await self._park(_Wait(wakes_at, event))
         raise AssertionError("a turn that was parked runs again")

@@ -115,7 +115,7 @@ def _untyped(
     to_fill: list[inspect.Parameter],
     roles: Mapping[str, str],
 ) -> tuple[Takes, Inputs | None]:
-    """Return how parameters are filled none of which is typed."""
+    """Return how untyped parameters are filled."""
     needed = [p for p in to_fill if p.default is p.empty]
     turns = [p for p in to_fill if roles[p.name] == "turn"]
     _check_one(what, turns)

@@ -30,7 +30,7 @@ class Inputs:
 
     One parameter whose values are objects takes the data of the message as it is; otherwise the
     data is an object with a member for each parameter. ``turn`` and ``text`` are the parameters
-    that get the turn and the message's text; ``order`` are those that are filled by position.
+    that get the turn and the message's text; ``order`` are the parameters by position.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Inputs:
 
     @property
     def takes_turn(self) -> bool:
-        """Whether one of the parameters is the turn."""
+        """Whether any parameter is the turn."""
         return bool(self._turn)
 
     # -- values --------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Inputs:
             by_position.append(by_name.pop(name, default))
         return by_position, by_name
 
-    # -- what is missing -----------------------------------------------------------------------
+    # -- missing values ------------------------------------------------------------------------
 
     def data_of(self, message: Message) -> Any:
         """Return the data of the message that began the task, as far as there is any."""
@@ -152,9 +152,9 @@ class Inputs:
         return data
 
     def answered(self, data: Any, problems: tuple[Violation, ...], answer: Message) -> Any:
-        """Return the data with what an answer to a question about ``problems`` adds to it.
+        """Return the data with the values of an answer to a question about ``problems``.
 
-        What was wrong is left out; objects are merged. A text that is no JSON object is the value
+        Wrong values are left out; objects are merged. A text that is no JSON object is the value
         of the only field that was asked for.
         """
         kept = _without(data, [each.path for each in problems])

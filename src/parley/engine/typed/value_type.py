@@ -1,4 +1,4 @@
-"""A type as JSON sees it: its schema, reading a value, and checking one that is sent.
+"""A type as JSON sees it: its schema, reading a value, and checking a sent value.
 
 pydantic is imported only where a type comes from it. The data of a message is its first data part,
 else its text where that is a JSON object.
@@ -273,7 +273,7 @@ class PydanticType:
             raise UnsupportedType(f"pydantic cannot read {kind}: {reason}") from None
 
     def schema(self, *, output: bool) -> dict[str, Any]:
-        """Return the JSON Schema of values that are read, or of those that are written."""
+        """Return the JSON Schema of read values, or of written values."""
         made: dict[str, Any] = self._adapter.json_schema(
             ref_template="#/$defs/{model}", mode="serialization" if output else "validation"
         )

@@ -19,7 +19,7 @@ from parley.model.struct import encode
 
 T = TypeVar("T")
 
-MAX_LOOKED = 10_000
+MAX_CHECKED_VALUES = 10_000
 """How many fields and items of a value are looked at: a caller could send millions."""
 
 MAX_CHOICES = 20
@@ -59,9 +59,9 @@ Convert = Callable[[Any, Any], Any]
 def violations_of(
     kind: Any, data: Any, convert: Convert, others: Callable[[Any, Any], Sequence[Violation] | None]
 ) -> list[Violation]:
-    """Return what is wrong with ``data`` as a value of ``kind``, which does not fit.
+    """Return the faults of ``data`` as a value of ``kind``, which does not fit.
 
-    Looks at ``MAX_LOOKED`` fields and items at most; what is wrong behind them is one violation.
+    Looks at ``MAX_CHECKED_VALUES`` fields and items; all faults behind them are one violation.
     ``others`` returns the violations of a type that msgspec does not read, ``None`` for the rest.
     """
     found: list[Violation] = []
@@ -78,10 +78,10 @@ class _Walk:
     ) -> None:
         self._convert = convert
         self._others = others
-        self._left = MAX_LOOKED
+        self._left = MAX_CHECKED_VALUES
 
     def of(self, kind: Any, data: Any, path: Path) -> Iterator[Violation]:
-        """Yield what is wrong with ``data``; at least one violation unless it fits."""
+        """Yield the faults of ``data``; at least one violation unless it fits."""
         self._left -= 1
         try:
             self._convert(data, kind)
@@ -104,7 +104,7 @@ class _Walk:
             yield Violation(path, words + (place[0] if place is not None else ""))
 
     def _within(self, kind: Any, data: Any, path: Path) -> Iterator[Violation]:
-        """Yield what is wrong with the members or items of ``data``."""
+        """Yield the faults of the members or items of ``data``."""
         arm = self._arm(kind, data)
         owner = class_of(arm)
         arguments = typing.get_args(plain(arm))
@@ -169,7 +169,7 @@ class _Walk:
         return fitting[0] if len(fitting) == 1 else None
 
     def _description(self, kind: Any, data: Any, failure: Exception) -> str:
-        """Return what was expected instead of a value that has no smaller part to blame."""
+        """Return the expectation for a value that has no smaller part to blame."""
         if failure.__cause__ is not None:  # a __post_init__ of the author says it
             return str(failure.__cause__)
         for arm in arms(kind):
@@ -260,7 +260,7 @@ Path = tuple[str | int, ...]
 
 
 class Violation(NamedTuple):
-    """A field that does not fit, and what was expected there."""
+    """A field that does not fit, and the expectation there."""
 
     path: Path
     description: str

@@ -9,9 +9,8 @@ from typing import Any
 
 from parley.client.bindings.binding import waits_for_task
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.bindings.request_auth import RequestAuth
+from parley.client.bindings.request_auth import RequestAuth, join_items
 from parley.client.errors import ConnectionClosed, Timeout
-from parley.client.headers import join_items
 from parley.envelope.answers import (
     message,
     read_operation_result,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from parley.client.bindings.request_auth import join_items, list_items
 from parley.client.errors import Timeout, timeout_error
-from parley.client.headers import join_items, list_items
 from parley.envelope.answers import message
 from parley.envelope.client.answers import (
     AnswerEnd,

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from parley.client.auth.credential import Credential
-from parley.client.bindings.tls import Tls
+from parley.client.auth.credentials import Credential
+from parley.client.bindings.http import Tls
 from parley.client.card.interface import choose
 from parley.client.card.trust import CardTrust
 from parley.client.connection import Connection

@@ -11,10 +11,9 @@ from typing import Literal
 import msgspec
 
 from parley.client.bindings.http import HttpTransport, OpenResponse, redacted
-from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, refusal_in
+from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, override, refusal_in
 from parley.client.bindings.websocket import HandshakeRefused, OpenSocket, SocketRefused
 from parley.client.errors import AuthenticationRequired
-from parley.client.headers import override
 from parley.client.origin import http_address
 from parley.envelope.codec import UnreadableEnvelope, read_message
 from parley.envelope.errors import a2a_error

@@ -47,8 +47,8 @@ from parley.model.struct import Timestamp
 from parley.model.tasks import Task
 
 if TYPE_CHECKING:
-    from parley.client.registry.found import FoundAgent
     from parley.client.remote_agent import RemoteAgent
+    from parley.registry.client.found import FoundAgent
 
 log = logging.getLogger("parley.envelope")
 
@@ -94,8 +94,8 @@ class RegistryAgents:
         return known[1]
 
     async def _search(self, type: str, action: str, id: str) -> tuple[RegisteredAgent, ...] | None:
-        from parley.client.registry.errors import AgentNotFound
-        from parley.client.registry.remote_registry import RemoteRegistry
+        from parley.registry.client.places import AgentNotFound
+        from parley.registry.client.remote_registry import RemoteRegistry
 
         filter = {
             **({"capabilities": action} if action else {}),

@@ -48,10 +48,9 @@ from parley.model.operations import (
 from parley.model.parts import Message
 from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
-from parley.security.rates.exceeded import fields_of
+from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.server.dispatch import ServiceCall
-from parley.server.failures import log_unforeseen
-from parley.server.limits.rates import standings_of
+from parley.server.log import log_unforeseen
 
 # -- replies ----------------------------------------------------------------------------------
 #

@@ -37,7 +37,7 @@ from parley.server.added_bindings import SeenFromScope
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.http.exchange import ServedEndpoint
-from parley.server.trace_headers import read_trace
+from parley.server.request_fields import read_trace
 from parley.wire import versions
 
 _SEND = BY_NAME["SendMessage"]

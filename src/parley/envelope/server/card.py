@@ -34,11 +34,11 @@ from parley.envelope.messages import PATH
 from parley.model.cards import AgentCard
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization
-from parley.security.rates.limit import Rate
+from parley.security.limits.counters import short_key
+from parley.security.limits.declaration import Rate
+from parley.security.limits.usage import QuotaAsk, QuotaGrant
 from parley.server.cards.advertised_interfaces import socket_url
-from parley.server.limits.counters import short_key
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.tables import QuotaAsk, QuotaGrant
 
 log = logging.getLogger("parley.envelope")
 

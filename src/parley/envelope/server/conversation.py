@@ -31,11 +31,11 @@ from parley.envelope.server.plugins import EnvelopeServices
 from parley.envelope.server.queue import RequestLane, RequestQueue, Slot
 from parley.model.errors import A2AError, OverloadedError, UnauthenticatedError
 from parley.model.service import CallContext, Caller
-from parley.server.failures import log_unforeseen
 from parley.server.http.open_credentials import CredentialsExpired, OpenCredentials
 from parley.server.http.streams import Streams, shutting_down
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
+from parley.server.limits import ByteReservation
+from parley.server.log import log_unforeseen
+from parley.server.websocket.admission import SERVICE_RESTART, SHUTTING_DOWN
 
 # -- outbox -----------------------------------------------------------------------------------
 #

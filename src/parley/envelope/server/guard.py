@@ -35,11 +35,12 @@ from parley.model.ids import LONGEST_ID
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization, refusal
-from parley.security.credentials.client_address import network_of
 from parley.security.failures import Failures
+from parley.security.limits.counters import StoredNames
+from parley.security.limits.usage import UsageStore
+from parley.security.networks import network_of
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
-from parley.server.ids import check_caller
-from parley.server.limits.once import OnceStore, StoredNames
+from parley.server.request_fields import check_caller
 from parley.store.protocols.errors import StoreError
 
 # -- identity ---------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ log = logging.getLogger("parley.envelope")
 class Nonces:
     """Takes nonces. Nothing is kept in memory."""
 
-    def __init__(self, store: OnceStore) -> None:
+    def __init__(self, store: UsageStore) -> None:
         self._names = StoredNames(store)
 
     async def take(self, owner: str, nonce: str, until: int) -> None:

@@ -20,11 +20,10 @@ from parley.envelope.declared import KEYS_VARIABLE
 from parley.envelope.signatures import ED25519, EnvelopeKey, owner_of, read_key
 from parley.model.errors import OverloadedError, an
 from parley.security.egress import Egress
-from parley.security.issuers.fetch import Fetcher, checked_url
-from parley.security.issuers.jwks import KeysUnavailable, PublishedKeys
-from parley.security.signing.keys import RELOAD_SECONDS, decode
-from parley.security.signing.private_file import read_private, stamp_of
-from parley.security.signing.strict_json import AmbiguousJson, read_object
+from parley.security.issuers import IssuerClient, KeysUnavailable
+from parley.security.outbound import Fetcher, checked_url
+from parley.security.signing.canonical import AmbiguousJson, read_object
+from parley.security.signing.keys import RELOAD_SECONDS, decode, read_private, stamp_of
 
 log = logging.getLogger("parley.security")
 
@@ -70,7 +69,7 @@ class EnvelopeKeys:
         self._lock = threading.Lock()
         self._fetcher = Fetcher()
         self._now: Callable[[], float] = time.time
-        self._sources: dict[str, PublishedKeys] = {}
+        self._sources: dict[str, IssuerClient] = {}
 
     def __repr__(self) -> str:
         return f"EnvelopeKeys(owners={sorted(self.owners)})"
@@ -152,7 +151,7 @@ class EnvelopeKeys:
     async def _fetch(self, owner: str, url: str, key_id: str) -> EnvelopeKey | None:
         source = self._sources.get(url)
         if source is None:
-            source = PublishedKeys(lambda: self._fetcher.get(url), lambda: self._now())
+            source = IssuerClient(self._fetcher, lambda: self._now(), jwks_url=url)
             self._sources[url] = source
         try:
             found = await source.find(key_id or None, _EDDSA)

@@ -23,14 +23,20 @@ from parley.envelope.server.plugins import EnvelopeServices
 from parley.envelope.server.queue import RequestQueue
 from parley.model.errors import A2AError, InvalidRequestError, OverloadedError, an
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
-from parley.security.credentials.client_address import network_of
+from parley.security.networks import network_of
 from parley.server.dispatch import ServiceCall
-from parley.server.failures import log_unforeseen
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.exchange import NotJson, ServedEndpoint, TooLarge
-from parley.server.http.media_types import base
 from parley.server.http.open_credentials import open_credentials
-from parley.server.http.responses import NO_STORE, reply, reply_without_body
+from parley.server.http.responses import (
+    NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    base,
+    read_body,
+    reply,
+    reply_without_body,
+)
+from parley.server.log import log_unforeseen
 from parley.wire import sse
 
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})

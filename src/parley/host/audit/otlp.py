@@ -13,6 +13,7 @@ import msgspec
 
 from parley.host.audit.destinations import DestinationFailed, EntriesRejected, shown
 from parley.model.distribution import VERSION
+from parley.security.outbound import read_start
 from parley.store.audit.trail import AuditEntry, fields_of
 
 if TYPE_CHECKING:
@@ -81,11 +82,7 @@ class Collector:
             async with self._session.post(
                 self._url, data=body, headers=headers, allow_redirects=False
             ) as answer:
-                content = b""
-                while len(content) < MAX_ANSWER and (
-                    more := await answer.content.read(MAX_ANSWER - len(content))
-                ):
-                    content += more
+                content = await read_start(answer.content, MAX_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise DestinationFailed(f"{self._name}: {error or type(error).__name__}") from error
         if not 200 <= answer.status < 300:

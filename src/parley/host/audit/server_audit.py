@@ -412,6 +412,6 @@ def _agent(agent: AgentDescription) -> dict[str, Any]:
         "card": hashlib.sha256(encode(agent.card)).hexdigest()[:16],
         "security": list(agent.card.security_schemes),
         "policy": rights is not None and rights.policy is not None,
-        "retention": None if agent.retention is None else str(agent.retention),
+        "retention": None if agent.retention.tasks is None else str(agent.retention.tasks),
         "limits": [limit.text for limit in agent.limits],
     }

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
+from parley.engine.agent_options import CardDetails, Execution
 from parley.engine.content import KINDS
-from parley.integrations.a2a_sdk.execution import Execution
+from parley.integrations.a2a_sdk.execution import ExecutorRun
 from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.integrations.serving import missing
 from parley.model.cards import AgentCard, AgentSkill, SecurityRequirement, SecurityScheme
@@ -29,6 +30,7 @@ def agent(
     card: Any,
     *,
     extended_card: Any = None,
+    details: CardDetails | None = None,
     request_context_builder: Any = None,
     durable: bool = False,
     verified_elsewhere: bool = False,
@@ -48,6 +50,9 @@ def agent(
     skills are shown, and its skills can be called. Addresses, versions, capabilities and
     credentials are the agent's: callers need them to read it too.
 
+    ``details`` take precedence over what the card says, as far as they are not the defaults of
+    ``CardDetails``.
+
     ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own. A card with
     security requirements needs ``security``, which verifies the credentials, or
     ``verified_elsewhere``: something in front of the server verifies it.
@@ -64,23 +69,33 @@ def agent(
     settings = _options_of(described)
     public = described.skills or (_only_skill(described),)
     hidden: tuple[AgentSkill, ...] = ()
+    if details is not None:
+        usual, given = asdict(CardDetails()), asdict(details)
+        own = {name: value for name, value in given.items() if value != usual[name]}
+        settings["card"] = replace(settings["card"], **own)
     if extended_card is not None:
         extended = _read(sdk, extended_card)
         check_extended(described, extended)
         listed = {skill.id: skill for skill in public}
         hidden = tuple(skill for skill in extended.skills if skill.id not in listed)
-        settings["extended_card"] = _differences(extended, listed)
+        differences = _differences(extended, listed)
+        settings["card"] = replace(settings["card"], extended_card=differences)
         schemes = {**extended.security_schemes, **described.security_schemes}
         described = replace(described, skills=(*public, *hidden), security_schemes=schemes)
     security, of_skills = security_of(
         described, options.pop("security", None), verified_elsewhere=verified_elsewhere
     )
     settings["extensions"] += tuple(options.pop("extensions", ()))
+    turns = options.pop("execution", None) or Execution()
+    if turns.direct_reply_timeout == Execution().direct_reply_timeout:
+        # An executor decides by its first event whether there is a task.
+        turns = replace(turns, direct_reply_timeout=86_400.0)
+    settings["execution"] = turns
     served = Agent(described.name, security=security, **{**settings, **options})
     builder = request_context_builder or sdk.builder()
 
     async def execute(turn: Turn) -> object:
-        return await Execution(sdk, executor, builder, turn).run()
+        return await ExecutorRun(sdk, executor, builder, turn).run()
 
     for index, skill in enumerate((*public, *hidden)):
         served.skill(
@@ -120,16 +135,16 @@ def _options_of(card: AgentCard) -> dict[str, Any]:
     return {
         "description": card.description,
         "version": card.version,
-        "provider": card.provider,
-        "documentation_url": card.documentation_url,
-        "icon_url": card.icon_url,
+        "card": CardDetails(
+            provider=card.provider,
+            documentation_url=card.documentation_url,
+            icon_url=card.icon_url,
+            streaming=bool(can.streaming),
+            push_notifications=bool(can.push_notifications),
+        ),
         "input_modes": _modes(card.default_input_modes),
         "output_modes": _modes(card.default_output_modes),
-        "streaming": bool(can.streaming),
-        "push_notifications": bool(can.push_notifications),
         "extensions": can.extensions,
-        # An executor decides by its first event whether there is a task.
-        "direct_reply_timeout": 86_400.0,
     }
 
 

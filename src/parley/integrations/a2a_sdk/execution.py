@@ -33,7 +33,7 @@ _left: set[asyncio.Task[None]] = set()
 """Executors that work on after they ended their tasks: the event loop keeps no reference."""
 
 
-class Execution:
+class ExecutorRun:
     """Runs an executor for a turn."""
 
     def __init__(self, sdk: OfficialSdk, executor: Any, builder: Any, turn: Turn) -> None:

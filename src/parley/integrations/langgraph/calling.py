@@ -21,20 +21,14 @@ from langgraph.func import task
 from langgraph.types import interrupt
 
 from parley.agent.remote.callees import Callee, address_of
-from parley.agent.tools.tool import ToolResult
-from parley.client.registry.found import FoundAgent
+from parley.agent.tools.tool import ToolResult, tool_name
+from parley.client.card.resolver import CatalogReference
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.questions import question
 from parley.host.connecting import connect
 from parley.integrations.langgraph.contents import REMOTE, file_block, file_in, messages_in, text_of
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import (
-    RemoteQuestion,
-    RemoteSkill,
-    remote_skills,
-    result_of,
-    tool_name,
-)
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, result_of
 from parley.model.parts import Message, Part
 from parley.model.struct import decode, encode
 from parley.model.tasks import (
@@ -138,7 +132,7 @@ def node(
 
     Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
     """
-    address = agent.identifier if isinstance(agent, FoundAgent) else address_of(agent)
+    address = agent.identifier if isinstance(agent, CatalogReference) else address_of(agent)
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
         place = NodePlace(name or "node")

@@ -17,6 +17,7 @@ from parley.model.concurrency import SingleFlight
 from parley.model.operations import server_of
 from parley.push.jobs import DestinationBusy, further_requests
 from parley.security.egress import Egress, ForbiddenAddress, find_cause, find_forbidden
+from parley.security.outbound import read_start
 from parley.security.response_limits import ResponseLimitExceeded
 from parley.store.protocols.webhooks import PushRecord
 
@@ -259,7 +260,10 @@ class ClientToken:
                 self._request.token_url, data=form, headers=headers, allow_redirects=False
             ) as response,
         ):
-            return response.status, await _read(response)
+            body = await read_start(response.content, MAX_BYTES + 1)
+            if len(body) > MAX_BYTES:
+                raise ResponseLimitExceeded
+            return response.status, body
 
     def _form(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return the form and the headers of a request."""
@@ -275,15 +279,6 @@ class ClientToken:
             pair = f"{quote_plus(asked.client_id)}:{quote_plus(asked.client_secret)}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"
         return form, headers
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = b""
-    while piece := await response.content.read(MAX_BYTES):
-        body += piece
-        if len(body) > MAX_BYTES:
-            raise ResponseLimitExceeded
-    return body
 
 
 def _read_answer(where: str, status: int, body: bytes) -> tuple[str, float]:

@@ -28,8 +28,7 @@ from parley.push.receiving.request import (
     NotificationRefused,
     Verified,
 )
-from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources
+from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 
 MIN_SECRET_BYTES = 24
@@ -404,9 +403,9 @@ class VerifyJwt:
         algorithms: Collection[str] = ("ES256", "RS256", "EdDSA"),
         leeway: float = 60.0,
     ) -> None:
-        from parley.security.issuers.fetch import Fetcher, checked_url
-        from parley.security.issuers.jwks import ASYMMETRIC, FixedKeys, PublishedKeys, keys_of
-        from parley.security.schemes.token_scheme import published_keys
+        from parley.security.issuers import IssuerClient
+        from parley.security.key_sets import ASYMMETRIC, FixedKeys, keys_of
+        from parley.security.outbound import Fetcher, checked_url
 
         self._issuer = issuer.rstrip("/")
         self._audiences = (audience,) if isinstance(audience, str) else tuple(audience)
@@ -423,22 +422,22 @@ class VerifyJwt:
         if not 0 <= leeway <= 600:
             raise ValueError(f"leeway= is between 0 and 600 seconds, not {leeway:g}")
         self._fetcher = Fetcher()
-        self._keys: FixedKeys | PublishedKeys
+        self._keys: FixedKeys | IssuerClient
         if keys is not None:
             if jwks_url:
                 raise ValueError("VerifyJwt takes jwks_url= or keys=, not both")
             self._keys = FixedKeys(keys_of(keys))
         else:
             url = checked_url(jwks_url or _jwks_url(self._issuer), "the address of the keys")
-            self._keys = published_keys(self._fetcher, lambda: self._now(), jwks_url=url)
+            self._keys = IssuerClient(self._fetcher, lambda: self._now(), jwks_url=url)
 
     def __repr__(self) -> str:
         return f"VerifyJwt(issuer={self._issuer!r})"
 
     async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
         """Verify the token, and that it is about this delivery, for here and now."""
-        from parley.security.schemes.jwt_format import read_jwt
         from parley.security.schemes.scheme import CredentialsRefused
+        from parley.security.schemes.tokens import read_jwt
 
         token = credentials_of(request.header("authorization"), "bearer")
         if token is None:
@@ -462,7 +461,7 @@ class VerifyJwt:
         await self._fetcher.close()
 
     async def _key(self, kid: str | None, alg: str) -> Any:
-        from parley.security.issuers.jwks import KeysUnavailable
+        from parley.security.issuers import KeysUnavailable
 
         try:
             return self._keys.find_now(kid, alg) or await self._keys.find(kid, alg)

@@ -1,32 +1,80 @@
-"""Publishing over REST, an addition to the draft: proofs of domains, and pushed entries."""
+"""What publishers, their agents and operators do over REST, an addition to the draft.
+
+Publishers prove domains and push entries, agents send heartbeats; operators decide on entries,
+import, choose sources and read the audit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from parley.registry.app.operations import Needs, Operation, RestAnswer, RestError, RestRequest
-from parley.registry.app.refusing import answering_refusals
-from parley.registry.app.viewers import is_operator
-from parley.registry.publishing.proofs import DomainProofs
-from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
-from parley.registry.records import IndexedEntry
+from parley.model.errors import InvalidParamsError, PermissionDeniedError
+from parley.registry.app.routes import (
+    Needs,
+    Operation,
+    RestAnswer,
+    RestRequest,
+    is_operator,
+    ref,
+    schemas_of,
+)
+from parley.registry.health.prober import MAX_BEATS, BeatAnswer, Heartbeats, Identifier
+from parley.registry.index.registry_index import MAX_DETAIL, MAX_DETAILS
+from parley.registry.publishing.callers import MAX_AUDIENCE, read_audience
+from parley.registry.publishing.decisions import DECIDED, MAX_REASON, OperatorDecisions
+from parley.registry.publishing.proofs import (
+    METHODS,
+    DomainChallenge,
+    DomainProofs,
+    ProvedDomain,
+    Time,
+)
+from parley.registry.publishing.pushing import (
+    MAX_PROBE_TEXT,
+    EntryPublishing,
+    PublishOptions,
+    PublishReport,
+)
+from parley.registry.records import EntryStanding, IndexedEntry
+
+_Audience = list[str | dict[str, str]]
 
 
 class _Publish(msgspec.Struct, forbid_unknown_fields=True):
-    catalog: dict[str, Any] | None = None
-    entries: list[Any] | None = None
-    audience: list[str | dict[str, str]] | None = None
-    probe: str | None = None
-    replace: bool = False
+    catalog: Annotated[
+        dict[str, Any] | None, Meta(description="A catalog; or its entries alone.")
+    ] = None
+    entries: list[Annotated[Any, Meta(extra_json_schema={"type": "object"})]] | None = None
+    audience: Annotated[
+        _Audience | None,
+        Meta(
+            description="Who sees the entries: public, authenticated, caller:ID, scope:NAME, or an "
+            "object with caller and issuer.",
+            extra_json_schema={"maxItems": MAX_AUDIENCE},
+        ),
+    ] = None
+    probe: Annotated[
+        str | None,
+        Meta(
+            description="The text of a message that the agents may be probed with.",
+            extra_json_schema={"maxLength": MAX_PROBE_TEXT},
+        ),
+    ] = None
+    replace: Annotated[
+        bool, Meta(description="These are all entries of the caller; withdraw the others.")
+    ] = False
 
 
 class _Domain(msgspec.Struct, forbid_unknown_fields=True):
     domain: str
-    method: str = ""
-    origin: str = ""
+    method: Annotated[str, Meta(extra_json_schema={"enum": ["", *METHODS]})] = ""
+    origin: Annotated[
+        str, Meta(description="Where the document is, for domains of this machine alone.")
+    ] = ""
 
 
 class PublishingRoutes:
@@ -36,7 +84,6 @@ class PublishingRoutes:
         self._publishing = publishing
         self._proofs = proofs
 
-    @answering_refusals
     async def publish(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish``."""
         catalog, options = read_publish(request)
@@ -45,7 +92,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body=report)
 
-    @answering_refusals
     async def withdraw(self, request: RestRequest) -> RestAnswer:
         """Answer ``DELETE /entries/{identifier}``."""
         count = await self._publishing.withdraw(
@@ -56,19 +102,13 @@ class PublishingRoutes:
         )
         return RestAnswer(body={"withdrawn": count})
 
-    @answering_refusals
     async def own(self, request: RestRequest) -> RestAnswer:
         """Answer ``GET /publish``."""
         entries = await self._publishing.own(request.caller)
         domains = await self._proofs.domains(request.caller)
-        return RestAnswer(
-            body={
-                "entries": [shown(each) for each in entries],
-                "domains": [{"domain": name, "expiresAt": end} for name, end in domains.items()],
-            }
-        )
+        own = [OwnDomain(domain=name, expires_at=end) for name, end in domains.items()]
+        return RestAnswer(body=_OwnEntries([shown(each) for each in entries], own))
 
-    @answering_refusals
     async def challenge(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/challenges``."""
         given = request.read(_Domain, "the request for a challenge")
@@ -77,7 +117,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body=found, status=201)
 
-    @answering_refusals
     async def prove(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/domains``."""
         given = request.read(_Domain, "the proof")
@@ -86,7 +125,6 @@ class PublishingRoutes:
         )
         return RestAnswer(body=found)
 
-    @answering_refusals
     async def release(self, request: RestRequest) -> RestAnswer:
         """Answer ``DELETE /publish/domains/{domain}``."""
         await self._proofs.release(request.caller, request.path["domain"], address=request.address)
@@ -105,8 +143,8 @@ class PublishingRoutes:
                 summary="Publish entries",
                 description="Entries of publishers whose domains the caller has proved. They are "
                 "the caller's own; publishing them again replaces them.",
-                request=_ref("Publish"),
-                response=_ref("PublishReport"),
+                request=ref("Publish"),
+                response=ref("PublishReport"),
                 responses={403: "The domain is not proved.", 429: "A quota is used up."},
                 schemas=SCHEMAS,
                 max_body=self._publishing.limits.document_bytes,
@@ -118,7 +156,7 @@ class PublishingRoutes:
                 handler=self.own,
                 needs=Needs.CALLER,
                 summary="What the caller has published and proved",
-                response=_ref("OwnEntries"),
+                response=ref("OwnEntries"),
                 schemas=SCHEMAS,
             ),
             Operation(
@@ -141,8 +179,8 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Ask for what proves a domain",
                 description="The answer has the text to show, as a TXT record or in a document.",
-                request=_ref("DomainProof"),
-                response=_ref("DomainChallenge"),
+                request=ref("DomainProof"),
+                response=ref("DomainChallenge"),
                 responses={201: "A new challenge; one that was given before counts no more."},
                 schemas=SCHEMAS,
             ),
@@ -154,8 +192,8 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Prove a domain",
                 description="Looks for the text of the challenge in DNS and in the document.",
-                request=_ref("DomainProof"),
-                response=_ref("ProvedDomain"),
+                request=ref("DomainProof"),
+                response=ref("ProvedDomain"),
                 responses={403: "The text is not there.", 404: "There is no challenge."},
                 schemas=SCHEMAS,
             ),
@@ -174,10 +212,10 @@ class PublishingRoutes:
 
 
 def read_publish(request: RestRequest) -> tuple[Mapping[str, Any], PublishOptions]:
-    """Return the catalog of a body and the options beside it. Raises ``RestError`` (400)."""
+    """Return the catalog of a body and the options beside it. Raises ``InvalidParamsError``."""
     given = request.read(_Publish, "the body")
     if (given.catalog is None) == (given.entries is None):
-        raise RestError(400, 'the body has either "catalog" or "entries"')
+        raise InvalidParamsError('the body has either "catalog" or "entries"')
     catalog = given.catalog
     if catalog is None:
         catalog = {"specVersion": "1.0", "entries": given.entries}
@@ -213,99 +251,283 @@ def shown(entry: IndexedEntry) -> dict[str, Any]:
     }
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+class OwnDomain(msgspec.Struct, rename="camel"):
+    """A domain that the caller has proved."""
+
+    domain: str
+    expires_at: Time
 
 
-_TEXT = {"type": "string"}
-_TIME = {"type": "integer", "description": "In ms since 1970."}
-_PUBLISHED = {
-    "type": "object",
-    "required": ["identifier", "standing"],
-    "properties": {
-        "identifier": _TEXT,
-        "standing": _TEXT,
-        "reason": _TEXT,
-        "trust": _TEXT,
-        "revision": {"type": "integer"},
-        "changed": {"type": "boolean"},
-    },
-}
+class _OwnEntries(msgspec.Struct):
+    entries: list[dict[str, Any]]
+    domains: list[OwnDomain]
 
-SCHEMAS: Mapping[str, Any] = {
-    "Publish": {
-        "type": "object",
-        "properties": {
-            "catalog": {"type": "object", "description": "A catalog, or entries:"},
-            "entries": {"type": "array", "items": {"type": "object"}},
-            "audience": {
-                "type": "array",
-                "maxItems": 100,
-                "description": "Who sees the entries: public, authenticated, caller:ID, "
-                "scope:NAME, or an object with caller and issuer.",
-                "items": {
-                    "oneOf": [_TEXT, {"type": "object", "additionalProperties": {"type": "string"}}]
+
+SCHEMAS = schemas_of(
+    Publish=_Publish,
+    PublishReport=PublishReport,
+    OwnEntries=_OwnEntries,
+    DomainProof=_Domain,
+    DomainChallenge=DomainChallenge,
+    ProvedDomain=ProvedDomain,
+)
+
+
+# What operators do over REST: decide on entries, import, choose sources, read the audit.
+
+MAX_PAGE = 500
+WAITING = (EntryStanding.HELD, EntryStanding.REJECTED, EntryStanding.PENDING)
+"""The standings that an operator looks at, unless others are named."""
+
+
+class _Decision(msgspec.Struct, forbid_unknown_fields=True):
+    standing: Annotated[EntryStanding, Meta(extra_json_schema={"enum": [*DECIDED]})]
+    reason: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_REASON})] = ""
+    source: str = ""
+
+
+class _NewSource(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    vouches: Annotated[
+        bool, Meta(description="The operator answers for the publishers of its entries.")
+    ] = False
+    audience: _Audience = []
+
+
+class OperatorRoutes:
+    """The operations of operators. Each act is in the audit."""
+
+    def __init__(self, decisions: OperatorDecisions, publishing: EntryPublishing) -> None:
+        self._decisions = decisions
+        self._publishing = publishing
+
+    async def entries(self, request: RestRequest) -> RestAnswer:
+        """Answer ``GET /operator/entries``."""
+        names = [each for each in request.query.get("standing", "").split(",") if each]
+        try:
+            standings = tuple(EntryStanding(each) for each in names) or WAITING
+        except ValueError:
+            raise InvalidParamsError(
+                f"standing is one or more of {', '.join(EntryStanding)}, with commas"
+            ) from None
+        limit = request.number("limit", 100, most=MAX_PAGE)
+        offset = request.number("offset", 1, most=1_000_000) - 1
+        found = await self._decisions.entries(standings, limit, offset)
+        return RestAnswer(body={"entries": [shown(each) for each in found]})
+
+    async def decide(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/entries/{identifier}``."""
+        given = request.read(_Decision, "the decision")
+        found = await self._decisions.decide(
+            request.caller,
+            request.path["identifier"],
+            given.standing,
+            given.reason,
+            source=given.source,
+            address=request.address,
+        )
+        return RestAnswer(body=shown(found))
+
+    async def bring_in(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/import/{name}``."""
+        catalog, options = read_publish(request)
+        report = await self._publishing.bring_in(
+            request.caller, catalog, request.path["name"], options, address=request.address
+        )
+        return RestAnswer(body=report)
+
+    async def sources(self, request: RestRequest) -> RestAnswer:
+        """Answer ``GET /operator/sources``."""
+        found = await self._decisions.sources(request.number("limit", 1_000, most=10_000))
+        return RestAnswer(body={"sources": [msgspec.to_builtins(each) for each in found]})
+
+    async def add_source(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/sources``."""
+        given = request.read(_NewSource, "the source")
+        audience = read_audience(given.audience, request.caller)
+        source = await self._decisions.add_source(
+            request.caller,
+            given.url,
+            vouches=given.vouches,
+            audience=audience,
+            address=request.address,
+        )
+        return RestAnswer(body=msgspec.to_builtins(source), status=201)
+
+    async def remove_source(self, request: RestRequest) -> RestAnswer:
+        """Answer ``DELETE /operator/sources``."""
+        url = request.query.get("url", "")
+        if not url:
+            raise InvalidParamsError("name the source: ?url=https://...")
+        await self._decisions.remove_source(request.caller, url, address=request.address)
+        return RestAnswer(status=204)
+
+    async def acts(self, request: RestRequest) -> RestAnswer:
+        """Answer ``GET /operator/audit``."""
+        after = request.query.get("after")
+        lines = await self._decisions.acts(
+            after=0 if after is None else request.number("after", 1, most=10**9 - 1),
+            limit=request.number("limit", 100, most=MAX_PAGE),
+            kind=request.query.get("kind", ""),
+            actor=request.query.get("actor", ""),
+            subject=request.query.get("subject", ""),
+            newest=after is None,
+        )
+        return RestAnswer(body={"lines": [msgspec.to_builtins(each) for each in lines]})
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The rows of the table."""
+        text = {"type": "string"}
+        limit = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+        listed = {"type": "object", "additionalProperties": {"type": "array"}}
+        return (
+            Operation(
+                name="listEntriesForOperators",
+                method="GET",
+                path="/operator/entries",
+                handler=self.entries,
+                needs=Needs.OPERATOR,
+                summary="Entries by standing, with the reasons",
+                parameters={
+                    "standing": text,
+                    "limit": limit,
+                    "offset": {"type": "integer", "minimum": 1},
                 },
-            },
-            "probe": {
-                "type": "string",
-                "maxLength": 200,
-                "description": "The text of a message that the agents may be probed with.",
-            },
-            "replace": {
-                "type": "boolean",
-                "default": False,
-                "description": "These are all entries of the caller; withdraw the others.",
-            },
-        },
-        "additionalProperties": False,
-    },
-    "PublishReport": {
-        "type": "object",
-        "required": ["entries", "refused", "withdrawn"],
-        "properties": {
-            "entries": {"type": "array", "items": _PUBLISHED},
-            "refused": {"type": "array", "items": _PUBLISHED},
-            "withdrawn": {"type": "integer"},
-        },
-    },
-    "OwnEntries": {
-        "type": "object",
-        "required": ["entries", "domains"],
-        "properties": {
-            "entries": {"type": "array", "items": {"type": "object"}},
-            "domains": {
-                "type": "array",
-                "items": {"type": "object", "properties": {"domain": _TEXT, "expiresAt": _TIME}},
-            },
-        },
-    },
-    "DomainProof": {
-        "type": "object",
-        "required": ["domain"],
-        "properties": {
-            "domain": _TEXT,
-            "method": {"type": "string", "enum": ["", "dns", "well-known"]},
-            "origin": {
-                "type": "string",
-                "description": "Where the document is, for domains of this machine alone.",
-            },
-        },
-        "additionalProperties": False,
-    },
-    "DomainChallenge": {
-        "type": "object",
-        "properties": {
-            "domain": _TEXT,
-            "text": _TEXT,
-            "expiresAt": _TIME,
-            "record": _TEXT,
-            "url": _TEXT,
-            "document": {"type": "object"},
-        },
-    },
-    "ProvedDomain": {
-        "type": "object",
-        "properties": {"domain": _TEXT, "method": _TEXT, "expiresAt": _TIME},
-    },
-}
+                response=listed,
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="decideEntry",
+                method="POST",
+                path="/operator/entries/{identifier}",
+                handler=self.decide,
+                needs=Needs.OPERATOR,
+                summary="List, hold or reject an entry",
+                path_parameters={"identifier": {"type": "string", "maxLength": 512}},
+                request=ref("Decision"),
+                response={"type": "object"},
+                responses={404: "There is none.", 409: "Several sources have it."},
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="importEntries",
+                method="POST",
+                path="/operator/import/{name}",
+                handler=self.bring_in,
+                needs=Needs.OPERATOR,
+                summary="Import a catalog that the operator vouches for",
+                path_parameters={"name": {"type": "string", "maxLength": 500}},
+                request=ref("Publish"),
+                response=ref("PublishReport"),
+                schemas=OPERATOR_SCHEMAS,
+                max_body=self._publishing.limits.document_bytes,
+            ),
+            Operation(
+                name="listSources",
+                method="GET",
+                path="/operator/sources",
+                handler=self.sources,
+                needs=Needs.OPERATOR,
+                summary="What is read, and what the last visits found",
+                parameters={"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}},
+                response=listed,
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="addSource",
+                method="POST",
+                path="/operator/sources",
+                handler=self.add_source,
+                needs=Needs.OPERATOR,
+                summary="Read a site or a catalog from now on",
+                request=ref("NewSource"),
+                response={"type": "object"},
+                responses={201: "It is read soon.", 409: "It is read already."},
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="removeSource",
+                method="DELETE",
+                path="/operator/sources",
+                handler=self.remove_source,
+                needs=Needs.OPERATOR,
+                summary="Read a source no more, and withdraw its entries",
+                parameters={"url": text},
+                responses={204: "It is gone.", 404: "There is none."},
+                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="readAudit",
+                method="GET",
+                path="/operator/audit",
+                handler=self.acts,
+                needs=Needs.OPERATOR,
+                summary="Who did what: the lines of the audit",
+                description="Without `after` the last lines; with it those that follow.",
+                parameters={
+                    "after": {"type": "integer", "minimum": 1},
+                    "limit": limit,
+                    "kind": text,
+                    "actor": text,
+                    "subject": text,
+                },
+                response=listed,
+                schemas=OPERATOR_SCHEMAS,
+            ),
+        )
+
+
+OPERATOR_SCHEMAS = {**SCHEMAS, **schemas_of(Decision=_Decision, NewSource=_NewSource)}
+
+
+# Heartbeats over REST.
+
+
+class _Beat(msgspec.Struct, forbid_unknown_fields=True):
+    identifiers: Annotated[
+        list[Identifier], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_BEATS})
+    ]
+    details: Annotated[
+        dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_DETAIL})]],
+        Meta(extra_json_schema={"maxProperties": MAX_DETAILS}),
+    ] = {}
+
+
+class HeartbeatRoutes:
+    """The operation that agents say with that they are alive."""
+
+    def __init__(self, heartbeats: Heartbeats) -> None:
+        self._heartbeats = heartbeats
+
+    async def beat(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /heartbeats``."""
+        given = request.read(_Beat, "the heartbeat")
+        found = await self._heartbeats.beat(request.caller, given.identifiers, given.details)
+        if not found.alive:
+            names = ", ".join(each[:200] for each in found.unknown[:5])
+            raise PermissionDeniedError(f"this caller has published no {names}: publish it first")
+        return RestAnswer(body=found)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The rows of the table."""
+        return (
+            Operation(
+                name="sendHeartbeat",
+                method="POST",
+                path="/heartbeats",
+                handler=self.beat,
+                needs=Needs.CALLER,
+                summary="Say that agents of the caller are alive",
+                description="After two missed heartbeats an agent is suspect, after four gone. The "
+                "answer says when the next one is wanted.",
+                request=ref("Heartbeat"),
+                response=ref("HeartbeatAnswer"),
+                responses={403: "The caller has published none of them."},
+                schemas=HEARTBEAT_SCHEMAS,
+            ),
+        )
+
+
+HEARTBEAT_SCHEMAS = schemas_of(Heartbeat=_Beat, HeartbeatAnswer=BeatAnswer)

@@ -1,4 +1,4 @@
-"""``Registry``: what a registry keeps, reads, ranks and answers, put together as an app."""
+"""``Registry``: its index, crawler, search and interfaces, put together as an app."""
 
 from __future__ import annotations
 
@@ -16,56 +16,169 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.agent.agent import Agent
 from parley.database.errors import StoreUnavailable
-from parley.envelope.binding import EnvelopeBinding
 from parley.host.app import asgi
-from parley.host.egress import is_of_this_machine, read_egress
-from parley.host.publishing import read_publication
+from parley.host.egress import read_egress
+from parley.host.options import is_of_this_machine
 from parley.host.store_urls import open_store
-from parley.model.catalog.entries import CATALOG_PATH
-from parley.model.catalog.urn import AirUrn
-from parley.registry.app.care import RegistryCare
-from parley.registry.app.entries import EntryOperations
-from parley.registry.app.finding_agent import PATH as AGENT_PATH
-from parley.registry.app.finding_agent import finding_agent
-from parley.registry.app.openapi import openapi_document
-from parley.registry.app.operations import Operation, RestAnswer, RestRequest
-from parley.registry.app.operator_routes import OperatorRoutes
-from parley.registry.app.pages import RegistryItem, RegistryPage
-from parley.registry.app.publishing_routes import PublishingRoutes
-from parley.registry.app.routes import RestRoutes, Rules
-from parley.registry.app.searching import SearchOperations
-from parley.registry.app.socket_registrar import IndexRegistrar
-from parley.registry.app.sources import places_of_this_machine, source_of
+from parley.model.concurrency import Periodic
+from parley.registry.app.agent import PATH as AGENT_PATH
+from parley.registry.app.agent import IndexRegistrar, finding_agent
+from parley.registry.app.publishing_routes import HeartbeatRoutes, OperatorRoutes, PublishingRoutes
+from parley.registry.app.routes import (
+    Operation,
+    RestAnswer,
+    RestRequest,
+    RestRoutes,
+    Rules,
+    openapi_document,
+)
+from parley.registry.app.searching import (
+    EntryOperations,
+    RegistryItem,
+    RegistryPage,
+    SearchOperations,
+)
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, AirUrn
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Upstream
+from parley.registry.health.prober import Heartbeats, Prober
+from parley.registry.health.probing import AgentProbe
 from parley.registry.health.settings import HealthSettings
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
-from parley.registry.ingest.authority import AUDIENCE
+from parley.registry.ingest.addresses import (
+    AUDIENCE,
+    UnfitAddress,
+    checked_address,
+    is_this_machine,
+)
 from parley.registry.ingest.crawler import Crawler
 from parley.registry.ingest.examiner import Examiner
-from parley.registry.ingest.fetching import WebFetcher
-from parley.registry.ingest.limits import IngestLimits
+from parley.registry.ingest.fetching import IngestLimits, WebFetcher
 from parley.registry.ingest.names import DnsNames
+from parley.registry.ingest.sites import site_address
+from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.publishing.decisions import OperatorDecisions, file_source
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
-from parley.registry.records import SourceState
+from parley.registry.records import Source, SourceKind, SourceState
 from parley.registry.search.searcher import Searcher
+from parley.registry.served.binding import CatalogBinding
+from parley.registry.served.catalog import RELATION, CatalogItem, CatalogPage, ManifestSigner
+from parley.registry.served.publication import read_publication
 from parley.security.egress import Egress
-from parley.security.rates.limit import Rate, parse_limits
+from parley.security.limits.agent_limits import AgentLimits, OpenStreams
+from parley.security.limits.counters import LocalCounters, StoreCounters
+from parley.security.limits.declaration import Rate, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, anonymous
 from parley.security.signing.keys import SigningKeys
-from parley.security.signing.trust_manifests import ManifestSigner
 from parley.server.app import App, Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
-from parley.server.cards.catalog import CatalogItem, CatalogPage
-from parley.server.cards.catalog_links import LinkedToCatalog, catalog_reference
+from parley.server.cards.catalog_link import CatalogLink, LinkedPage
 from parley.server.http.responses import NO_STORE, reply
-from parley.server.limits.counters import LocalCounters, StoreCounters
-from parley.server.limits.rates import AgentLimits, OpenStreams
 from parley.store.task_store import TaskStore
+
+# The care for agents: probes, heartbeats, and the removal of entries withdrawn long ago.
+
+DAY_MS = 24 * 3600 * 1000
+KEPT_DAYS = 90
+"""How long a withdrawn entry is kept, with the versions of its card and the keys of its pin."""
+
+REMOVED_PER_TRANSACTION = 200
+PRUNE_SECONDS = 3600.0
+
+
+class RegistryCare:
+    """The background work of a registry. Start it once the index is open, stop it before that
+    closes.
+    """
+
+    def __init__(
+        self,
+        index: RegistryIndex,
+        rates: CallerRates,
+        *,
+        egress: Egress,
+        settings: HealthSettings | None = None,
+    ) -> None:
+        settings = settings or HealthSettings()
+        self.heartbeats = Heartbeats(index, rates, settings)
+        self.prober = Prober(index, AgentProbe(egress, settings), settings)
+        self._index = index
+        self._prunes = Periodic(
+            "removing withdrawn entries",
+            self.prune,
+            PRUNE_SECONDS,
+            log=log,
+            expected=StoreUnavailable,
+        )
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The rows of REST."""
+        return HeartbeatRoutes(self.heartbeats).operations
+
+    async def start(self) -> None:
+        """Begin the background work. Idempotent."""
+        await self.heartbeats.start()
+        await self.prober.start()
+        self._prunes.start()
+
+    async def stop(self) -> None:
+        """Stop. Idempotent."""
+        await self._prunes.stop()
+        await self.prober.stop()
+        await self.heartbeats.stop()
+
+    async def prune(self, at_once: int = REMOVED_PER_TRANSACTION) -> int:
+        """Remove entries that were withdrawn long ago; return how many. Decisions of operators
+        stay. Raises ``StoreUnavailable``.
+        """
+        removed = 0
+        before = self._index.now() - KEPT_DAYS * DAY_MS
+        while count := await self._index.forget(before, at_once):
+            removed += count
+        if removed:
+            log.info("%d entries that were withdrawn long ago were removed", removed)
+        return removed
+
+
+# Sources that an operator names, and the addresses of this machine that they open.
+
+
+def source_of(text: str, fetcher: WebFetcher) -> Source:
+    """Return the source that an operator names: a catalog's address, or a site's.
+
+    ``acme.com`` and ``https://acme.com/`` are sites, whose catalogs are looked for; an address that
+    ends with ``.json`` is a catalog. Raises ``ValueError``.
+    """
+    given = text.strip()
+    try:
+        if "://" in given and urlsplit(given).path.endswith(".json"):
+            return Source(url=checked_address(given, plain=fetcher.plain), kind=SourceKind.CATALOG)
+        return Source(url=site_address(given, fetcher), kind=SourceKind.SITE)
+    except UnfitAddress as error:
+        raise ValueError(str(error)) from None
+
+
+def places_of_this_machine(sources: Iterable[str]) -> list[str]:
+    """Return the hosts, with their ports, of sources on this machine, for an egress policy.
+
+    An operator who names them wants them read.
+    """
+    found: dict[str, None] = {}
+    for text in sources:
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            continue
+        if is_this_machine(host):
+            port = port or (443 if parts.scheme == "https" else 80)
+            shape = f"[{host}]" if ":" in host else host
+            found[f"{shape}:{port}"] = None
+    return list(found)
+
 
 log = logging.getLogger("parley.registry")
 
@@ -152,7 +265,7 @@ class Registry:
         self.name = name
         self.index = open_index(index, migrate=migrate) if isinstance(index, str) else index
         known = url or address
-        # Without an address, results have the one that their caller asked at.
+        # Without an address, results have the address that their caller asked at.
         self.source = f"urn:uuid:{uuid4()}" if known is None else f"{known.rstrip('/')}/"
         self.names = DnsNames(nameservers)
         self.fetcher = WebFetcher(policy, limits=ingest, plain_http=private)
@@ -219,7 +332,7 @@ class Registry:
             limits=[each.text for each in counted if not _is_on(each, rest)],
             publisher="" if publication is None else publication.publisher,
             bindings=[
-                EnvelopeBinding(registrar=IndexRegistrar(self.publishing, self.care.heartbeats))
+                CatalogBinding(registrar=IndexRegistrar(self.publishing, self.care.heartbeats))
             ],
         )
         routes = RestRoutes(
@@ -369,7 +482,8 @@ class Registry:
             items, advertised(""), publisher=publisher, settings=settings, signer=signer
         )
         self.app.serve_at(CATALOG_PATH, page, restrict="card")
-        self.app.serve_at("/", LinkedToCatalog(routes, catalog_reference("/", url)))
+        link = CatalogLink(CATALOG_PATH, RELATION, CATALOG, url)
+        self.app.serve_at("/", LinkedPage(routes, link, "/"))
 
 
 class _Ready:

@@ -1,36 +1,346 @@
-"""Serves operations over HTTP: who calls, how much they may, what they send, what they get."""
+"""The REST interface: rows of operations, from which routes and the OpenAPI document are made.
+
+Other parts of the registry give rows of their own (``Registry(operations=...)`` puts them beside
+these). A handler gets a ``RestRequest`` and returns a ``RestAnswer``, or raises an ``A2AError``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.database.errors import StoreUnavailable
-from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
+from parley.model.cards import AgentCapabilities, AgentCard
+from parley.model.distribution import VERSION
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    InvalidParamsError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from parley.model.ids import log_incident
 from parley.model.service import ANONYMOUS, Caller
-from parley.registry.app.operations import Needs, Operation, RestAnswer, RestError, RestRequest
-from parley.registry.app.viewers import OPERATE, is_operator, viewer_of
+from parley.registry.index.selections import Viewer
+from parley.registry.publishing.callers import NotFoundError, tokens_of
 from parley.security.authentication import Authenticator
 from parley.security.authorization import refusal
-from parley.security.credentials.client_address import client_address
 from parley.security.evidence import Evidence
+from parley.security.limits.agent_limits import AgentLimits
+from parley.security.networks import client_address
 from parley.security.schemes.scheme import Security
 from parley.server.address import BadAddress, route_path, server_address
 from parley.server.app import App
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.exchange import error_headers
-from parley.server.http.media_types import base as base_type
+from parley.server.cards.openapi import security_of
+from parley.server.http.exchange import NotJson, TooLarge, error_headers
 from parley.server.http.paths import segments_of
-from parley.server.http.responses import NO_STORE, reply, reply_without_body
-from parley.server.http.vary import caller_headers
-from parley.server.limits.rates import AgentLimits
+from parley.server.http.responses import (
+    NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    read_body,
+    reply,
+    reply_without_body,
+)
+from parley.server.http.responses import base as base_type
+from parley.server.restrictions import caller_headers
+from parley.wire.json.syntax import without_bom
+
+# Callers of a registry: their view, and whether they operate it.
+
+OPERATE = "registry:operate"
+"""The scope of operators."""
+
+
+def is_operator(caller: Caller) -> bool:
+    """Return whether a caller proved that it operates the registry."""
+    return caller.authenticated and OPERATE in caller.scopes
+
+
+def viewer_of(caller: Caller) -> Viewer:
+    """Return the view of a caller. A caller without a proof sees entries for everybody."""
+    if not caller.authenticated or not caller.owner:
+        return Viewer()
+    return Viewer(tokens=tokens_of(caller), sees_all=is_operator(caller))
+
+
+# An operation of the REST interface: one row, from which routes and the OpenAPI document are made.
+
+MAX_BODY = 64 * 1024
+
+T = TypeVar("T")
+
+ERROR_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "INVALID_ARGUMENT",
+    409: "CONFLICT",
+    413: "INVALID_ARGUMENT",
+    415: "INVALID_ARGUMENT",
+    429: "RATE_LIMIT_EXCEEDED",
+    500: "INTERNAL_ERROR",
+    503: "UNAVAILABLE",
+}
+"""The code of each status (ARD's OpenAPI document, and ours where it names none)."""
+
+
+class Needs(Enum):
+    """Who may use an operation."""
+
+    SEARCHER = "searcher"
+    """Searchers: everyone, unless the registry requires credentials for that."""
+    CALLER = "caller"
+    """A caller who proved who it is. Nothing is published anonymously."""
+    OPERATOR = "operator"
+    """A caller with the scope ``registry:operate``."""
+
+
+class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request whose caller is known.
+
+    ``path`` has the parameters of the path, ``query`` those behind it, each at most once.
+    ``headers`` have names in lower case. ``base`` is the address of the registry as its caller sees
+    it, without a trailing slash, and ``address`` that of the caller.
+    """
+
+    path: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    caller: Caller = ANONYMOUS
+    viewer: Viewer = Viewer()
+    base: str = ""
+    address: str = ""
+
+    def read(self, type: type[T], what: str = "the request") -> T:
+        """Return the body, read as a type that forbids members it does not know.
+
+        Raises ``InvalidParamsError``.
+        """
+        try:
+            return msgspec.json.decode(without_bom(self.body), type=type)
+        except msgspec.ValidationError as error:
+            raise InvalidParamsError(f"{what} is not as it should be: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise InvalidParamsError(f"{what} is a JSON object; this body is no JSON") from None
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """Return a whole number of the query, from 1 to ``most``. Raises ``InvalidParamsError``."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        digits = text if text.isascii() and text.isdigit() and len(text) <= 12 else "0"
+        if not 1 <= int(digits) <= most:
+            raise InvalidParamsError(
+                f"{name} is a whole number from 1 to {most}, not {text[:40]!r}"
+            )
+        return int(digits)
+
+
+class RestAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer. ``body`` is written as JSON, unless it is bytes of ``media_type``.
+
+    With ``max_age`` (seconds) it has an ETag, and callers may keep it; without, they keep nothing.
+    """
+
+    body: Any = None
+    status: int = 200
+    media_type: str = "application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    max_age: int | None = None
+
+
+Handler = Callable[[RestRequest], Awaitable[RestAnswer]]
+
+
+def ref(name: str) -> dict[str, str]:
+    """Return a reference to a component of the OpenAPI document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def schemas_of(**bodies: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schemas of bodies, and of structs in them, by their names as components."""
+    _, found = msgspec.json.schema_components(bodies.values(), ref_template=ref("{name}")["$ref"])
+    names = {each.__name__: name for name, each in bodies.items()}
+    for each in found.values():
+        del each["title"]
+        each.pop("description", None)
+    return {names.get(name, name): each for name, each in found.items()}
+
+
+class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation.
+
+    ``name`` is the operationId, and what limits are ``on``. ``path`` is below the registry, such as
+    ``/agents/{identifier}``: a parameter is a whole segment. ``parameters`` are those of the query
+    that it takes, by name, with their JSON Schema; ``request`` and ``response`` are the schemas of
+    the bodies. ``schemas`` are the components they refer to. An operation with ``request`` takes a
+    JSON body of at most ``max_body`` bytes.
+    """
+
+    name: str
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    description: str = ""
+    needs: Needs = Needs.SEARCHER
+    parameters: Mapping[str, Mapping[str, Any]] = {}
+    path_parameters: Mapping[str, Mapping[str, Any]] = {}
+    request: Mapping[str, Any] | None = None
+    response: Mapping[str, Any] | None = None
+    responses: Mapping[int, str] = {}
+    """Further statuses with what they mean: 201, 404, 409."""
+    schemas: Mapping[str, Any] = {}
+    media_type: str = "application/json"
+    max_body: int = MAX_BODY
+    is_documented: bool = True
+
+
+Operation = RestOperation
+"""The name that rows are written with."""
+
+
+# The OpenAPI 3.1 document of a registry, made from its operations.
+
+_ERROR = {
+    "type": "object",
+    "required": ["errorCode", "message"],
+    "properties": {
+        "errorCode": {"type": "string", "enum": sorted({*ERROR_CODES.values()})},
+        "message": {"type": "string"},
+    },
+}
+
+_MEANINGS = {
+    400: "The request is wrong; the message says what would be right.",
+    401: "Credentials are missing, or were refused.",
+    403: "These credentials do not allow this.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "A limit is reached; Retry-After says how long to wait.",
+    500: "The registry failed; its log has the reference of the message.",
+    503: "The registry cannot work now.",
+}
+
+
+def openapi_document(
+    operations: Iterable[Operation],
+    *,
+    title: str,
+    base: str,
+    security: Security | None,
+    public: bool,
+) -> dict[str, Any]:
+    """Return the document. ``public``: everyone may search."""
+    paths: dict[str, dict[str, Any]] = {}
+    schemas: dict[str, Any] = {"Error": _ERROR}
+    schemes, required = _security(security)
+    for each in operations:
+        if not each.is_documented:
+            continue
+        document = _operation(each)
+        if required:
+            is_open = public and each.needs is Needs.SEARCHER
+            document["security"] = [{}, *required] if is_open else required
+        paths.setdefault(each.path, {})[each.method.lower()] = document
+        schemas.update(each.schemas)
+    components: dict[str, Any] = {"schemas": schemas}
+    if schemes:
+        components["securitySchemes"] = schemes
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": title,
+            "version": VERSION,
+            "description": "A registry of agents (Agentic Resource Discovery 0.9), with additions "
+            "of Parley's: single entries, operators, publishing.",
+        },
+        "servers": [{"url": base}],
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "responses": _responses(operation),
+    }
+    if operation.description:
+        document["description"] = operation.description
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name, schema in operation.path_parameters.items()
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in operation.parameters.items()
+    ]
+    if parameters:
+        document["parameters"] = parameters
+    if operation.request is not None:
+        content = {"application/json": {"schema": operation.request}}
+        document["requestBody"] = {"required": True, "content": content}
+    return document
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    done = [status for status in operation.responses if 200 <= status < 300] or [200]
+    for status in done:
+        found[str(status)] = {"description": operation.responses.get(status, "Done.")}
+        if operation.response is not None:
+            content = {operation.media_type: {"schema": operation.response}}
+            found[str(status)]["content"] = content
+    errors = {400, 401, 403, 429, 500, 503}
+    if operation.request is not None:
+        errors |= {413, 415}
+    for status in sorted(errors | {each for each in operation.responses if each >= 400}):
+        words = operation.responses.get(status) or _MEANINGS.get(status, "The request is refused.")
+        schema = {"$ref": "#/components/schemas/Error"}
+        found[str(status)] = {
+            "description": words,
+            "content": {"application/json": {"schema": schema}},
+        }
+        if status == 429:
+            found["429"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
+    if operation.parameters or operation.path_parameters:
+        found["431"] = {"description": "The address is too long."}
+    if 304 in operation.responses:
+        found["304"] = {"description": operation.responses[304]}
+    return found
+
+
+def _security(security: Security | None) -> tuple[dict[str, Any], list[dict[str, list[str]]]]:
+    """Return schemes and requirements as OpenAPI has them."""
+    if security is None:
+        return {}, []
+    card = AgentCard(
+        name="",
+        description="",
+        version="",
+        supported_interfaces=(),
+        capabilities=AgentCapabilities(),
+        default_input_modes=(),
+        default_output_modes=(),
+        skills=(),
+        security_schemes={each.name: each.declared() for each in security.schemes},
+        security_requirements=security.declared(),
+    )
+    return security_of(card)
+
 
 _log = logging.getLogger("parley.registry")
 
@@ -48,6 +358,12 @@ NO_CREDENTIALS = (
     "nothing is published anonymously, and this registry verifies no credentials: start it with "
     "some (parley registry serve --api-keys, --oidc ISSUER or --mtls)"
 )
+
+
+class MethodNotAllowed(InvalidParamsError):
+    """There is something at this path, and it takes other methods."""
+
+    http_status = 405
 
 
 class Rules:
@@ -133,29 +449,26 @@ class RestRoutes:
             return
         except BodyTooLarge:
             most = operation.max_body if operation is not None else 0
-            error = RestError(413, f"the body has more than the {most} bytes allowed here")
-            await self._refuse(scope, send, error)
-        except RestError as error:
-            await self._refuse(scope, send, error)
+            words = f"the body has more than the {most} bytes allowed here"
+            await self._refuse(scope, send, TooLarge(words))
         except BadAddress as error:
-            await self._refuse(scope, send, RestError(400, str(error)))
+            await self._refuse(scope, send, InvalidParamsError(str(error)))
         except A2AError as error:
-            headers = tuple(error_headers(error))
-            await self._refuse(scope, send, RestError(error.http_status, error.message, headers))
+            await self._refuse(scope, send, error)
         except StoreUnavailable as error:
             reference = log_incident(_log, "reading the index of the registry", error)
             words = f"the registry cannot reach its index now (reference {reference}); try again"
-            await self._refuse(scope, send, RestError(503, words, ((b"retry-after", b"2"),)))
+            await self._refuse(scope, send, OverloadedError(words, retry_after=2))
         except Exception:
             name = operation.name if operation is not None else "a request"
             reference = log_incident(_log, name)
             words = f"the registry failed; its log says why under the reference {reference}"
-            await self._refuse(scope, send, RestError(500, words))
+            await self._refuse(scope, send, InternalError(words))
         else:
             await self._send(scope, send, answer)
 
     def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
-        """Return the operation of a request and the path's parameters. Raises ``RestError``."""
+        """Return the operation of a request and the path's parameters. Raises ``A2AError``."""
         path, method = route_path(scope), scope["method"]
         segments: Sequence[str] = path.split("/")[1:]
         methods, parameters = self._exact.get(path), dict[str, str]()
@@ -169,12 +482,13 @@ class RestRoutes:
                     methods, parameters = found, matched
                     break
         if methods is None:
-            raise RestError(404, f"nothing is at {path[:200]}; /openapi.json says what there is")
+            raise NotFoundError(f"nothing is at {path[:200]}; /openapi.json says what there is")
         operation = methods.get("GET" if method == "HEAD" else method)
         if operation is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
-            headers = ((b"allow", allowed.encode()),)
-            raise RestError(405, f"{path[:200]} takes {allowed}, not {method[:20]}", headers)
+            raise MethodNotAllowed(
+                f"{path[:200]} takes {allowed}, not {method[:20]}", metadata={"allow": allowed}
+            )
         return operation, parameters
 
     async def _answer(
@@ -185,7 +499,7 @@ class RestRoutes:
             await app.lifecycle.start_late()
         gate = app.gate("agents")
         if gate is not None and not gate.is_visible(scope):
-            raise RestError(404, "nothing is here")
+            raise NotFoundError("nothing is here")
         caller, challenges = await self._caller(app, scope)
         self._rules.check(operation, caller, challenges)
         trusts = app.settings.trust_proxy
@@ -201,7 +515,7 @@ class RestRoutes:
             declared = headers.get(b"content-type", b"")
             if base_type(declared) != b"application/json":
                 shown = declared[:60].decode("latin-1") or "none"
-                raise RestError(415, f"the body is JSON (application/json), and this is {shown}")
+                raise NotJson(f"the body is JSON (application/json), and this is {shown}")
             length = headers.get(b"content-length")
             body = await read_body(receive, scope, length, operation.max_body, app.request_bytes)
         request = RestRequest(
@@ -258,16 +572,20 @@ class RestRoutes:
         else:
             await reply(send, answer.status, body, headers, answer.media_type.encode())
 
-    async def _refuse(self, scope: Scope, send: Send, error: RestError) -> None:
-        if error.status == 405 and scope["method"] == "OPTIONS":
-            await reply_without_body(send, 204, [*error.headers])
-            return
-        body = {"errorCode": error.code, "message": error.message}
-        headers = [NO_STORE, _NOSNIFF, *error.headers]
+    async def _refuse(self, scope: Scope, send: Send, error: A2AError) -> None:
+        status, headers = error.http_status, [*error_headers(error)]
+        if isinstance(error, MethodNotAllowed):
+            headers.append((b"allow", error.metadata["allow"].encode()))
+            if scope["method"] == "OPTIONS":
+                await reply_without_body(send, 204, headers)
+                return
+        code = ERROR_CODES.get(status, ERROR_CODES[500])
+        body = {"errorCode": code, "message": error.message}
+        headers = [NO_STORE, _NOSNIFF, *headers]
         if scope["method"] == "HEAD":
-            await reply_without_body(send, error.status, headers)
+            await reply_without_body(send, status, headers)
         else:
-            await reply(send, error.status, msgspec.json.encode(body), headers)
+            await reply(send, status, msgspec.json.encode(body), headers)
 
     def _vary(self) -> bytes:
         if self._varies is None:
@@ -300,11 +618,11 @@ def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] 
 
 
 def _query(operation: Operation, raw: bytes) -> Mapping[str, str]:
-    """Return the query, whose parameters an operation knows. Raises ``RestError``."""
+    """Return the query, whose parameters an operation knows. Raises ``InvalidParamsError``."""
     if not raw:
         return {}
     if len(raw) > MAX_QUERY:
-        raise RestError(400, f"a query has at most {MAX_QUERY} bytes")
+        raise InvalidParamsError(f"a query has at most {MAX_QUERY} bytes")
     try:
         pairs = parse_qsl(
             raw.decode("ascii"),
@@ -313,14 +631,14 @@ def _query(operation: Operation, raw: bytes) -> Mapping[str, str]:
             max_num_fields=MAX_PARAMETERS,
         )
     except ValueError:
-        raise RestError(400, "the query of this address cannot be read") from None
+        raise InvalidParamsError("the query of this address cannot be read") from None
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in operation.parameters:
             known = ", ".join(operation.parameters) or "none"
-            raise RestError(400, f"there is no parameter {name[:40]!r}; there are: {known}")
+            raise InvalidParamsError(f"there is no parameter {name[:40]!r}; there are: {known}")
         if name in found:
-            raise RestError(400, f"{name} is given twice")
+            raise InvalidParamsError(f"{name} is given twice")
         found[name] = value
     return found
 

@@ -7,7 +7,6 @@ import typer
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import settings_command
-from parley.cli.settings.publishing import NAMESPACE_HELP, NAMESPACE_VARIABLE, PUBLISHER_VARIABLE
 from parley.cli.settings.table import CommandSettings
 
 FETCHING = (
@@ -62,7 +61,7 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Show what a catalog lists, and the catalogs in it that are at the same server."""
         from parley.cli.calls.agent_call import AgentCall
-        from parley.registry.commands.shown import show
+        from parley.registry.commands.documents import show
 
         return show(AgentCall(settings, output), output, reference)
 
@@ -108,7 +107,7 @@ def register(app: typer.Typer) -> None:
         publisher: str = typer.Option(
             "",
             "--publisher",
-            envvar=PUBLISHER_VARIABLE,
+            envvar="PARLEY_PUBLISHER",
             metavar="DOMAIN",
             help="The domain that the records are for.  [default: that of the catalog]",
             show_default=False,
@@ -117,9 +116,9 @@ def register(app: typer.Typer) -> None:
         namespace: str = typer.Option(
             "",
             "--namespace",
-            envvar=NAMESPACE_VARIABLE,
+            envvar="PARLEY_NAMESPACE",
             metavar="NAME",
-            help=NAMESPACE_HELP,
+            help="What is between the publisher and the name in identifiers.  [default: agent]",
             show_default=False,
             rich_help_panel="Catalog",
         ),

@@ -1,9 +1,11 @@
-"""``parley catalog check``: what registries may refuse about a catalog, and why."""
+"""``parley catalog check``: what registries may refuse about a catalog, and why.
+
+Trust manifests and the cards that a catalog names are verified as registries do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,15 +16,112 @@ from parley.cli.output.streams import Output
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.card.resolver import MAX_CARD, read_card
 from parley.client.errors import ClientError
-from parley.model.catalog.entries import A2A_CARD_TYPES, CATALOG
-from parley.model.catalog.urn import AirUrn, InvalidUrn, is_within
+from parley.registry.catalog.entries import (
+    A2A_CARD_TYPES,
+    CATALOG,
+    AirUrn,
+    CatalogEntry,
+    InvalidUrn,
+    is_within,
+)
+from parley.registry.catalog.reading import (
+    CatalogProblem,
+    InvalidCatalog,
+    problems_of,
+    read_catalog,
+)
 from parley.registry.commands.documents import CatalogDocument, read_document
-from parley.security.loopback import is_loopback
-from parley.wire.catalog.entries import InvalidCatalog, read_catalog
-from parley.wire.catalog.problems import CatalogProblem, problems_of
+from parley.registry.ingest.addresses import is_public_suffix
+from parley.registry.ingest.fetching import JSON_TYPES, PageUnavailable, WebAnswer, WebFetcher
+from parley.registry.ingest.signatures import (
+    CardSignatures,
+    ManifestVerifier,
+    PublishedKeySets,
+    Signing,
+)
+from parley.registry.records import Trust
+from parley.security.networks import is_loopback
 
-if TYPE_CHECKING:
-    from parley.registry.commands.signed import SignatureCheck
+# Signatures of a catalog: of the trust manifests in it, and of the cards that it names.
+
+MAX_CHECKED = 1_000
+"""How many trust manifests are verified."""
+
+
+class SignatureCheck:
+    """Verifies the signatures in a catalog, as registries do. ``near`` is its address.
+
+    Raises ``RuntimeError`` if what that needs is not installed.
+    """
+
+    def __init__(self, http: HttpTransport, near: str) -> None:
+        is_public_suffix("example.com")
+        fetcher = _CommandFetcher(http)
+        keys = PublishedKeySets(fetcher)
+        self._manifests = ManifestVerifier(fetcher, keys)
+        self._cards = CardSignatures(fetcher, keys)
+        self._near = near
+
+    async def manifests(self, entries: Sequence[CatalogEntry]) -> list[CatalogProblem]:
+        """Return the problems of the trust manifests of entries."""
+        found = []
+        signed = [
+            (number, each)
+            for number, each in enumerate(entries)
+            if each.trust_manifest is not None and each.trust_manifest.signature
+        ]
+        for number, each in signed[:MAX_CHECKED]:
+            try:
+                publisher = AirUrn.parse(each.identifier).publisher
+            except InvalidUrn:
+                continue
+            signing = await self._manifests.check(each, publisher, self._near)
+            found += _problems(f"entries[{number}].trustManifest", signing)
+        if len(signed) > MAX_CHECKED:
+            words = f"only the first {MAX_CHECKED} trust manifests were verified, of {len(signed)}"
+            found.append(CatalogProblem("entries", words, False))
+        return found
+
+    async def card(self, where: str, entry: CatalogEntry, raw: bytes) -> list[CatalogProblem]:
+        """Return the problems of the signatures of the card of an entry."""
+        try:
+            publisher = AirUrn.parse(entry.identifier).publisher
+        except InvalidUrn:
+            return []
+        return _problems(where, await self._cards.check(raw, entry.url, publisher, self._near))
+
+
+def _problems(where: str, signing: Signing) -> list[CatalogProblem]:
+    if signing.trust is Trust.VERIFIED or not (signing.is_signed or signing.trust is Trust.FAILED):
+        return []
+    return [CatalogProblem(where, signing.reason, signing.trust is Trust.FAILED)]
+
+
+class _CommandFetcher(WebFetcher):
+    """Fetches keys as the command fetches catalogs: with its proxy and its authorities."""
+
+    def __init__(self, http: HttpTransport) -> None:
+        super().__init__()
+        self._http = http
+
+    async def get(
+        self,
+        url: str,
+        *,
+        etag: str = "",
+        last_modified: str = "",
+        accept: str = JSON_TYPES,
+        limit: int | None = None,
+    ) -> WebAnswer:
+        """Return the answer of an address. Raises ``PageUnavailable``."""
+        limit = self.limits.key_bytes if limit is None else limit
+        try:
+            reply = await self._http.get(url, {"Accept": accept}, timeout=TIMEOUT, limit=limit)
+        except ClientError as error:
+            raise PageUnavailable(str(error)) from None
+        headers = {name.lower(): value for name, value in reply.headers.items()}
+        return WebAnswer(status=reply.status, url=reply.url, body=reply.body, headers=headers)
+
 
 _ACCEPT = {"Accept": "application/json"}
 
@@ -75,9 +174,7 @@ def report(output: Output, where: str, found: list[CatalogProblem]) -> None:
 async def _of_signatures(
     http: HttpTransport, document: CatalogDocument, *, cards: bool
 ) -> list[CatalogProblem]:
-    """Return what is wrong with the signatures of a catalog, and with its cards."""
-    from parley.registry.commands.signed import SignatureCheck
-
+    """Return the problems of the signatures of a catalog, and of its cards."""
     found: list[CatalogProblem] = []
     signatures = None
     try:
@@ -94,7 +191,7 @@ async def _of_signatures(
 async def _of_cards(
     http: HttpTransport, document: CatalogDocument, signatures: SignatureCheck | None
 ) -> AsyncIterator[CatalogProblem]:
-    """Yield what is wrong with the cards that a catalog names, not those of nested ones."""
+    """Yield the problems of the cards that a catalog names, without nested catalogs."""
     entries = read_catalog(document.body).catalog.entries
     cards = [each for each in enumerate(entries) if each[1].type in A2A_CARD_TYPES]
     for number, entry in cards[:MAX_CARDS]:
@@ -124,7 +221,7 @@ async def _of_cards(
 
 
 def _of_address(document: CatalogDocument) -> list[CatalogProblem]:
-    """Return what is wrong with where a catalog is, and how it is served."""
+    """Return the problems of a catalog's place, and of the way that it is served."""
     if not document.is_fetched:
         return []
     parts = urlsplit(document.where)

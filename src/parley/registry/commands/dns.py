@@ -12,10 +12,9 @@ import msgspec
 from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, print_line
-from parley.model.catalog.entries import A2A_CARD_TYPES, CATALOG_PATH
-from parley.model.catalog.urn import AirUrn, InvalidUrn, domain
+from parley.registry.catalog.entries import A2A_CARD_TYPES, CATALOG_PATH, AirUrn, InvalidUrn, domain
+from parley.registry.catalog.reading import InvalidCatalog, read_catalog
 from parley.registry.commands.documents import read_document
-from parley.wire.catalog.entries import InvalidCatalog, read_catalog
 
 CAP, BAP, WELL_KNOWN = "key65400", "key65402", "key65409"
 """Parameters of DNS-AID that have no number yet: these are the ones for private use that its
@@ -121,8 +120,7 @@ def of_targets(
 ) -> None:
     """Write the records for agents in files, as they will be served at ``url``."""
     from parley.cli.loading import load
-    from parley.host.publishing import read_publication
-    from parley.server.cards.publication import checked_identifiers
+    from parley.registry.served.publication import checked_identifiers, read_publication
 
     if not url or not publisher:
         raise UsageFailure(

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from parley.client.origin import Origin
-from parley.client.registry.local_catalog import values_at
-from parley.client.registry.places import base_of
-from parley.model.catalog.urn import AirUrn, InvalidUrn
+from parley.registry.catalog.entries import AirUrn, InvalidUrn
+from parley.registry.catalog.reading import write_entry
+from parley.registry.catalog.searching import ListedResult
+from parley.registry.client.local_catalog import values_at
+from parley.registry.client.places import base_of
 from parley.registry.federation.upstream import UpstreamPage, UpstreamRegistry
-from parley.registry.index.protocol import Constraint, EntryIndex, EntrySelection, Viewer
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.records import Authority, EntryStanding, IndexedEntry
-from parley.registry.search.marks import marks_of
-from parley.registry.search.results import REGISTRY as REGISTRY_MEMBER
-from parley.registry.search.scores import coverage
-from parley.registry.search.texts import texts_of
+from parley.registry.search.searcher import REGISTRY as REGISTRY_MEMBER
+from parley.registry.search.searcher import coverage
+from parley.registry.search.texts import marks_of, texts_of
 from parley.security.egress import Egress, ForbiddenAddress
-from parley.security.loopback import is_loopback
-from parley.wire.catalog.answers import ListedResult
-from parley.wire.catalog.entries import write_entry
+from parley.security.networks import is_loopback
 
 MAX_ENTRY = 64 * 1024
 MAX_SCORED = 2_000
@@ -73,33 +73,24 @@ class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a page counts, the best first, and what was refused of it, by reason."""
+    """The results of a page that count, the best first, and refusals by reason."""
 
     results: tuple[CheckedResult, ...] = ()
     refused: Mapping[str, int] = {}
     is_rescored: bool = False
 
 
-class LocalKnowledge(Protocol):
-    """What this registry knows of entries and publishers, whoever may see it."""
+class LocalKnowledge:
+    """The knowledge of this registry of entries and publishers, for any viewer.
 
-    async def identifiers(self, among: Collection[str]) -> Collection[str]:
-        """Return those that it lists itself, holds or rejected."""
-        ...
+    It asks the index two questions for each search.
+    """
 
-    async def publishers(self, among: Collection[str]) -> Collection[str]:
-        """Return the publishers that it lists entries of: a source proved that it is theirs."""
-        ...
-
-
-class IndexKnowledge:
-    """``LocalKnowledge`` from an index: two questions for each search."""
-
-    def __init__(self, index: EntryIndex) -> None:
+    def __init__(self, index: RegistryIndex) -> None:
         self._index = index
 
     async def identifiers(self, among: Collection[str]) -> Collection[str]:
-        """Return those that the index lists, holds or rejected, whatever their case.
+        """Return the identifiers that the index lists, holds or rejected, whatever their case.
 
         A claim that was rejected because its source may not speak for the publisher does not count:
         anybody could make one, and so hide what others list.

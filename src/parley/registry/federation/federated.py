@@ -1,24 +1,34 @@
-"""``Federated``: searches of this registry's own index and of others, as one (ARD §8)."""
+"""``Federated``: searches of this registry's own index and of others, as one (ARD §8).
+
+A registry of Parley's tells by the header (``Hops``) that a search passed here. Other registries do
+not send it on, so a search that is the same as a running one may have come from it: it asks
+no other, and takes the results of the first one after a moment.
+
+Pages are one list by score, each identifier once. The token of a page says how far each registry's
+own pages were read, so nothing is kept here. It is bound to what was asked and grants nothing: with
+one that was changed, a caller gets another part of what it may see anyway.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from contextlib import suppress
+from hashlib import blake2b
 
 import msgspec
 
 from parley.client.bindings.http import HttpTransport
-from parley.model.catalog.entries import REGISTRY_TYPES
-from parley.model.catalog.searching import (
+from parley.model.bounded import Bounded
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import REGISTRY_TYPES
+from parley.registry.catalog.searching import (
     MAX_PAGE,
-    ExploreRequest,
-    Facet,
     FederationMode,
-    ListRequest,
-    ListResponse,
     RegistryReferral,
     SearchRequest,
     SearchResponse,
@@ -26,36 +36,223 @@ from parley.model.catalog.searching import (
 )
 from parley.registry.federation.checking import (
     CheckedResult,
-    IndexKnowledge,
     LocalKnowledge,
     ResultChecks,
     not_ours,
 )
-from parley.registry.federation.hops import MAX_HOPS, Hops, registry_id
-from parley.registry.federation.merging import (
-    OWN,
-    PREFIX,
-    Cursor,
-    MergedPlace,
-    SourcePage,
-    merged,
-    read_token,
-    write_token,
-)
-from parley.registry.federation.queries import PATIENCE, RunningQueries, SharedSearch
 from parley.registry.federation.upstream import (
+    MAX_HOPS,
     MAX_UPSTREAMS,
+    Hops,
     Upstream,
     UpstreamPage,
     UpstreamRegistry,
     UpstreamState,
+    registry_id,
 )
-from parley.registry.index.protocol import Constraint, EntryIndex, EntrySelection, Viewer
-from parley.registry.search.errors import InvalidSearch
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.search.filters import constraints_of
-from parley.registry.search.pages import asked_digest
-from parley.registry.search.scores import need_words
+from parley.registry.search.searcher import Searcher, asked_digest, need_words
 from parley.security.egress import Egress
+
+# Searches under way: a search that comes back is not passed on again.
+
+MEMORY_SECONDS = 60.0
+MAX_REMEMBERED = 10_000
+PATIENCE = 0.4
+"""The part of its time that a search waits for the results of the first equal search."""
+
+
+class SharedSearch:
+    """The answers of other registries to one search, as they come."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, UpstreamPage] = {}
+        self.ended = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until all have answered, or for some time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+
+
+class RunningQueries:
+    """The searches that are passed on now, by what they ask; and the ids of the last ones."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._running: dict[str, SharedSearch] = {}
+        self._known: Bounded[str, float] = Bounded(MAX_REMEMBERED)
+
+    def is_new(self, query: str) -> bool:
+        """Return whether a search is seen for the first time here, and remember it."""
+        now = self._clock()
+        seen_at = self._known.get(query)
+        if seen_at is not None and now - seen_at < MEMORY_SECONDS:
+            return False
+        self._known[query] = now
+        return True
+
+    def running(self, asked: str) -> SharedSearch | None:
+        """Return the same search, if it is under way."""
+        return self._running.get(asked)
+
+    def begin(self, asked: str) -> SharedSearch:
+        """Note that a search is passed on. It must be given to ``end``."""
+        shared = self._running[asked] = SharedSearch()
+        return shared
+
+    def end(self, asked: str) -> None:
+        """Note that all have answered, or that the time is over."""
+        shared = self._running.pop(asked, None)
+        if shared is not None:
+            shared.ended.set()
+
+
+# Pages over the results of several registries: one list by score, each identifier once.
+
+PREFIX = "f."
+MAX_TOKEN = 2_000
+MAX_SEEN = 150
+"""How many results of others a token remembers, to leave out what a third one lists again."""
+
+OWN = "own"
+_VERSION = 1
+_DIGEST = 4
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """How far a registry was read: the token of its page, and how many results of it are used."""
+
+    token: str = ""
+    used: int = 0
+
+
+class MergedPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a page begins. A registry without a cursor is read to its end. ``size`` is that of the
+    pages that are asked for; ``seen`` has digests of identifiers.
+    """
+
+    size: int
+    cursors: dict[str, Cursor]
+    seen: bytes = b""
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    asked: str
+    place: MergedPlace
+
+
+class SourcePage:
+    """Results of one registry, the best first, and where its next page is."""
+
+    def __init__(
+        self, name: str, results: Sequence[CheckedResult], cursor: Cursor, more: str
+    ) -> None:
+        self.name = name
+        self.results = results
+        self.at = min(cursor.used, len(results))
+        self._cursor = cursor
+        self._more = more
+
+    @property
+    def head(self) -> CheckedResult | None:
+        """The next result."""
+        return self.results[self.at] if self.at < len(self.results) else None
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """Where to read on, ``None`` at the end."""
+        if self.at < len(self.results):
+            return Cursor(self._cursor.token, self.at)
+        return Cursor(self._more) if self._more else None
+
+
+def merged(
+    pages: Sequence[SourcePage], size: int, seen: bytes, ranks: Mapping[str, int]
+) -> tuple[list[CheckedResult], bytes]:
+    """Return the best results of some pages, and the digests of all that were seen.
+
+    Of one identifier, the result of the page counts that ``ranks`` has the lowest number for: who
+    may speak for its publisher, then our own order.
+    """
+    known = {seen[at : at + _DIGEST] for at in range(0, len(seen), _DIGEST)}
+    best: dict[str, tuple[int, int]] = {}
+    for number, page in enumerate(pages):
+        for each in page.results[page.at :]:
+            rank = ranks.get(f"{each.place}:{each.publisher}", 1), number
+            best[each.identifier] = min(rank, best.get(each.identifier, rank))
+    found: list[CheckedResult] = []
+    while len(found) < size:
+        heads = [(page.head, number) for number, page in enumerate(pages)]
+        waiting = [(-head.score, number) for head, number in heads if head is not None]
+        if not waiting:
+            break
+        number = min(waiting)[1]
+        head = pages[number].head
+        assert head is not None
+        pages[number].at += 1
+        digest = _digest(head.identifier)
+        if digest in known or best[head.identifier][1] != number:
+            continue
+        known.add(digest)
+        if head.place:  # what this registry has itself counts from no other
+            seen += digest
+        found.append(head)
+    return found, seen[-MAX_SEEN * _DIGEST :]
+
+
+def write_token(asked: str, place: MergedPlace) -> str:
+    """Return the token of a page; empty at the end of all registries."""
+    if not place.cursors:
+        return ""
+    cursors = dict(place.cursors)
+    while cursors:
+        encoded = msgspec.msgpack.encode(
+            _Token(_VERSION, asked, MergedPlace(place.size, cursors, place.seen))
+        )
+        token = PREFIX + base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+        if len(token) <= MAX_TOKEN:
+            return token
+        # The registry with the longest token ends here.
+        del cursors[max(cursors, key=lambda name: len(cursors[name].token))]
+    return ""
+
+
+def read_token(token: str, asked: str) -> MergedPlace:
+    """Return where the page of a token begins. Raises ``InvalidParamsError``."""
+    wrong = InvalidParamsError(
+        "pageToken is none of this registry's; send the one of the page before as it was, or none "
+        "for the first page"
+    )
+    if len(token) > MAX_TOKEN or not token.isascii():
+        raise wrong
+    text = token.removeprefix(PREFIX)
+    try:
+        encoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        read = msgspec.msgpack.decode(encoded, type=_Token)
+    except (binascii.Error, msgspec.DecodeError, ValueError):
+        raise wrong from None
+    place = read.place
+    is_sound = 1 <= place.size <= 100 and all(
+        0 <= each.used <= 100 and len(each.token) < MAX_TOKEN for each in place.cursors.values()
+    )
+    if read.version != _VERSION or not is_sound or len(place.seen) > MAX_SEEN * _DIGEST:
+        raise wrong
+    if read.asked != asked:
+        raise InvalidParamsError(
+            "pageToken is of another question; ask for its next page with the same query and "
+            "filter, or begin without a token"
+        )
+    return place
+
+
+def _digest(identifier: str) -> bytes:
+    return blake2b(identifier.encode(), digest_size=_DIGEST).digest()
+
 
 SECONDS = 2.0
 """The time limit of a search that asks others; what has not come by then is left out."""
@@ -75,22 +272,6 @@ _START = Cursor()
 PUBLIC_VIEWER = Viewer()
 
 
-class OwnSearches(Protocol):
-    """The searches of one registry alone: ``search.Searcher`` has them."""
-
-    async def search(self, request: SearchRequest, viewer: Viewer) -> SearchResponse:
-        """Return a page of results."""
-        ...
-
-    async def explore(self, request: ExploreRequest, viewer: Viewer) -> Mapping[str, Facet]:
-        """Return the values of fields with their counts."""
-        ...
-
-    async def browse(self, request: ListRequest, viewer: Viewer) -> ListResponse:
-        """Return a page of entries."""
-        ...
-
-
 class Federated:
     """Searches of an index and of other registries. ``source`` is the address of this registry.
 
@@ -101,15 +282,14 @@ class Federated:
 
     def __init__(
         self,
-        searcher: OwnSearches,
+        searcher: Searcher,
         upstreams: Sequence[Upstream] = (),
         *,
-        index: EntryIndex,
+        index: RegistryIndex,
         source: str,
         seconds: float = SECONDS,
         hops: int = 2,
         egress: Egress | None = None,
-        knowledge: LocalKnowledge | None = None,
         http: HttpTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -129,7 +309,7 @@ class Federated:
         self._seconds = seconds
         self._hops = hops
         self._egress = egress or Egress()
-        self._knowledge = knowledge or IndexKnowledge(index)
+        self._knowledge = LocalKnowledge(index)
         self._owns_http = http is None
         self._http = http or HttpTransport(
             connect_timeout=CONNECT_SECONDS, max_connections=256, bound_to_turns=False
@@ -165,7 +345,7 @@ class Federated:
 
         ``hops`` is how the search came here, from a header; ``None`` for one of a client. One that
         was here before gets nothing: its results are on their way already. A registry that does not
-        answer, or answers wrongly, is left out. Raises ``InvalidSearch`` and ``StoreUnavailable``.
+        answer, or answers wrongly, is left out. Raises ``A2AError`` and ``StoreUnavailable``.
         """
         if hops is not None:  # anybody may send the header: it can only ask for less
             hops = msgspec.structs.replace(hops, left=min(hops.left, self._hops))
@@ -183,16 +363,6 @@ class Federated:
         if not is_merged and (request.page_token or not self._asked(hops)):
             return await self._searcher.search(request, viewer)
         return await self._search_all(request, viewer, hops)
-
-    async def explore(
-        self, request: ExploreRequest, viewer: Viewer = PUBLIC_VIEWER
-    ) -> Mapping[str, Facet]:
-        """Return the values of fields with their counts, of this registry alone (ARD §7.3)."""
-        return await self._searcher.explore(request, viewer)
-
-    async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> ListResponse:
-        """Return a page of entries in an order, of this registry alone."""
-        return await self._searcher.browse(request, viewer)
 
     async def _referrals(self, viewer: Viewer) -> tuple[RegistryReferral, ...]:
         """Return the registries to ask: those that are asked here, and those in the index."""
@@ -223,7 +393,9 @@ class Federated:
         self, request: SearchRequest, viewer: Viewer, hops: Hops
     ) -> SearchResponse:
         if not 1 <= request.page_size <= MAX_PAGE:
-            raise InvalidSearch(f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}")
+            raise InvalidParamsError(
+                f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}"
+            )
         query = request.query
         constraints = constraints_of(query.filter)
         asked = asked_digest("federated", " ".join(query.text.split()).casefold(), constraints)

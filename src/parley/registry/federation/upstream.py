@@ -1,11 +1,20 @@
-"""Another registry that searches are passed on to: its settings, its connection, its circuit."""
+"""Another registry that searches are passed on to: its settings, its connection, its circuit.
+
+A header bounds the way of a search from registry to registry, and shows loops:
+``Parley-Registry-Path: query=<id>; left=<hops>; ms=<time>; path=<ids of registries>``.
+Registries of others neither read nor send it; ``federated.RunningQueries`` is for those.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,22 +26,105 @@ from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import AuthenticationRequired, ClientError
 from parley.client.origin import Origin
-from parley.client.registry.errors import RegistryRefused
-from parley.client.registry.places import base_of
-from parley.client.registry.rest import RestRegistry
 from parley.client.retry import Retry
-from parley.model.catalog.entries import REGISTRY
-from parley.model.catalog.searching import RegistryReferral, SearchRequest
-from parley.model.catalog.urn import InvalidUrn, domain, is_within, segment
-from parley.registry.federation.hops import Hops, registry_id
-from parley.security.loopback import is_loopback
-from parley.wire.catalog.answers import ListedResult
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import REGISTRY, InvalidUrn, domain, is_within, segment
+from parley.registry.catalog.searching import ListedResult, RegistryReferral, SearchRequest
+from parley.registry.client.places import RegistryRefused, base_of
+from parley.registry.client.rest import RestRegistry
+from parley.security.networks import is_loopback
+
+# The way of a search from registry to registry: a header that bounds it and shows loops.
+
+HEADER = "Parley-Registry-Path"
+MAX_HOPS = 4
+MAX_PATH = 64
+"""How many registries a path names at most; a search that has passed so many is not passed on."""
+
+MAX_SECONDS = 10.0
+MARGIN = 0.8
+"""The part of the time left that another registry gets; the rest is for its answer's way back."""
+
+_ID = re.compile(r"[0-9a-f]{12}")
+_QUERY = re.compile(r"[0-9a-f]{16}")
+_FORM = f"{HEADER} has the form query=<16 hex>; left=<hops>; ms=<time>; path=<12 hex>.<12 hex>"
+
+
+class Hops(msgspec.Struct, frozen=True, kw_only=True):
+    """How a search came here. ``path`` has the registries that have it or are asked by another one.
+
+    ``left`` is how often it may be passed on, ``seconds`` the time for all of it.
+    """
+
+    query: str
+    path: tuple[str, ...] = ()
+    left: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def begin(cls, left: int, seconds: float) -> Hops:
+        """Return the hops of a search that comes from a client."""
+        return cls(query=secrets.token_hex(8), left=left, seconds=seconds)
+
+    def onward(self, asked: tuple[str, ...], seconds: float) -> Hops:
+        """Return the hops of a search that is passed on. ``asked`` are this registry and those that
+        it asks itself, but for the one that gets them.
+        """
+        path = tuple(dict.fromkeys((*self.path, *asked)))
+        left = self.left - 1 if len(path) < MAX_PATH else 0
+        return Hops(
+            query=self.query, path=path[:MAX_PATH], left=max(left, 0), seconds=seconds * MARGIN
+        )
+
+    def header(self) -> dict[str, str]:
+        """Return the header of a request."""
+        fields = [f"query={self.query}", f"left={self.left}", f"ms={int(self.seconds * 1000)}"]
+        if self.path:
+            fields.append(f"path={'.'.join(self.path)}")
+        return {HEADER: "; ".join(fields)}
+
+
+def hops_of(headers: Mapping[str, str]) -> Hops | None:
+    """Return the hops in the headers of a request (names in lower case), ``None`` without any.
+
+    Raises ``InvalidParamsError`` for a header that is malformed.
+    """
+    text = headers.get(HEADER.lower())
+    if text is None:
+        return None
+    if len(text) > MAX_PATH * 13 + 200:
+        raise InvalidParamsError(f"{HEADER} is longer than {MAX_PATH} registries need")
+    fields = dict(part.strip().partition("=")[::2] for part in text.split(";"))
+    path = tuple(filter(None, fields.get("path", "").split(".")))
+    left, ms = fields.get("left", ""), fields.get("ms", "")
+    is_sound = (
+        _QUERY.fullmatch(fields.get("query", ""))
+        and len(path) <= MAX_PATH
+        and all(map(_ID.fullmatch, path))
+        and all(each.isascii() and each.isdigit() and len(each) < 9 for each in (left, ms))
+    )
+    if not is_sound:
+        raise InvalidParamsError(_FORM)
+    return Hops(
+        query=fields["query"],
+        path=path,
+        left=min(int(left), MAX_HOPS),
+        seconds=min(int(ms) / 1000, MAX_SECONDS),
+    )
+
+
+def registry_id(url: str) -> str:
+    """Return the id of a registry: a digest of its address, the same for all who ask it there."""
+    with suppress(ValueError):  # the source of a registry may be any text
+        url = base_of(url)
+    return hashlib.sha256(url.lower().encode()).hexdigest()[:12]
+
 
 _log = logging.getLogger("parley.registry")
 
 MAX_UPSTREAMS = 16
 MAX_ANSWER = 2 * 1024 * 1024
-MAX_AT_ONCE = 32
+UPSTREAM_CONCURRENCY = 32
 """How many searches one registry answers for this one at a time; more go without it."""
 
 FAILURES = 3
@@ -70,7 +162,7 @@ class CircuitState(StrEnum):
 
 
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator sees of an upstream registry.
+    """The state of an upstream registry, for the operator.
 
     ``refused`` counts results that did not count, by reason; ``rescored`` answers whose scores were
     not believed.
@@ -121,7 +213,7 @@ class UpstreamRegistry:
             EVERY if each == EVERY else domain(each) for each in settings.speaks_for
         )
         self.is_near = is_loopback(self.origin.host)
-        # Logins of whoever runs this process are for people, not for searches of others.
+        # Logins of this process's user are for people, not for searches of others.
         given = credentials_of(False if settings.auth is None else settings.auth)
         auth = Authorizer(credentials, given, http=http, address=self.url)
         auth.for_origin(self.origin)
@@ -147,7 +239,7 @@ class UpstreamRegistry:
 
     @property
     def referral(self) -> RegistryReferral:
-        """What clients are told of it."""
+        """Its referral for clients."""
         return RegistryReferral(
             identifier=self.settings.identifier or _identifier(self.base),
             display_name=self.name,
@@ -157,7 +249,7 @@ class UpstreamRegistry:
 
     @property
     def state(self) -> UpstreamState:
-        """What the operator sees of it."""
+        """Its state, for the operator."""
         return UpstreamState(
             url=self.url,
             name=self.name,
@@ -181,7 +273,7 @@ class UpstreamRegistry:
         is_free = circuit is CircuitState.CLOSED or (
             circuit is CircuitState.HALF_OPEN and not self._is_trying
         )
-        if not is_free or self._running >= MAX_AT_ONCE:
+        if not is_free or self._running >= UPSTREAM_CONCURRENCY:
             self._skipped += 1
             return False
         self._is_trying = circuit is CircuitState.HALF_OPEN

@@ -1,1 +1,1 @@
-"""How a registry looks after agents: probes, what they measure, and heartbeats."""
+"""The health of agents: probes, their measurements, and heartbeats."""

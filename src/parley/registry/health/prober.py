@@ -1,21 +1,170 @@
-"""Probes agents as they become due. One that is slow keeps nobody waiting."""
+"""Probes of agents as they become due, and heartbeats that agents send.
+
+A slow probe delays no other. Only its publisher keeps an agent alive by heartbeats; an agent
+that stops them is suspect, then gone. After this registry was away itself, no agent is suspect
+before there was time to send a heartbeat again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import Callable
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
 
 from parley.model.backoff import Backoff, uniform
-from parley.registry.health.judging import ProbeFinding, ProbeOutcome, failures_in_a_row, observe
-from parley.registry.health.probing import AgentProbe, host_of_agent
-from parley.registry.health.settings import HealthSettings
-from parley.registry.health.turns import ProbePostponed
-from parley.registry.index.protocol import HealthIndex
-from parley.registry.records import AgentHealth, IndexedEntry, Observed
+from parley.model.bounded import Bounded
+from parley.model.concurrency import Periodic
+from parley.model.errors import InvalidParamsError
+from parley.model.service import Caller
+from parley.registry.catalog.entries import MAX_URN
+from parley.registry.health.probing import AgentProbe, ProbePostponed, host_of_agent
+from parley.registry.health.settings import (
+    HealthSettings,
+    ProbeFinding,
+    ProbeOutcome,
+    failures_in_a_row,
+    observe,
+)
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.ingest.reading import one_form
+from parley.registry.publishing.callers import CallerRates
+from parley.registry.publishing.proofs import owner_of
+from parley.registry.records import AgentHealth, EntryStanding, IndexedEntry, Liveness, Observed
 from parley.store.protocols.errors import StoreUnavailable
+
+# Heartbeats: agents say that they are alive; an agent that stops is suspect, then gone.
+
+MAX_BEATS = 500
+MAX_OVERDUE = 10_000
+
+
+Identifier = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_URN})]
+
+
+class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which agents are noted as alive, and when the next heartbeat is wanted (seconds).
+
+    ``unknown`` ones are not, because this caller has not published them.
+    """
+
+    alive: tuple[Identifier, ...]
+    unknown: tuple[Identifier, ...]
+    interval: Annotated[float, msgspec.Meta(description="In seconds.")]
+    suspect_after: float
+    gone_after: float
+
+
+class Heartbeats:
+    """Takes heartbeats, and notes which agents stay away."""
+
+    def __init__(
+        self, index: RegistryIndex, rates: CallerRates, settings: HealthSettings | None = None
+    ) -> None:
+        self._index = index
+        self._rates = rates
+        self._settings = settings or HealthSettings()
+        self._sweeps = Periodic(
+            "looking for missing heartbeats",
+            self._sweep,
+            self._settings.beat / 2,
+            log=log,
+            expected=StoreUnavailable,
+        )
+        self._grace_until = 0
+        self._swept_at: int | None = None
+
+    @property
+    def suspect_seconds(self) -> float:
+        """After how many seconds without a heartbeat an agent is suspect."""
+        return self._settings.beat * (self._settings.suspect_after + 0.5)
+
+    @property
+    def gone_seconds(self) -> float:
+        """After how many it is gone."""
+        return self._settings.beat * (self._settings.gone_after + 0.5)
+
+    async def start(self) -> None:
+        """Begin to look for agents that stay away. Idempotent."""
+        self._sweeps.start()
+
+    async def stop(self) -> None:
+        """Stop it. Idempotent."""
+        await self._sweeps.stop()
+        self._swept_at = None
+
+    async def beat(
+        self, caller: Caller, identifiers: Sequence[str], details: Mapping[str, str] | None = None
+    ) -> BeatAnswer:
+        """Note that agents of a caller are alive. Raises ``A2AError``, ``StoreUnavailable``."""
+        owner = owner_of(caller)
+        names = list(dict.fromkeys(map(one_form, identifiers)))
+        if not 0 < len(names) <= MAX_BEATS:
+            raise InvalidParamsError(
+                f"a heartbeat names 1 to {MAX_BEATS} agents by their identifiers"
+            )
+        self._rates.take(owner, "beat", len(names))
+        now = self._index.now()
+        alive: list[str] = []
+        unknown: list[str] = []
+        try:
+            noted = await asyncio.gather(
+                *(self._index.beat(name, owner, now, dict(details or {})) for name in names)
+            )
+        except ValueError as error:
+            raise InvalidParamsError(str(error)) from None
+        for name, is_own in zip(names, noted, strict=True):
+            (alive if is_own else unknown).append(name)
+        return BeatAnswer(
+            alive=tuple(alive),
+            unknown=tuple(unknown),
+            interval=self._settings.beat,
+            suspect_after=self.suspect_seconds,
+            gone_after=self.gone_seconds,
+        )
+
+    async def sweep(self) -> int:
+        """Note which agents stay away; return how many changed. Raises ``StoreUnavailable``.
+
+        A sweep that comes late, as after the registry was away, begins a time of grace.
+        """
+        now = self._index.now()
+        late = round(self.suspect_seconds * 1000)
+        if self._swept_at is None or not 0 <= now - self._swept_at <= late:
+            self._grace_until = now + late
+        self._swept_at = now
+        if now < self._grace_until:
+            return 0
+        gone = now - round(self.gone_seconds * 1000)
+        changed = 0
+        for entry in await self._index.overdue_beats(now - late, MAX_OVERDUE):
+            last = entry.observed.last_beat
+            if last is None:
+                continue
+            liveness = Liveness.GONE if last < gone else Liveness.SUSPECT
+            if liveness is entry.observed.liveness:
+                continue
+            if await self._index.silence(entry.key, last, liveness):
+                changed += 1
+                if entry.standing is not EntryStanding.LISTED:
+                    continue  # its owner withdrew it, and lets it end
+                silent = (now - last) / 1000
+                log.warning(
+                    "%.200s is %s: no heartbeat for %.0f s", entry.identifier, liveness, silent
+                )
+        return changed
+
+    async def _sweep(self) -> None:
+        try:
+            await self.sweep()
+        except StoreUnavailable:
+            # Heartbeats could not be stored either: agents are not to blame for them.
+            self._swept_at = None
+            raise
+
 
 log = logging.getLogger("parley.registry")
 
@@ -23,14 +172,6 @@ MAX_HOSTS = 10_000
 POSTPONED_SECONDS = 5.0
 ROUNDS = 8
 """How often in a row probes are claimed before others get a turn."""
-
-
-class ProbeIndex(HealthIndex, Protocol):
-    """What probes need of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
 
 
 class Prober:
@@ -43,7 +184,7 @@ class Prober:
 
     def __init__(
         self,
-        index: ProbeIndex,
+        index: RegistryIndex,
         probe: AgentProbe,
         settings: HealthSettings | None = None,
         *,
@@ -55,31 +196,28 @@ class Prober:
         self._changed = changed
         self._running: set[asyncio.Task[None]] = set()
         self._hosts: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
-        self._begun: OrderedDict[str, float] = OrderedDict()
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: Bounded[str, int] = Bounded(MAX_HOSTS)
+        self._begun: Bounded[str, float] = Bounded(MAX_HOSTS)
+        self._rounds = 0
+        self._claims = Periodic(
+            "claiming probes", self._step, self._settings.poll, log=log, expected=StoreUnavailable
+        )
         self.probes = 0
 
     async def start(self) -> None:
         """Begin to probe. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-prober")
+        self._claims.start()
 
     async def stop(self) -> None:
         """End all probes; their claims expire. Idempotent."""
-        task, self._task = self._task, None
-        if task is None:
+        if not self._claims.is_running:
             return
-        running = [task, *self._running]
+        await self._claims.stop()
+        running = [*self._running]
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._probe.close()
-
-    def wake(self) -> None:
-        """Look for probes that are due at once."""
-        self._wake.set()
 
     async def probe(self, entry: IndexedEntry) -> Observed:
         """Probe an agent now, and store what was found; return it.
@@ -128,32 +266,14 @@ class Prober:
         seconds = max(seconds, min(found.retry_after or 0.0, settings.longest))
         return round(seconds * uniform(*settings.jitter) * 1000)
 
-    async def _run(self) -> None:
-        rounds = 0
-        while True:
-            self._wake.clear()
-            has_more = False
-            try:
-                has_more = await self._begin()
-            except StoreUnavailable as error:
-                log.warning("the index of the registry is unavailable: %s", error)
-            except Exception:
-                log.exception("looking for probes that are due failed")
-            rounds = rounds + 1 if has_more else 0
-            if 0 < rounds < ROUNDS:
-                continue
-            rounds = 0
-            woken = asyncio.create_task(self._wake.wait())
-            waits: set[asyncio.Task[object]] = {woken, *self._running}
-            is_full = len(self._running) >= self._settings.at_once
-            try:
-                await asyncio.wait(
-                    waits if is_full else {woken},
-                    timeout=None if is_full else self._settings.poll,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            finally:
-                woken.cancel()
+    async def _step(self) -> bool:
+        """Begin probes; return whether to look for more at once."""
+        if len(self._running) >= self._settings.at_once:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        self._rounds = self._rounds + 1 if await self._begin() else 0
+        if self._rounds == ROUNDS:
+            self._rounds = 0
+        return self._rounds > 0 or len(self._running) >= self._settings.at_once
 
     async def _begin(self) -> bool:
         """Begin the probes of agents that are due; return whether there may be more."""
@@ -182,16 +302,12 @@ class Prober:
         is_full = self._hosts[host] >= self._settings.per_host
         begun = self._begun.get(host)
         if is_full or (begun is not None and now < begun + self._settings.per_host_seconds):
-            self._waiting[host] += 1
-            seconds = POSTPONED_SECONDS * (1 + self._waiting[host] / 20)
+            waiting = self._waiting[host] = self._waiting.get(host, 0) + 1
+            seconds = POSTPONED_SECONDS * (1 + waiting / 20)
             return round(uniform(0.5, 1.5) * min(seconds, self._settings.interval / 2) * 1000)
         self._begun[host] = now
-        self._begun.move_to_end(host)
-        self._waiting[host] -= 1
-        if self._waiting[host] <= 0:
-            del self._waiting[host]
-        if len(self._begun) > MAX_HOSTS:
-            self._waiting.pop(self._begun.popitem(last=False)[0], None)
+        if (waiting := self._waiting.pop(host, 0) - 1) > 0:
+            self._waiting[host] = waiting
         return 0
 
     async def _probe_or_postpone(self, entry: IndexedEntry) -> None:

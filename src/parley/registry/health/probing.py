@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -31,6 +33,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.retry import Retry
+from parley.model.bounded import Bounded
 from parley.model.errors import (
     A2AError,
     InternalError,
@@ -44,12 +47,90 @@ from parley.model.errors import (
     UnauthenticatedError,
     VersionNotSupportedError,
 )
-from parley.registry.health.judging import ProbeFinding, ProbeOutcome
-from parley.registry.health.messages import failure_of, probe_text
-from parley.registry.health.settings import HealthSettings
-from parley.registry.health.turns import HostTurns
-from parley.registry.records import IndexedEntry
+from parley.model.parts import Message
+from parley.model.tasks import Task, TaskState
+from parley.registry.catalog.entries import is_within
+from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome
+from parley.registry.ingest.addresses import domain_of, speaks_for
+from parley.registry.publishing.pushing import MAX_PROBE_TEXT, PROBE
+from parley.registry.records import Authority, IndexedEntry
 from parley.security.egress import Egress
+
+# Messages to agents whose owners asked for them: to no others, and only where they are at home.
+
+_BAD = frozenset({TaskState.FAILED, TaskState.REJECTED})
+
+
+def probe_text(entry: IndexedEntry, candidate: Candidate) -> str:
+    """Return the text of the message that an owner asked for; empty for none.
+
+    The metadata of an entry is its publisher's word if the entry is of its domain, or of who proved
+    that; an operator vouches for the entries of others. It counts for agents on the publisher's own
+    hosts alone: no entry has messages sent to the agents of others.
+    """
+    if entry.authority not in (Authority.PROVED, Authority.DOMAIN):
+        return ""
+    metadata = entry.entry.get("metadata")
+    text = metadata.get(PROBE) if isinstance(metadata, dict) else None
+    if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROBE_TEXT:
+        return ""
+    return text if _is_at_home(entry.publisher, candidate.interface.url) else ""
+
+
+def _is_at_home(publisher: str, url: str) -> bool:
+    host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
+    domain = domain_of(f"https://[{host}]/" if ":" in host else f"https://{host}/")
+    return is_within(host, publisher) or (domain == "localhost" and speaks_for(domain, publisher))
+
+
+def failure_of(answer: Task | Message) -> str:
+    """Return the fault of the answer to a message; empty for none."""
+    if isinstance(answer, Task) and answer.state in _BAD:
+        return f"its task for the message of its owner is {answer.state.name.lower()}"
+    return ""
+
+
+# Turns at hosts that entries name as interfaces of agents, and that may be of somebody else.
+
+MAX_HOSTS = 10_000
+
+
+class ProbePostponed(Exception):
+    """A host that a probe would call is called enough already: the probe comes later."""
+
+
+class HostTurns:
+    """Bounds the calls of each host over all probes: ``most`` probes at a time, and a pause of
+    ``seconds`` for each of their calls. ``clock`` returns seconds.
+    """
+
+    def __init__(
+        self, most: int, seconds: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._clock = clock
+        self._running: Counter[str] = Counter()
+        self._free_at: Bounded[str, float] = Bounded(MAX_HOSTS)
+
+    @contextmanager
+    def at(self, hosts: Collection[str]) -> Iterator[None]:
+        """Have a turn at hosts, each as often as it is called. Raises ``ProbePostponed``."""
+        calls, now = Counter(hosts), self._clock()
+        for host in calls:
+            if self._running[host] >= self._most or now < self._free_at.get(host, now):
+                raise ProbePostponed(host)
+        for host, count in calls.items():
+            self._running[host] += 1
+            self._free_at[host] = now + self._seconds * count
+        try:
+            yield
+        finally:
+            for host in calls:
+                self._running[host] -= 1
+                if not self._running[host]:
+                    del self._running[host]
+
 
 _NO_RETRY = Retry(calls=0, streams=0)
 _VERSION_HEADERS = {"A2A-Version": "1.0"}
@@ -66,7 +147,7 @@ _FAILS = (
 
 
 class InterfaceFinding(msgspec.Struct, frozen=True):
-    """What came of the call of one interface."""
+    """The outcome of the call of one interface."""
 
     outcome: ProbeOutcome
     reason: str = ""
@@ -170,7 +251,7 @@ class AgentProbe:
         )
 
     async def _card(self, entry: IndexedEntry) -> tuple[ResolvedCard | None, str]:
-        """Return the card as it is now, else as it was; and what is wrong with it now."""
+        """Return the card as it is now, else as it was; and its fault now."""
         data: Any = entry.entry.get("data")
         try:
             if isinstance(data, Mapping):
@@ -221,7 +302,7 @@ class AgentProbe:
         return InterfaceFinding(ProbeOutcome.FINE, words, latency)
 
     async def _message(self, resolved: ResolvedCard, candidate: Candidate, text: str) -> str:
-        """Send a message that the owner asked for; return what is wrong with the answer."""
+        """Send a message that the owner asked for; return the fault of the answer."""
         try:
             async with (
                 asyncio.timeout(self._settings.request_seconds),

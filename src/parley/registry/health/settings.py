@@ -1,20 +1,35 @@
-"""How often agents are probed, how long that may take, and what counts as healthy."""
+"""The settings of probes and heartbeats, and what counts as healthy.
+
+Health is measured over a window of probes, and a state does not flap.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+
 import msgspec
+
+from parley.registry.records import AgentHealth, Liveness, Observed, ProbeSample
+
+MAX_REASON = 500
+RECENT = 10
+"""How many probes decide whether an agent is degraded."""
+
+_BETTER = 0.8
+"""The part of a limit below which a measure falls before an agent is healthy again."""
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of probes and heartbeats. Times are in seconds, rates between 0 and 1.
 
-    Raises ``ValueError`` for one that makes no sense.
+    Raises ``ValueError`` for a setting that makes no sense.
     """
 
     interval: float = 300.0
     """Between two probes of an agent that is well."""
     retry: float = 30.0
-    """Until the next probe after one that failed; it doubles with every further one."""
+    """Until the next probe after a failed probe; it doubles with every further failure."""
     longest: float = 3600.0
     """Between two probes of an agent that stays away."""
     jitter: tuple[float, float] = (0.85, 1.15)
@@ -23,11 +38,11 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     probe_seconds: float = 30.0
     """How long all of a probe may take."""
     lease: float = 90.0
-    """How long a probe is claimed: another process continues that of one that was killed."""
+    """How long a probe is claimed: another process continues the probe of a killed process."""
     at_once: int = 16
     """The probes of a process at a time."""
     per_host: int = 2
-    """Those of one host. Others wait for it without keeping anyone waiting."""
+    """The probes of one host. Others wait for it without delaying other hosts."""
     per_host_seconds: float = 0.2
     """Between the beginnings of two probes of one host."""
     interfaces: int = 6
@@ -73,3 +88,119 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not 0 < self.jitter[0] <= self.jitter[1]:
             raise ValueError(f"jitter is two factors, the smaller one first, not {self.jitter}")
+
+
+class ProbeOutcome(IntEnum):
+    """What came of a probe."""
+
+    FAILED = 0
+    """Nothing speaks A2A there, at any interface."""
+    ERRORS = 1
+    """It answers, and some of it fails: an interface, its card, or the answers are errors."""
+    GUARDED = 2
+    """It answers, and wants credentials: healthy as far as can be known."""
+    FINE = 3
+
+
+class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe: its outcome with the reason, and how many ms an answer took.
+
+    ``retry_after`` is in seconds, if the agent asked for patience. ``messaged``: it was sent a
+    message that its owner had asked for.
+    """
+
+    outcome: ProbeOutcome
+    reason: str = ""
+    latency: float = 0.0
+    retry_after: float | None = None
+    messaged: bool = False
+
+
+def observe(before: Observed, found: ProbeFinding, now: int, settings: HealthSettings) -> Observed:
+    """Return the observations of an agent after a probe, at a time (ms)."""
+    oldest = now - round(settings.window_seconds * 1000)
+    kept = [each for each in before.samples if oldest <= each.at <= now]
+    kept.append(ProbeSample(now, int(found.outcome), round(found.latency, 1)))
+    samples = tuple(kept[-settings.window :])
+    latencies = [each.latency for each in samples if each.outcome != ProbeOutcome.FAILED]
+    bad = sum(each.outcome <= ProbeOutcome.ERRORS for each in samples)
+    away = sum(each.outcome == ProbeOutcome.FAILED for each in samples)
+    health, reason = _judged(before.health, samples, found, settings)
+    health, reason = with_liveness(health, reason, before.liveness)
+    return msgspec.structs.replace(
+        before,
+        health=health,
+        reason=reason[:MAX_REASON],
+        probed_at=now,
+        probes=len(samples),
+        availability=round(1 - away / len(samples), 4),
+        error_rate=round(bad / len(samples), 4),
+        latency_p50=_percentile(latencies, 0.5),
+        latency_p95=_percentile(latencies, 0.95),
+        samples=samples,
+        messaged_at=now if found.messaged else before.messaged_at,
+    )
+
+
+def with_liveness(health: AgentHealth, reason: str, liveness: Liveness) -> tuple[AgentHealth, str]:
+    """Return a health as far as heartbeats allow: who does not send them is not healthy."""
+    if health is not AgentHealth.HEALTHY or liveness in (Liveness.NONE, Liveness.ALIVE):
+        return health, reason
+    words = "its heartbeats stay away, and it answers probes"
+    return AgentHealth.DEGRADED, f"{words}; {reason}" if reason else words
+
+
+def failures_in_a_row(samples: Sequence[ProbeSample]) -> int:
+    """Return how many of the last probes failed, one after the other."""
+    return _in_a_row(samples, lambda each: each.outcome == ProbeOutcome.FAILED)
+
+
+def _judged(
+    before: AgentHealth,
+    samples: Sequence[ProbeSample],
+    found: ProbeFinding,
+    settings: HealthSettings,
+) -> tuple[AgentHealth, str]:
+    failed = failures_in_a_row(samples)
+    if failed:
+        was_well = before in (AgentHealth.HEALTHY, AgentHealth.DEGRADED)
+        if not was_well or failed >= settings.unreachable_after:
+            return AgentHealth.UNREACHABLE, found.reason
+        return AgentHealth.DEGRADED, f"{found.reason} ({failed} of {settings.unreachable_after})"
+    good = _in_a_row(samples, lambda each: each.outcome >= ProbeOutcome.GUARDED)
+    if before is AgentHealth.UNREACHABLE and good < settings.healthy_after:
+        words = found.reason if found.outcome is ProbeOutcome.ERRORS else "it answers again"
+        return AgentHealth.DEGRADED, words
+    recent = samples[-RECENT:]
+    errors = sum(each.outcome <= ProbeOutcome.ERRORS for each in recent) / len(recent)
+    slow = _percentile([each.latency for each in recent if each.outcome], 0.95) or 0.0
+    factor = _BETTER if before is AgentHealth.DEGRADED else 1.0
+    if found.outcome is ProbeOutcome.ERRORS:
+        # One error of an agent that was well may pass; the first probe of one has to be good.
+        if before is not AgentHealth.HEALTHY or errors > settings.error_rate:
+            return AgentHealth.DEGRADED, found.reason
+        return AgentHealth.HEALTHY, found.reason
+    if slow > settings.slow_ms * factor:
+        return AgentHealth.DEGRADED, f"its answers take {slow / 1000:.1f} s (p95)"
+    if before is AgentHealth.DEGRADED:
+        if good < settings.healthy_after:
+            return AgentHealth.DEGRADED, "it answers again"
+        if errors > settings.error_rate and good < RECENT // 2:
+            return AgentHealth.DEGRADED, f"{errors:.0%} of its last probes found errors"
+    return AgentHealth.HEALTHY, found.reason
+
+
+def _in_a_row(samples: Sequence[ProbeSample], holds: Callable[[ProbeSample], bool]) -> int:
+    count = 0
+    for each in reversed(samples):
+        if not holds(each):
+            break
+        count += 1
+    return count
+
+
+def _percentile(values: Iterable[float], share: float) -> float | None:
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

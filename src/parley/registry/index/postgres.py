@@ -11,6 +11,7 @@ from typing import Any
 from parley.database.postgres.connection import Address, BoundedConnection
 from parley.database.postgres.database import PostgresDatabase, PostgresSchema
 from parley.database.sql import filled
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.session import (
     NOTHING,
     QUERIES,
@@ -20,7 +21,6 @@ from parley.registry.index.session import (
     WordsOfEntry,
     as_json,
 )
-from parley.registry.index.sql_index import SqlRegistryIndex
 from parley.registry.sql import SQL_FILES
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _SESSION = SQL_FILES.queries("postgres", "session.sql")
 _SCHEMA = PostgresSchema(SQL_FILES)
 
 
-class PostgresRegistryIndex(SqlRegistryIndex[BoundedConnection]):
+class PostgresRegistryIndex(RegistryIndex):
     """Keeps a registry in the database of a libpq URL; its ``?schema=`` names the schema.
 
     Reads and writes wait ``timeout`` seconds for a database that is away. ``open`` brings the

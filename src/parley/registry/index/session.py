@@ -25,6 +25,19 @@ class WordGroup(msgspec.Struct, frozen=True):
     weight: float
 
 
+class WordsOfEntry(msgspec.Struct, frozen=True):
+    """The words of an entry by weight, with the standing that it gets.
+
+    ``is_new``: no words are stored of it yet.
+    """
+
+    key: int
+    standing: str
+    is_public: bool
+    words: Mapping[str, Sequence[str]]
+    is_new: bool
+
+
 class Session(Protocol):
     """Runs named statements of ``registry/sql/``, with named values.
 
@@ -84,35 +97,6 @@ class Session(Protocol):
 
     def words_of(self, keys: Sequence[int]) -> dict[int, set[str]]:
         """Return the different words that are stored of entries."""
-        ...
-
-
-class WordsOfEntry(Protocol):
-    """What is stored of an entry for searches by words."""
-
-    @property
-    def key(self) -> int:
-        """The entry."""
-        ...
-
-    @property
-    def standing(self) -> str:
-        """The standing that it gets."""
-        ...
-
-    @property
-    def is_public(self) -> bool:
-        """Whether it has no audience."""
-        ...
-
-    @property
-    def words(self) -> Mapping[str, Sequence[str]]:
-        """Its words by weight."""
-        ...
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no words are stored of it."""
         ...
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from parley.database.sqlite.database import SqliteDatabase
 from parley.database.sqlite.file import SqliteSchema, Synchronous
-from parley.registry.index import sources
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.session import (
     NOTHING,
     QUERIES,
@@ -24,7 +24,6 @@ from parley.registry.index.session import (
     WordsOfEntry,
     as_json,
 )
-from parley.registry.index.sql_index import SqlRegistryIndex
 from parley.registry.sql import SQL_FILES
 
 APPLICATION_ID = 0x50415247  # "PARG": a registry of Parley's
@@ -42,7 +41,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteRegistryIndex(SqlRegistryIndex[sqlite3.Connection]):
+class SqliteRegistryIndex(RegistryIndex):
     """Keeps a registry in the file at ``path``; in a temporary one, removed by ``close``, without.
 
     ``clock`` returns milliseconds since 1970.
@@ -74,10 +73,10 @@ class SqliteRegistryIndex(SqlRegistryIndex[sqlite3.Connection]):
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         await super().open()
-        await self._write(sources.release)
+        await self._change("release_sources")
 
     async def close(self) -> None:
-        """Finish what was begun, and close it. Idempotent."""
+        """Finish the running work, and close it. Idempotent."""
         await super().close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.model.distribution import install_command
-from parley.registry.index.protocol import RegistryIndex
+from parley.registry.index.registry_index import RegistryIndex
 
 FORMS = (
     "sqlite:///path/to/registry.db (four slashes for an absolute path), "

@@ -1,22 +1,526 @@
-"""Crawls: claims the sources that are due, visits them, and continues what others left."""
+"""Crawls: claims the sources that are due, visits them, continues visits of killed processes.
+
+A visit reads a source, examines its entries a few at a time, puts them into the index in batches,
+and says when the source is visited again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
 from parley.database.errors import StoreUnavailable
-from parley.registry.ingest.examiner import Examiner
-from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
-from parley.registry.ingest.finding import CatalogFinder
-from parley.registry.ingest.limits import IngestLimits
+from parley.model.concurrency import Periodic
+from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry, CatalogHost
+from parley.registry.catalog.reading import InvalidCatalog, InvalidEntry, RejectedEntry, read_entry
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
+from parley.registry.ingest.addresses import AUDIENCE, authority_of, domains_of
+from parley.registry.ingest.examiner import Examiner, rejected
+from parley.registry.ingest.fetching import IngestLimits, PageUnavailable, WebFetcher
 from parley.registry.ingest.names import DnsNames
-from parley.registry.ingest.site_sources import remove_source, root_of
-from parley.registry.ingest.visits import CrawlIndex, SourceVisitor
-from parley.registry.records import Source
+from parley.registry.ingest.reading import (
+    SOURCE,
+    CatalogReading,
+    ListedEntry,
+    digest_of,
+    is_catalog,
+    one_form,
+    read_whole,
+)
+from parley.registry.ingest.sites import CatalogFinder, SiteSources, remove_source, root_of
+from parley.registry.records import (
+    Authority,
+    EntryDraft,
+    EntryStanding,
+    IndexedEntry,
+    Source,
+    SourceKind,
+    SourceState,
+)
+
+# The entries of one visit: examined a few at a time, and put into the index in batches.
+
+BATCH = 50
+"""How many entries are put into the index at once, and at most are lost when a crawl is killed."""
+
+EXAMINATION_CONCURRENCY = 8
+"""How many entries of a source are examined at once."""
+
+ENTRY_SECONDS = 60.0
+NOT_YET = "its card has not been read yet"
+
+
+class ExaminedBatches:
+    """The entries of one visit, examined a few at a time and put into the index in batches."""
+
+    def __init__(
+        self, index: RegistryIndex, examiner: Examiner, limits: IngestLimits, source: Source
+    ) -> None:
+        self._index = index
+        self._examiner = examiner
+        self._source = source
+        self._authority = authority_of(source)
+        self._domains = domains_of(source)
+        visit_seconds = limits.visit_seconds
+        self._entry_seconds = min(ENTRY_SECONDS, visit_seconds / 2)
+        now = asyncio.get_running_loop().time()
+        self._until = now + visit_seconds - self._entry_seconds
+        self._pushed: dict[str, tuple[int, EntryStanding]] = {}
+        self._wrong = 0
+        self._first_wrong = ""
+        self.left = 0
+        self.unread = 0
+        self.pending = 0
+
+    async def reject(self, reading: CatalogReading) -> None:
+        """Put the entries that cannot be read, with their reasons."""
+        known = {each.identifier for each in reading.entries}
+        drafts: dict[str, EntryDraft] = {}
+        for each in reading.rejected:
+            self._note(each.reason)
+            name = one_form(each.identifier)
+            if name and name not in known:
+                # With the keys that it is pinned to: it may come back.
+                drafts[name] = self._unreadable(each, *await self._known(name))
+        listed = list(drafts.values())
+        for begin in range(0, len(listed), BATCH):
+            await self._put(listed[begin : begin + BATCH])
+
+    async def examine(self, entries: Sequence[ListedEntry]) -> int:
+        """Examine entries while there is time, and put them; return how many are left in all.
+
+        ``unread`` are those that were never examined, ``pending`` those without a card for now.
+        """
+        for begin in range(0, len(entries), BATCH):
+            batch = entries[begin : begin + BATCH]
+            await self._put(await self._examined(batch))
+        return self.left
+
+    async def _put(self, drafts: Sequence[EntryDraft]) -> None:
+        """Put entries. An entry that the index cannot hold keeps no other out.
+
+        What its owner or an operator did to a pushed one while its card was read stays.
+        """
+        drafts = [each for each in drafts if await self._is_as_it_was(each.identifier)]
+        if not drafts:
+            return
+        try:
+            await self._index.put(drafts)
+        except ValueError as error:
+            if len(drafts) == 1:
+                log.warning("an entry of %.200s cannot be kept: %s", self._source.url, error)
+                self._note(f"cannot be kept: {error}")
+                return
+            for each in drafts:
+                await self._put([each])
+
+    async def _is_as_it_was(self, identifier: str) -> bool:
+        state = self._pushed.pop(identifier, None)
+        if state is None:
+            return True
+        known = await self._index.entries_of(identifier)
+        now = [(each.change, each.standing) for each in known if each.source == self._source.url]
+        return state in now
+
+    async def _examined(self, batch: Sequence[ListedEntry]) -> list[EntryDraft]:
+        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
+
+        async def one(listed: ListedEntry) -> EntryDraft | None:
+            async with turns:
+                if asyncio.get_running_loop().time() < self._until:
+                    return await self._one(listed)
+                return await self._later(listed)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(each)) for each in batch]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        drafts = [draft for task in tasks if (draft := task.result()) is not None]
+        for each in drafts:
+            self.pending += each.standing is EntryStanding.PENDING
+            if each.standing is EntryStanding.REJECTED:
+                self._note(f"{each.identifier[:100]}: {each.reason}")
+        return drafts
+
+    async def _one(self, listed: ListedEntry) -> EntryDraft | None:
+        before, elsewhere = await self._known(listed.identifier)
+        source = self._source
+        if listed.problem:
+            return rejected(listed.entry, source.url, listed.problem, before, elsewhere)
+        is_pushed = source.kind is SourceKind.PUSH and before is not None
+        authority = before.authority if is_pushed and before else self._authority
+        if is_pushed and before:
+            self._pushed[before.identifier] = (before.change, before.standing)
+        if source.kind is SourceKind.FILE:
+            authority = Authority.OPERATOR
+        try:
+            async with asyncio.timeout(self._entry_seconds):
+                return await self._examiner.examine(
+                    listed.entry,
+                    source=source.url,
+                    authority=authority,
+                    owner=before.owner if before else "",
+                    audience=before.audience if is_pushed and before else _audience(source),
+                    before=before,
+                    elsewhere=elsewhere,
+                    domains=self._domains,
+                    host=listed.host,
+                )
+        except TimeoutError:
+            return await self._later(listed)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            log.exception("the entry %.200s of %.200s", listed.identifier, source.url)
+            words = f"its examination failed: {type(error).__name__}, see the log of the registry"
+            return rejected(listed.entry, source.url, words, before, elsewhere)
+
+    async def _later(self, listed: ListedEntry) -> EntryDraft | None:
+        """Return the draft of an entry that the next visit examines; none if the index has it."""
+        before, elsewhere = await self._known(listed.identifier)
+        self.left += 1
+        self.unread += before is None or before.reason == NOT_YET
+        if before is not None:
+            return None
+        words = listed.problem or NOT_YET
+        draft = rejected(listed.entry, self._source.url, words, None, elsewhere)
+        standing = EntryStanding.REJECTED if listed.problem else EntryStanding.PENDING
+        return msgspec.structs.replace(draft, standing=standing)
+
+    async def _known(self, identifier: str) -> tuple[IndexedEntry | None, list[IndexedEntry]]:
+        """Return the entry that this source had of an identifier, and the entries of others."""
+        known = await self._index.entries_of(identifier)
+        own = next((each for each in known if each.source == self._source.url), None)
+        return own, [each for each in known if each is not own]
+
+    def _unreadable(
+        self, wrong: RejectedEntry, before: IndexedEntry | None, elsewhere: list[IndexedEntry]
+    ) -> EntryDraft:
+        entry = CatalogEntry(identifier=wrong.identifier, display_name="", type="", data={})
+        return rejected(entry, self._source.url, wrong.reason, before, elsewhere)
+
+    def _note(self, reason: str) -> None:
+        self._wrong += 1
+        self._first_wrong = self._first_wrong or reason
+
+    def notes(self, total: int) -> list[str]:
+        """Return a note on the entries for the operator."""
+        found = []
+        if self._wrong:
+            of_all = f" of {total}" if total else ""
+            found.append(f"{self._wrong}{of_all} entries are rejected, one of them: "
+                         f"{self._first_wrong}")  # fmt: skip
+        if self.left:
+            found.append(f"{self.left} entries are left for the next visit")
+        return found
+
+
+def _audience(source: Source) -> tuple[str, ...]:
+    """Return who sees the entries of a source, as the operator set it."""
+    given = source.settings.get(AUDIENCE)
+    return tuple(each for each in given if isinstance(each, str)) if given else ()
+
+
+# Visits a source: reads it, examines its entries, and says when it is visited again.
+
+PARTIAL = "partial"
+"""A member of ``Source.settings``: the last visit ended before all entries were examined."""
+
+TRIES = "tries"
+"""A member of ``Source.settings``: how many visits in a row left entries pending."""
+
+MAX_REASON = 2_000
+_OURS = (PARTIAL, TRIES)
+_SOON = 1.0
+_ALL = tuple(EntryStanding)
+
+
+class SourceVisitor:
+    """Visits sources of every kind, one at a time or several."""
+
+    def __init__(
+        self,
+        index: RegistryIndex,
+        examiner: Examiner,
+        fetcher: WebFetcher,
+        finder: CatalogFinder,
+        limits: IngestLimits,
+    ) -> None:
+        self._index = index
+        self._examiner = examiner
+        self._fetcher = fetcher
+        self._finder = finder
+        self._limits = limits
+
+    async def visit(self, source: Source) -> Source:
+        """Visit a source; return it with the findings, not stored yet.
+
+        Raises ``StoreUnavailable``.
+        """
+        work = ExaminedBatches(self._index, self._examiner, self._limits, source)
+        try:
+            if source.kind is SourceKind.SITE:
+                return await self._site(source)
+            if source.kind is SourceKind.CATALOG:
+                return await self._catalog(source, work)
+            if source.kind is SourceKind.FILE:
+                return await self._file(source, work)
+            if source.kind is SourceKind.PUSH:
+                return await self._kept(source, work)
+        except PageUnavailable as error:
+            return await self.failed(source, error)
+        except InvalidCatalog as error:
+            return await self.failed(source, PageUnavailable(f"{source.url}: {error}", status=200))
+        return self._ended(source, SourceState.UNCHANGED, self._limits.refresh_ceiling)
+
+    async def failed(self, source: Source, error: PageUnavailable) -> Source:
+        """Return a source whose visit failed; after too many failures it is gone."""
+        failures = source.failures + 1
+        is_gone = error.status == 410 or failures >= self._limits.gone_after
+        was_gone = source.state is SourceState.GONE
+        reason = _bounded(str(error))
+        if is_gone or was_gone:
+            if not was_gone:
+                words = f"its source is gone, after {failures} failures: {reason}"
+                await self._index.withdraw(source.url, (), _bounded(words))
+            state, wait = SourceState.GONE, self._limits.refresh_ceiling
+        elif error.is_refused:
+            state, wait = SourceState.REFUSED, self._limits.refresh_default
+        else:
+            state = SourceState.FAILED
+            wait = self._limits.retry_after(failures, error.retry_after)
+        ended = self._ended(source, state, wait)
+        return msgspec.structs.replace(ended, failures=failures, reason=reason)
+
+    async def _site(self, source: Source) -> Source:
+        report = await self._finder.find(source.url)
+        if not report.found:
+            words = f"no catalog of {source.url}: {'; '.join(report.notes)}"
+            raise PageUnavailable(
+                words, is_refused=report.is_refused, retry_after=report.retry_after
+            )
+        sources = SiteSources(self._index, self._limits, source, self._fetcher.plain)
+        await sources.announce(report.found)
+        source = _with(source, await sources.store(is_whole=report.is_whole))
+        ended = self._ended(source, SourceState.OK, self._limits.refresh_default)
+        how = "; ".join(f"{each.url} ({each.how})" for each in report.found)
+        return msgspec.structs.replace(ended, entries=len(report.found), reason=_bounded(how))
+
+    async def _catalog(self, source: Source, work: ExaminedBatches) -> Source:
+        robots = await self._finder.robots.of(source.url)
+        if not robots.allows_catalog(source.url):
+            words = f"robots.txt disallows {source.url} for this registry"
+            raise PageUnavailable(words, is_refused=True)
+        answer = await self._fetcher.get(
+            source.url, etag=source.etag, last_modified=source.last_modified
+        )
+        refresh = self._limits.refresh_after(answer.headers)
+        if answer.status == 304:
+            return await self._kept(source, work, refresh)
+        if answer.status != 200:
+            raise PageUnavailable(
+                f"{source.url} answered {answer.status}",
+                status=answer.status,
+                retry_after=_retry_after(answer.headers),
+            )
+        source = msgspec.structs.replace(
+            source,
+            etag=answer.headers.get("etag", "")[:512],
+            last_modified=answer.headers.get("last-modified", "")[:128],
+        )
+        return await self._read(source, work, answer.body, refresh, near=answer.url)
+
+    async def _file(self, source: Source, work: ExaminedBatches) -> Source:
+        """Read a catalog of the operator from a file."""
+        if source.found_by:
+            raise PageUnavailable(f"{source.url} is a file that another source names, and is not "
+                                  "read", is_refused=True)  # fmt: skip
+        path = Path(unquote(urlsplit(source.url).path) if "://" in source.url else source.url)
+        limit = self._limits.catalog_bytes
+
+        def read() -> bytes:
+            with path.open("rb") as file:
+                return file.read(limit + 1)
+
+        try:
+            body = await asyncio.to_thread(read)
+        except OSError as error:
+            raise PageUnavailable(f"{path} cannot be read: {error.strerror}") from None
+        if len(body) > limit:
+            raise PageUnavailable(f"{path} is larger than {limit:,} bytes", status=200)
+        digest = digest_of(body)
+        if digest == source.etag and not source.settings.get(PARTIAL):
+            return await self._kept(source, work, self._limits.refresh_floor)
+        source = msgspec.structs.replace(source, etag=digest)
+        return await self._read(source, work, body, self._limits.refresh_floor)
+
+    async def _read(
+        self, source: Source, work: ExaminedBatches, body: bytes, refresh: float, *, near: str = ""
+    ) -> Source:
+        """Examine the entries of a catalog, and store them and its nested catalogs.
+
+        ``near`` is what its addresses are relative to. Raises ``InvalidCatalog``.
+        """
+        sources = SiteSources(self._index, self._limits, source, self._fetcher.plain)
+        share = self._limits.entries_per_site // self._limits.catalogs_per_site
+        at_most = self._limits.entries_per_site
+        reading = await asyncio.to_thread(
+            read_whole, body, self._limits, depth=source.depth, at_most=at_most
+        )
+        # With no more than its share, a catalog is never what makes its site too large.
+        if len(reading.entries) > share and (left := await sources.entries_left()) < at_most:
+            reading = await asyncio.to_thread(
+                read_whole, body, self._limits, depth=source.depth, at_most=left
+            )
+        entries = [
+            await self._followed(sources, each, near or source.url) for each in reading.entries
+        ]
+        source = _with(source, await sources.store(is_whole=not reading.notes))
+        if source.settings.get(PARTIAL):
+            entries = await self._oldest_first(source, entries)
+        await work.reject(reading)
+        await work.examine(entries)
+        keep = [each.identifier for each in entries]
+        keep += [one_form(each.identifier) for each in reading.rejected if each.identifier]
+        await self._index.withdraw(source.url, keep, "its source does not have it any more")
+        ended = self._ended(source, SourceState.OK, refresh, work)
+        return msgspec.structs.replace(
+            ended,
+            entries=len(entries),
+            reason=_bounded("; ".join([*reading.notes, *work.notes(len(entries))])),
+        )
+
+    async def _followed(self, sources: SiteSources, listed: ListedEntry, near: str) -> ListedEntry:
+        """Return an entry with a whole address, and what is wrong with the catalog that it nests.
+
+        A relative address means nothing to whoever finds the entry elsewhere.
+        """
+        url = listed.entry.url
+        with suppress(ValueError):  # of what is no address, which its examination says
+            if url and not urlsplit(url).scheme:
+                whole = msgspec.structs.replace(listed.entry, url=urljoin(near, url))
+                listed = msgspec.structs.replace(listed, entry=whole)
+        if listed.problem or not is_catalog(listed.entry.type) or not listed.entry.url:
+            return listed
+        problem = await sources.nest(listed.entry.url, listed.depth, near)
+        return msgspec.structs.replace(listed, problem=problem)
+
+    async def _kept(
+        self, source: Source, work: ExaminedBatches, refresh: float | None = None
+    ) -> Source:
+        """Examine the entries that the index has: their cards may have changed, unlike the source.
+
+        A source that entries are pushed to is never read.
+        """
+        async for page in self._pages(source.url):
+            listed = []
+            for each in page:
+                if each.standing is EntryStanding.WITHDRAWN or each.type not in A2A_CARD_TYPES:
+                    continue
+                if source.kind is SourceKind.PUSH and each.authority is Authority.NONE:
+                    continue
+                try:
+                    entry = read_entry(each.entry)
+                except InvalidEntry:
+                    continue
+                if entry.url:
+                    listed.append(ListedEntry(entry, _host_of(each), source.depth))
+            if await work.examine(listed):
+                break
+        wait = self._limits.refresh_default if refresh is None else refresh
+        ended = self._ended(source, SourceState.UNCHANGED, wait, work)
+        return msgspec.structs.replace(ended, reason=_bounded("; ".join(work.notes(0))))
+
+    async def _oldest_first(
+        self, source: Source, entries: Iterable[ListedEntry]
+    ) -> list[ListedEntry]:
+        """Return entries with those first that were never examined, then those longest ago."""
+        seen: dict[str, int] = {}
+        async for page in self._pages(source.url):
+            for each in page:
+                seen[each.identifier] = 0 if each.reason == NOT_YET else each.seen_at
+        return sorted(entries, key=lambda each: seen.get(each.identifier, 0))
+
+    async def _pages(self, url: str) -> AsyncIterator[list[IndexedEntry]]:
+        """Yield the entries of a source in the index, in pages."""
+        selection = EntrySelection(
+            viewer=Viewer(sees_all=True),
+            constraints=(Constraint(field=SOURCE, values=(url,)),),
+            standings=_ALL,
+        )
+        offset = 0
+        while True:
+            page = await self._index.browse(selection, (Order(field="identifier"),), BATCH, offset)
+            ours = [each for each in page if each.source == url]
+            if ours:
+                yield ours
+            if len(page) < BATCH:
+                return
+            offset += len(page)
+
+    def _ended(
+        self, source: Source, state: SourceState, wait: float, work: ExaminedBatches | None = None
+    ) -> Source:
+        """Return a source after a visit, to be visited again in so many seconds.
+
+        It is sooner while there are entries that were never examined, or whose cards could not be
+        had: then ever later, as after failures.
+        """
+        now = self._index.now()
+        settings = {name: each for name, each in source.settings.items() if name not in _OURS}
+        is_partial = work is not None and work.left > 0
+        if is_partial:
+            settings[PARTIAL] = True
+        if work is not None and work.unread:
+            wait = _SOON
+        elif work is not None and work.pending:
+            tries = source.settings.get(TRIES, 0)
+            settings[TRIES] = tries = (tries if isinstance(tries, int) else 0) + 1
+            wait = min(wait, self._limits.retry_after(tries))
+        return msgspec.structs.replace(
+            source,
+            state=state,
+            reason="",
+            failures=0,
+            etag="" if is_partial else source.etag,
+            last_modified="" if is_partial else source.last_modified,
+            fetched_at=now,
+            due_at=now + int(wait * 1000),
+            settings=settings,
+        )
+
+
+def _with(source: Source, settings: Mapping[str, Any]) -> Source:
+    if not settings:
+        return source
+    return msgspec.structs.replace(source, settings={**source.settings, **settings})
+
+
+def _host_of(entry: IndexedEntry) -> CatalogHost | None:
+    name = entry.fields.get("host.displayName", ())
+    identifier = entry.fields.get("host.identifier", ("",))
+    return CatalogHost(display_name=name[0], identifier=identifier[0]) if name else None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    from parley.model.backoff import seconds_of
+
+    return seconds_of(headers.get("retry-after"))
+
+
+def _bounded(text: str) -> str:
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
+
 
 log = logging.getLogger("parley.registry")
 
@@ -38,7 +542,7 @@ class Crawler:
 
     def __init__(
         self,
-        index: CrawlIndex,
+        index: RegistryIndex,
         examiner: Examiner,
         fetcher: WebFetcher,
         *,
@@ -56,34 +560,28 @@ class Crawler:
         self._visitors = visitors
         self._poll_seconds = poll_seconds
         self._visiting: dict[asyncio.Task[None], Source] = {}
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._claims = Periodic(
+            "claiming sources", self._step, poll_seconds, log=log, expected=StoreUnavailable
+        )
         self.visits = 0
 
     async def start(self) -> None:
         """Begin to visit sources. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-crawler")
+        self._claims.start()
 
     async def stop(self) -> None:
         """End all visits, and leave their sources to others. Idempotent."""
-        task, self._task = self._task, None
-        if task is None:
-            return
+        await self._claims.stop()
         visiting = dict(self._visiting)
-        for each in (task, *visiting):
+        for each in visiting:
             each.cancel()
-        await asyncio.gather(task, *visiting, return_exceptions=True)
+        await asyncio.gather(*visiting, return_exceptions=True)
         now = self._index.now()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 for each, source in visiting.items():
                     if each.cancelled():
                         await self._end(msgspec.structs.replace(source, due_at=now), source)
-
-    def wake(self) -> None:
-        """Look for due sources at once: one was added."""
-        self._wake.set()
 
     async def visit(self, source: Source) -> Source:
         """Visit a source now, and store what was found; return it as it is stored.
@@ -114,29 +612,15 @@ class Crawler:
             await self._index.withdraw(ended.url, (), "its source was removed")
             await remove_source(self._index, ended.url)
 
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                is_idle = not await self._claim()
-            except StoreUnavailable as error:
-                log.warning("the index of the registry is unavailable: %s", error)
-                is_idle = True
-            except Exception:
-                log.exception("no sources could be claimed")
-                is_idle = True
-            waits: set[asyncio.Task[object]] = set(self._visiting)
-            woken = asyncio.create_task(self._wake.wait())
-            is_full = len(self._visiting) >= self._visitors
-            try:
-                if is_idle or is_full:
-                    await asyncio.wait(
-                        {*waits, woken},
-                        timeout=None if is_full and not is_idle else self._poll_seconds,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-            finally:
-                woken.cancel()
+    async def _step(self) -> bool:
+        """Begin visits; return whether to look for more at once."""
+        is_found = await self._claim()
+        if self._visiting and not (is_found and len(self._visiting) < self._visitors):
+            await asyncio.wait(
+                self._visiting, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            return True
+        return is_found
 
     async def _claim(self) -> bool:
         """Begin the visits of sources that are due; return whether there was one."""

@@ -1,6 +1,6 @@
 """Examines an entry: whose it is, what its card says, who signed it, and so whether it is listed.
 
-The order of judgements is that of what they cost: form, authority, identity, then what is fetched.
+Judgements are ordered by their costs: form, authority, identity, then fetched documents.
 """
 
 from __future__ import annotations
@@ -11,39 +11,57 @@ from typing import Any
 import msgspec
 
 from parley.model.cards import AgentCard
-from parley.model.catalog.entries import (
+from parley.registry.catalog.entries import (
     A2A_CARD_TYPES,
-    CATALOG,
     REGISTRY_TYPES,
+    AirUrn,
     CatalogEntry,
     CatalogHost,
+    InvalidUrn,
+    is_within,
 )
-from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
-from parley.registry.ingest.addresses import UnfitAddress, checked_address, host_of
-from parley.registry.ingest.authority import any_speaks_for, domain_of, is_encrypted, speaks_for
-from parley.registry.ingest.cards import CardFinding, CardReader
-from parley.registry.ingest.fetching import WebFetcher
-from parley.registry.ingest.fields import CARD_SIGNERS, MANIFEST_SIGNERS, SOURCE, fields_of
-from parley.registry.ingest.key_sets import PublishedKeySets
-from parley.registry.ingest.limits import IngestLimits
-from parley.registry.ingest.manifests import ManifestVerifier, wrong_digest
-from parley.registry.ingest.signatures import CardSignatures, Signing
+from parley.registry.catalog.reading import write_entry
+from parley.registry.ingest.addresses import (
+    UnfitAddress,
+    any_speaks_for,
+    checked_address,
+    domain_of,
+    host_of,
+    is_encrypted,
+    speaks_for,
+)
+from parley.registry.ingest.fetching import IngestLimits, WebFetcher
+from parley.registry.ingest.reading import (
+    CARD_SIGNERS,
+    MANIFEST_SIGNERS,
+    SOURCE,
+    CardFinding,
+    CardReader,
+    fields_of,
+    media_type,
+    one_form,
+)
+from parley.registry.ingest.signatures import (
+    CardSignatures,
+    ManifestVerifier,
+    PublishedKeySets,
+    Signing,
+    wrong_digest,
+)
 from parley.registry.records import Authority, EntryDraft, EntryStanding, IndexedEntry, Trust
-from parley.registry.search.marks import marks_of
-from parley.registry.search.texts import texts_of
-from parley.wire.catalog.entries import write_entry
+from parley.registry.search.texts import marks_of, texts_of
 
 MAX_REASON = 1_000
 MAX_TYPE = 200
 MAX_KEPT = 320 * 1024
-"""The bytes of an entry that is kept whole before it is examined, those of its card included."""
+"""The bytes, with its card, of an entry that is kept whole before it is examined."""
 
 _FOUND = (EntryStanding.LISTED, EntryStanding.SHADOWED)
 """The standings of entries that nothing is wrong with."""
 
 
 class Rejection(Exception):
-    """An entry is wrong, or claims what is not its own. The message says why.
+    """An entry is wrong, or claims the things of others. The message says why.
 
     ``is_too_large``: nothing but what identifies it is kept.
     """
@@ -405,16 +423,6 @@ def is_referral(kind: str) -> bool:
     return kind in REGISTRY_TYPES
 
 
-def is_catalog(kind: str) -> bool:
-    """Return whether a type is that of a nested catalog."""
-    return media_type(kind) == CATALOG
-
-
-def media_type(text: str) -> str:
-    """Return a media type in lower case, without parameters."""
-    return text.partition(";")[0].strip().lower()
-
-
 def rejected(
     entry: CatalogEntry,
     source: str,
@@ -463,15 +471,6 @@ def _publisher(identifier: str) -> str:
         return AirUrn.parse(identifier).publisher
     except InvalidUrn:
         return ""
-
-
-def one_form(identifier: str) -> str:
-    """Return an identifier in one form; one that is none is bounded, on one line."""
-    try:
-        return str(AirUrn.parse(identifier))
-    except InvalidUrn:
-        cut = identifier[:MAX_URN]
-        return "".join(char if char.isprintable() else "\ufffd" for char in cut)
 
 
 def _is_too_large(entry: Mapping[str, Any]) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.distribution import install_command
+from parley.registry.catalog.entries import CATALOG_PATH
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
@@ -126,7 +126,7 @@ class DnsNames:
         """Do nothing: each look-up has a connection of its own."""
 
     async def _bound_to(self, name: str, *, is_index: bool) -> list[DnsPointer]:
-        """Return what the SVCB records of a name point at; aliases are followed, twice at most."""
+        """Return the targets of the SVCB records of a name; aliases are followed, twice at most."""
         owner = name
         for _ in range(MAX_ALIASES + 1):
             records = sorted(await self._records(owner, "SVCB"), key=lambda each: each.priority)

@@ -1,15 +1,340 @@
-"""Reads a catalog with those that are inline in it, as one list of entries."""
+"""Reads catalogs, the A2A cards of their entries, and the values that entries are filtered by.
+
+A catalog is read with the catalogs that are inline in it, as one list of entries; a card inline, or
+at its address, in version 1.0 or 0.3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from parley.model.catalog.entries import CatalogEntry, CatalogHost
-from parley.registry.ingest.examiner import is_catalog, one_form
-from parley.registry.ingest.limits import IngestLimits
-from parley.wire.catalog.entries import InvalidCatalog, ReadCatalog, RejectedEntry, read_catalog
+from parley.client.bindings.binding import canonical
+from parley.client.card.resolver import WELL_KNOWN, read_card
+from parley.client.errors import CardInvalid
+from parley.model.bounded import Bounded
+from parley.model.cards import AgentCard, SecurityScheme
+from parley.registry.catalog.entries import (
+    CATALOG,
+    MAX_URN,
+    AirUrn,
+    CatalogEntry,
+    CatalogHost,
+    InvalidUrn,
+)
+from parley.registry.catalog.reading import (
+    InvalidCatalog,
+    ReadCatalog,
+    RejectedEntry,
+    read_catalog,
+    write_entry,
+)
+from parley.registry.ingest.addresses import UnfitAddress, checked_address
+from parley.registry.ingest.fetching import (
+    IngestLimits,
+    PageUnavailable,
+    WebAnswer,
+    WebFetcher,
+    freshness,
+)
+from parley.wire.json.syntax import without_bom
+
+# The values of an entry and its card that entries are filtered by.
+
+MAX_PATHS = 128
+"""How many paths an entry has values for; its own unknown members come last."""
+
+MAX_VALUES = 128
+MAX_VALUE = 256
+MAX_PATH = 128
+MAX_DEPTH = 4
+
+CARD_SIGNERS = "card.signedBy"
+MANIFEST_SIGNERS = "trustManifest.signedBy"
+"""The thumbprints of the keys that a card and a manifest are pinned to."""
+
+SOURCE = "source"
+
+_OWN = (
+    "identifier", "displayName", "type", "version", "updatedAt", "tags", "capabilities",
+    "trustManifest",
+)  # fmt: skip
+_NEVER = ("data", "url", "description", "representativeQueries", "signature")
+_DERIVED = ("card", "host", SOURCE)
+"""Members that others may write, and whose paths the registry's own values have."""
+
+
+def fields_of(
+    entry: CatalogEntry,
+    *,
+    publisher: str,
+    source: str,
+    card: AgentCard | None = None,
+    host: CatalogHost | None = None,
+) -> dict[str, tuple[str, ...]]:
+    """Return values by field path (ARD §7.1), bounded in number and length.
+
+    Texts, numbers and truth values are values; a path leads through lists to all members.
+    """
+    found = _Values()
+    found.add("publisher", [publisher])
+    found.values[SOURCE] = (source,)  # whole: the entries of a source are found by it
+    written = write_entry(entry)
+    for name in _OWN:
+        found.walk(name, written.get(name))
+    if card is not None:
+        _add_card(found, card)
+    if host is not None:
+        found.add("host.displayName", [host.display_name])
+        found.add("host.identifier", [host.identifier])
+    for name, value in written.items():
+        # A name with dots is none of the paths that other members have.
+        first, *rest = name.split(".")
+        is_derived = first in _DERIVED or (rest and first in (*_OWN, "publisher"))
+        is_derived = is_derived or (name == "publisher" and not isinstance(value, Mapping))
+        if not is_derived and name not in _OWN and first not in _NEVER:
+            found.walk(name, value)
+    found.values.pop(MANIFEST_SIGNERS, None)  # a manifest may not say so itself
+    return found.values
+
+
+class _Values:
+    """Values by path, within the limits."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, tuple[str, ...]] = {}
+
+    def add(self, path: str, values: Iterable[str]) -> None:
+        """Add values to a path, each once."""
+        if len(path) > MAX_PATH or (path not in self.values and len(self.values) >= MAX_PATHS):
+            return
+        known = dict.fromkeys(self.values.get(path, ()))
+        if len(known) >= MAX_VALUES:
+            return
+        for each in values:
+            text = each.strip()[:MAX_VALUE]
+            if text and len(known) < MAX_VALUES:
+                known[text] = None
+        if known:
+            self.values[path] = tuple(known)
+
+    def walk(self, path: str, value: Any, depth: int = 0) -> None:
+        """Add the values in a JSON value, by paths below one."""
+        if isinstance(value, bool):
+            self.add(path, ["true" if value else "false"])
+        elif isinstance(value, str):
+            self.add(path, [value])
+        elif isinstance(value, int | float):
+            self.add(path, [msgspec.json.encode(value).decode()])
+        elif depth < MAX_DEPTH and isinstance(value, Mapping):
+            for name, each in list(value.items())[:MAX_VALUES]:
+                if name not in _NEVER and isinstance(name, str):
+                    self.walk(f"{path}.{name}", each, depth + 1)
+        elif depth < MAX_DEPTH and isinstance(value, list | tuple):
+            for each in value[:MAX_VALUES]:
+                self.walk(path, each, depth + 1)
+
+
+def _add_card(found: _Values, card: AgentCard) -> None:
+    skills = card.skills[:MAX_VALUES]
+    modes = [*card.default_input_modes, *card.default_output_modes]
+    for skill in skills:
+        modes += [*skill.input_modes, *skill.output_modes]
+    found.add("card.name", [card.name])
+    found.add("card.version", [card.version])
+    found.add("card.skills.id", [skill.id for skill in skills])
+    found.add("card.skills.name", [skill.name for skill in skills])
+    found.add("card.skills.tags", [tag for skill in skills for tag in skill.tags])
+    found.add("card.modes", modes)
+    interfaces = card.supported_interfaces[:MAX_VALUES]
+    found.add("card.bindings", [canonical(each.protocol_binding) for each in interfaces])
+    found.add("card.versions", [each.protocol_version for each in interfaces])
+    found.add(
+        "card.securitySchemes",
+        [name for each in card.security_schemes.values() for name in _kinds(each)],
+    )
+    abilities = card.capabilities
+    found.add("card.extensions", [each.uri for each in abilities.extensions])
+    found.add(
+        "card.capabilities",
+        [
+            name
+            for name, is_there in (
+                ("streaming", abilities.streaming),
+                ("pushNotifications", abilities.push_notifications),
+                ("extendedAgentCard", abilities.extended_agent_card),
+            )
+            if is_there
+        ],
+    )
+    if card.provider is not None:
+        found.add("card.provider", [card.provider.organization])
+        found.add("card.provider.url", [card.provider.url])
+
+
+def _kinds(scheme: SecurityScheme) -> list[str]:
+    """Return the kind of a scheme, also of HTTP authentication, as 0.3 and OpenAPI call it."""
+    for field, kind in _KINDS.items():
+        held = getattr(scheme, field, None)
+        if held is not None:
+            return [kind, held.scheme.lower()] if kind == "http" else [kind]
+    return []
+
+
+_KINDS = {
+    "api_key_security_scheme": "apiKey",
+    "http_auth_security_scheme": "http",
+    "oauth2_security_scheme": "oauth2",
+    "open_id_connect_security_scheme": "openIdConnect",
+    "mtls_security_scheme": "mutualTLS",
+}
+
+
+# Reads the A2A card of an entry: inline, or at its address; of version 1.0 or 0.3.
+
+_CARD_TYPES = "application/a2a-agent-card+json, application/json, */*;q=0.1"
+_ELSEWHERE = frozenset({200, 404, 405, 406, 410})
+"""The statuses of an address that is no card: it may be an agent's, with its card below."""
+
+_MAX_KEPT = 10_000
+
+
+class CardFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The card of an entry, or why there is none.
+
+    ``raw`` is its JSON as it was received, ``url`` where it is, empty for an inline one.
+    ``is_passing``: the problem may pass by itself, and says nothing of the card.
+    """
+
+    card: AgentCard | None = None
+    raw: bytes = b""
+    url: str = ""
+    problem: str = ""
+    is_passing: bool = False
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the card, as a registry keeps it."""
+        return digest_of(self.raw) if self.raw else ""
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The answer that had a card."""
+
+    url: str
+    etag: str
+    last_modified: str
+    digest: str
+    fresh_until: float
+
+
+class CardReader:
+    """Reads cards. Those that are fresh, or have not changed, are not read again."""
+
+    def __init__(self, fetcher: WebFetcher, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fetcher = fetcher
+        self._clock = clock
+        self._seen: Bounded[str, _Seen] = Bounded(_MAX_KEPT)
+
+    async def read(self, entry: CatalogEntry, known: bytes | None = None) -> CardFinding:
+        """Return the card of an entry. ``known`` is the one that it had before."""
+        if entry.data is not None:
+            return self._inline(entry.data)
+        try:
+            url = checked_address(entry.url, plain=self._fetcher.plain)
+        except UnfitAddress as error:
+            return CardFinding(problem=f"the address of its card is wrong: {error}")
+        seen = self._seen.get(url)
+        if seen is not None and (known is None or digest_of(known) != seen.digest):
+            seen = None
+        if seen is not None and known is not None and self._clock() < seen.fresh_until:
+            return self._read(known, seen.url)
+        try:
+            return await self._fetch(url, seen, known)
+        except PageUnavailable as error:
+            is_passing = not error.is_refused and error.status == 0
+            return CardFinding(problem=f"its card cannot be had: {error}", is_passing=is_passing)
+
+    async def _fetch(self, url: str, seen: _Seen | None, known: bytes | None) -> CardFinding:
+        """Return the card at an address, or at the well-known places below it."""
+        first: CardFinding | None = None
+        for candidate in _candidates(url):
+            is_known = seen is not None and seen.url == candidate
+            answer = await self._fetcher.get(
+                candidate,
+                etag=seen.etag if seen is not None and is_known else "",
+                last_modified=seen.last_modified if seen is not None and is_known else "",
+                accept=_CARD_TYPES,
+                limit=self._fetcher.limits.card_bytes,
+            )
+            if answer.status == 304 and is_known and known is not None:
+                self._keep(url, candidate, answer, known, seen)
+                return self._read(known, candidate)
+            found = self._found(candidate, answer)
+            self._fetcher.found(answer.url, found.card is not None)
+            if found.card is not None:
+                self._keep(url, candidate, answer, found.raw, None)
+                return found
+            # A well-known place says more than a page at the address does, if it has a JSON object.
+            first = first or found
+            if found.is_passing or answer.status not in _ELSEWHERE:
+                break
+        assert first is not None
+        return first
+
+    def _found(self, url: str, answer: WebAnswer) -> CardFinding:
+        if answer.status == 200:
+            return self._read(answer.body, answer.url)
+        is_passing = answer.status in (408, 425, 429) or answer.status >= 500
+        return CardFinding(
+            problem=f"its card cannot be had: {url} answered {answer.status}", is_passing=is_passing
+        )
+
+    def _inline(self, data: Any) -> CardFinding:
+        if not isinstance(data, Mapping):
+            return CardFinding(problem="its inline card is no JSON object")
+        return self._read(msgspec.json.encode(data), "")
+
+    def _read(self, raw: bytes, url: str) -> CardFinding:
+        raw = without_bom(raw)
+        limit = self._fetcher.limits.card_bytes
+        if len(raw) > limit:
+            return CardFinding(problem=f"its card is larger than {limit:,} bytes", url=url)
+        try:
+            card = read_card(raw, url or "the inline card")
+        except CardInvalid as error:
+            return CardFinding(problem=str(error), url=url)
+        return CardFinding(card=card, raw=raw, url=url)
+
+    def _keep(
+        self, url: str, where: str, answer: WebAnswer, raw: bytes, before: _Seen | None
+    ) -> None:
+        headers = answer.headers
+        self._seen[url] = _Seen(
+            where,
+            headers.get("etag", before.etag if before else "")[:512],
+            headers.get("last-modified", before.last_modified if before else "")[:128],
+            digest_of(raw),
+            self._clock() + min(freshness(headers) or 0.0, self._fetcher.limits.refresh_ceiling),
+        )
+
+
+def digest_of(raw: bytes) -> str:
+    """Return the digest of a card."""
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+def _candidates(url: str) -> list[str]:
+    """Return where the card of an address may be: there, or at a well-known place below."""
+    path = url.partition("?")[0]
+    if path.lower().endswith(".json"):
+        return [url]
+    return [url, *(path.rstrip("/") + each for each in WELL_KNOWN)]
+
 
 MAX_REJECTED = 1_000
 
@@ -123,3 +448,22 @@ def _order(entry: CatalogEntry) -> tuple[tuple[int, ...], int, str]:
         0 if early else 1,
         entry.updated_at,
     )
+
+
+def is_catalog(kind: str) -> bool:
+    """Return whether a type is that of a nested catalog."""
+    return media_type(kind) == CATALOG
+
+
+def one_form(identifier: str) -> str:
+    """Return an identifier in one form; one that is none is bounded, on one line."""
+    try:
+        return str(AirUrn.parse(identifier))
+    except InvalidUrn:
+        cut = identifier[:MAX_URN]
+        return "".join(char if char.isprintable() else "\ufffd" for char in cut)
+
+
+def media_type(text: str) -> str:
+    """Return a media type in lower case, without parameters."""
+    return text.partition(";")[0].strip().lower()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
+from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
-from parley.registry.index.protocol import ActIndex, EntryIndex, EntrySelection, Order, SourceIndex
-from parley.registry.index.protocol import Viewer as IndexViewer
-from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
-from parley.registry.ingest.authority import AUTHORITY
-from parley.registry.ingest.examiner import one_form
-from parley.registry.ingest.site_sources import remove_source
-from parley.registry.publishing.audit import RegistryAudit
-from parley.registry.publishing.refusals import InTheWay, NotThere, Refused
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Order, Viewer
+from parley.registry.ingest.addresses import AUTHORITY, PlainHosts, UnfitAddress, checked_address
+from parley.registry.ingest.reading import one_form
+from parley.registry.ingest.sites import remove_source
+from parley.registry.publishing.callers import ConflictError, NotFoundError, RegistryAudit
 from parley.registry.records import Authority, EntryStanding, IndexedEntry, Source, SourceKind
 from parley.store.audit.trail import AuditLine
 
@@ -24,17 +22,12 @@ DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
 """The standings that an operator gives an entry."""
 
 MAX_REASON = 500
-READ_KINDS = (SourceKind.SITE, SourceKind.CATALOG)
-
-
-class DecisionIndex(EntryIndex, SourceIndex, ActIndex, Protocol):
-    """What decisions need of an index."""
 
 
 class OperatorDecisions:
     """Decides as an operator, and records who decided what, before it is done."""
 
-    def __init__(self, index: DecisionIndex, *, plain: PlainHosts | None = None) -> None:
+    def __init__(self, index: RegistryIndex, *, plain: PlainHosts | None = None) -> None:
         self._index = index
         self._audit = RegistryAudit(index)
         self._plain = plain
@@ -42,8 +35,8 @@ class OperatorDecisions:
     async def entries(
         self, standings: Sequence[EntryStanding], limit: int, offset: int = 0
     ) -> list[IndexedEntry]:
-        """Return entries with some standings, those that changed last first."""
-        selection = EntrySelection(viewer=IndexViewer(sees_all=True), standings=tuple(standings))
+        """Return entries with some standings, the last change first."""
+        selection = EntrySelection(viewer=Viewer(sees_all=True), standings=tuple(standings))
         order = (Order(field="updatedAt", descending=True),)
         return await self._index.browse(selection, order, limit, offset)
 
@@ -59,15 +52,17 @@ class OperatorDecisions:
     ) -> IndexedEntry:
         """Give an entry a standing; return it. ``source`` says which, if several have it.
 
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         if standing not in DECIDED:
-            raise Refused(f"an operator decides on {', '.join(DECIDED)}, not on {standing}")
+            raise InvalidParamsError(
+                f"an operator decides on {', '.join(DECIDED)}, not on {standing}"
+            )
         reason = " ".join(reason.split())
         if len(reason) > MAX_REASON or not reason.isprintable():
-            raise Refused(f"a reason has at most {MAX_REASON} characters on one line")
+            raise InvalidParamsError(f"a reason has at most {MAX_REASON} characters on one line")
         if standing is EntryStanding.REJECTED and not reason:
-            raise Refused("say why: the owner of the entry reads it")
+            raise InvalidParamsError("say why: the owner of the entry reads it")
         name = one_form(identifier)
         there = [
             each
@@ -76,12 +71,12 @@ class OperatorDecisions:
             and (source or each.standing is not EntryStanding.WITHDRAWN)
         ]
         if not there:
-            raise NotThere(
+            raise NotFoundError(
                 f"there is no entry {name[:200]!r}" + f" of {source[:200]}" * bool(source)
             )
         if len(there) > 1:
             sources = ", ".join(each.source[:200] for each in there)
-            raise InTheWay(f"several sources have {name[:200]}: name one of {sources}")
+            raise ConflictError(f"several sources have {name[:200]}: name one of {sources}")
         [entry] = there
         await self._audit.record(
             caller,
@@ -96,7 +91,7 @@ class OperatorDecisions:
         try:
             await self._index.decide(entry.key, standing, reason, caller.id)
         except ValueError as error:
-            raise InTheWay(str(error)) from None
+            raise ConflictError(str(error)) from None
         found = await self._index.entries_of(name)
         return next((each for each in found if each.key == entry.key), entry)
 
@@ -112,15 +107,17 @@ class OperatorDecisions:
         """Add a site or a catalog that is read from now on; return it.
 
         With ``vouches`` the operator answers for the publishers of its entries, whatever their
-        domains. Raises ``Refused``, ``StoreUnavailable``.
+        domains. Raises ``A2AError``, ``StoreUnavailable``.
         """
         try:
             checked = checked_address(url, plain=self._plain)
         except UnfitAddress as error:
-            raise Refused(str(error)) from None
+            raise InvalidParamsError(str(error)) from None
         is_file = checked.partition("?")[0].endswith(".json")
         if vouches and not is_file:
-            raise Refused("vouching is for one catalog: name the address of its .json document")
+            raise InvalidParamsError(
+                "vouching is for one catalog: name the address of its .json document"
+            )
         settings: dict[str, object] = {}
         if vouches:
             settings[AUTHORITY] = Authority.OPERATOR.value
@@ -135,7 +132,7 @@ class OperatorDecisions:
         if not await self._index.add_sources([source]):
             before = await self._index.source(checked)
             if before is not None and not before.found_by:
-                raise InTheWay(f"{checked[:200]} is read already")
+                raise ConflictError(f"{checked[:200]} is read already")
             if before is not None and "audience" in before.settings and not audience:
                 kept = {**settings, "audience": before.settings["audience"]}
                 source = msgspec.structs.replace(source, settings=kept)
@@ -143,13 +140,13 @@ class OperatorDecisions:
         return source
 
     async def remove_source(self, caller: Caller, url: str, *, address: str = "") -> None:
-        """Remove a source and those that it alone led to, and withdraw their entries.
+        """Remove a source and the sources that it alone led to, and withdraw their entries.
 
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         await self._audit.record(caller, "source.removed", url[:500], address=address)
         if not await remove_source(self._index, url):
-            raise NotThere(f"there is no source {url[:200]!r}")
+            raise NotFoundError(f"there is no source {url[:200]!r}")
 
     async def sources(self, limit: int) -> Sequence[Source]:
         """Return the sources, with what their last visits found."""
@@ -169,9 +166,9 @@ def file_source(path: str | Path) -> Source:
 
     It is read again when it has changed. Raises ``ValueError`` for a file without a catalog.
     """
-    from parley.registry.ingest.limits import IngestLimits
+    from parley.registry.catalog.reading import InvalidCatalog
+    from parley.registry.ingest.fetching import IngestLimits
     from parley.registry.ingest.reading import read_whole
-    from parley.wire.catalog.entries import InvalidCatalog
 
     found = Path(path).expanduser().absolute()
     limits = IngestLimits()

@@ -11,22 +11,28 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from hmac import compare_digest
-from typing import Any, Protocol
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.model.catalog.urn import InvalidUrn
-from parley.model.catalog.urn import domain as read_domain
+from parley.model.concurrency import Periodic
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller, caller_of
-from parley.registry.index.protocol import ActIndex, ClaimIndex
-from parley.registry.ingest.addresses import host_of, is_this_machine
-from parley.registry.ingest.authority import is_public_suffix
+from parley.registry.catalog.entries import InvalidUrn
+from parley.registry.catalog.entries import domain as read_domain
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.ingest.addresses import host_of, is_public_suffix, is_this_machine
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
 from parley.registry.ingest.names import DnsNames, DnsUnavailable
-from parley.registry.publishing.audit import SYSTEM, RegistryAudit
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
-from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
+from parley.registry.publishing.callers import (
+    SYSTEM,
+    CallerRates,
+    ConflictError,
+    NotFoundError,
+    PublishingLimits,
+    RegistryAudit,
+)
 from parley.registry.records import DomainClaim
 from parley.store.protocols.errors import StoreUnavailable
 
@@ -42,27 +48,22 @@ RELEASED = "released"
 MAX_DOCUMENT = 64 * 1024
 LEASE = 120.0
 POLL_SECONDS = 60.0
-AT_ONCE = 8
+RENEWAL_CONCURRENCY = 8
 FORGOTTEN_MS = 30 * 24 * 3600 * 1000
 """How long after its end a claim is still looked for, and comes back when it is shown again."""
 
 _DOCUMENT = msgspec.json.Decoder(dict[str, Any])
 
 
-class ProofIndex(ClaimIndex, ActIndex, Protocol):
-    """What proofs need of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
+Time = Annotated[int, msgspec.Meta(description="In ms since 1970.")]
 
 
 class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
-    """What a caller has to show: ``text`` as a TXT record, or in a document at an address."""
+    """The proof that a caller shows: ``text`` as a TXT record, or in a document at an address."""
 
     domain: str
     text: str
-    expires_at: int
+    expires_at: Time
     record: str
     url: str
     document: dict[str, list[str]]
@@ -73,7 +74,7 @@ class ProvedDomain(msgspec.Struct, frozen=True, rename="camel"):
 
     domain: str
     method: str
-    expires_at: int
+    expires_at: Time
 
 
 class DomainProofs:
@@ -85,14 +86,13 @@ class DomainProofs:
 
     def __init__(
         self,
-        index: ProofIndex,
+        index: RegistryIndex,
         fetcher: WebFetcher,
         names: DnsNames | None = None,
         *,
         registry: str,
         limits: PublishingLimits | None = None,
         rates: CallerRates | None = None,
-        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         if not registry or any(char in registry for char in " ;\"'") or not registry.isprintable():
             raise ValueError(f"{registry!r} is no name of a registry: give its host")
@@ -103,29 +103,30 @@ class DomainProofs:
         self.limits = limits or PublishingLimits()
         self._rates = rates or CallerRates(self.limits)
         self._audit = RegistryAudit(index)
-        self._poll_seconds = poll_seconds
-        self._task: asyncio.Task[None] | None = None
+        self._renewals = Periodic(
+            "looking for proofs of domains",
+            self.renew,
+            POLL_SECONDS,
+            log=log,
+            expected=StoreUnavailable,
+        )
         self.ended: Callable[[DomainClaim], Awaitable[object]] | None = None
         self.came_back: Callable[[DomainClaim], Awaitable[object]] | None = None
 
     async def start(self) -> None:
         """Begin to look for proofs again before they end. Idempotent."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="parley-domain-proofs")
+        self._renewals.start()
 
     async def stop(self) -> None:
         """Stop it. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._renewals.stop()
 
     async def challenge(
         self, caller: Caller, domain: str, *, origin: str = "", address: str = ""
     ) -> DomainChallenge:
-        """Return a new token for a domain. One that was given before does not count any more.
+        """Return a new token for a domain. Earlier tokens do not count any more.
 
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
@@ -150,21 +151,25 @@ class DomainProofs:
     ) -> ProvedDomain:
         """Look for the token of a challenge, in DNS and at the well-known path, or at one of them.
 
-        Raises ``Refused`` with what was found there, ``StoreUnavailable``.
+        Raises ``A2AError`` with what was found there, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
         if method not in ("", *METHODS):
-            raise Refused(f"there is no method {method[:40]!r}; there are {' and '.join(METHODS)}")
+            raise InvalidParamsError(
+                f"there is no method {method[:40]!r}; there are {' and '.join(METHODS)}"
+            )
         self._rates.take(owner, "prove")
         given = await self._index.challenge(name, owner)
         if given is None:
-            raise NotThere(f"there is no challenge for {name}: ask for one first")
+            raise NotFoundError(f"there is no challenge for {name}: ask for one first")
         text, expires_at = given
         await self._check_room(owner, name)
         now = self._index.now()
         if now >= expires_at:
-            raise InTheWay(f"the challenge for {name} has ended: ask for a new one, and show that")
+            raise ConflictError(
+                f"the challenge for {name} has ended: ask for a new one, and show that"
+            )
         found = ""
         notes: list[str] = []
         for each in (method,) if method else METHODS:
@@ -178,7 +183,7 @@ class DomainProofs:
             await self._audit.record(
                 caller, "domain.proved", name, outcome="refused", address=address, reason=words
             )
-            raise NotYours(f"{name} is not proved: {words}")
+            raise PermissionDeniedError(f"{name} is not proved: {words}")
         kept = f"{found} {origin}" if found == WELL_KNOWN and origin else found
         until = now + round(self.limits.claim_seconds * 1000)
         claim = DomainClaim(name, owner, kept, text, until)
@@ -195,17 +200,17 @@ class DomainProofs:
     async def release(self, caller: Caller, domain: str, *, address: str = "") -> None:
         """Give a claim up. The entries that rest on it are not listed any more.
 
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
         held = await self._index.claims(owner)
         if name not in held:
-            raise NotThere(f"{name} is not proved by this caller")
+            raise NotFoundError(f"{name} is not proved by this caller")
         await self._audit.record(caller, "domain.released", name, address=address)
         now = self._index.now()
         claim = DomainClaim(name, owner, RELEASED, "", now)
-        # It ends first, so that whoever continues after a crash finds what has to follow.
+        # It ends first, so that a process after a crash finds the next step.
         due_at = now + round(LEASE * 1000)
         await self._index.put_claim(name, owner, RELEASED, now, due_at=due_at)
         await self._end(claim)
@@ -218,7 +223,7 @@ class DomainProofs:
     async def _check_room(self, owner: str, name: str) -> None:
         held = await self._index.claims(owner)
         if name not in held and len(held) >= self.limits.domains:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"a caller has at most {self.limits.domains} domains here: give one up first"
             )
 
@@ -232,12 +237,12 @@ class DomainProofs:
         """Return the domains of an owner, those whose proof has ended too, and until when (ms)."""
         return await self._index.claims(owner)
 
-    async def renew(self) -> int:
-        """Look for the proofs that are due; return how many there were."""
-        due = await self._index.claim_proofs(AT_ONCE, LEASE)
+    async def renew(self) -> bool:
+        """Look for the proofs that are due; return whether there were any."""
+        due = await self._index.claim_proofs(RENEWAL_CONCURRENCY, LEASE)
         if due:
             await asyncio.gather(*(self._renew(each) for each in due))
-        return len(due)
+        return bool(due)
 
     async def _renew(self, claim: DomainClaim) -> None:
         if claim.method == RELEASED:
@@ -328,7 +333,7 @@ class DomainProofs:
         return f"{url} has not the text of this caller's challenge"
 
     def _address(self, domain: str, origin: str) -> str:
-        """Return where the document of a domain is. Raises ``Refused``.
+        """Return where the document of a domain is. Raises ``InvalidParamsError``.
 
         Only a domain of this machine (``*.localhost``) may be at another port, and unencrypted.
         """
@@ -337,40 +342,33 @@ class DomainProofs:
         parts = urlsplit(origin)
         is_local = domain.endswith(".localhost") and is_this_machine(host_of(origin))
         if not is_local or parts.path not in ("", "/") or parts.query or parts.scheme != "http":
-            raise Refused(
+            raise InvalidParamsError(
                 f"the document of {domain} is at https://{domain}{PROOF_PATH}; an origin can be "
                 "named for domains of this machine alone, such as http://127.0.0.1:8080 for "
                 "agents.localhost"
             )
         return f"http://{parts.netloc}{PROOF_PATH}"
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                if await self.renew():
-                    continue
-            except StoreUnavailable as error:
-                log.warning("the proofs of domains cannot be looked for: %s", error)
-            except Exception:
-                log.exception("looking for proofs of domains failed")
-            await asyncio.sleep(self._poll_seconds)
-
 
 def owner_of(caller: Caller) -> str:
-    """Return the owner that a caller is. Raises ``NotYours`` for one that proved nothing."""
+    """Return the owner that a caller is. Raises ``PermissionDeniedError`` without a proof."""
     if not caller.authenticated or not caller.owner:
-        raise NotYours("publishing needs a caller that proved who it is: send credentials")
+        raise PermissionDeniedError(
+            "publishing needs a caller that proved who it is: send credentials"
+        )
     return caller.owner
 
 
 def checked_domain(text: str) -> str:
-    """Return a domain that a caller may prove. Raises ``Refused``."""
+    """Return a domain that a caller may prove. Raises ``InvalidParamsError``."""
     try:
         name = read_domain(text)
     except InvalidUrn as error:
-        raise Refused(str(error)) from None
+        raise InvalidParamsError(str(error)) from None
     if is_public_suffix(name):
-        raise Refused(f"{name} is for everybody to register names under: prove one of these names")
+        raise InvalidParamsError(
+            f"{name} is for everybody to register names under: prove one of these names"
+        )
     return name
 
 

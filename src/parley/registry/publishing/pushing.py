@@ -10,31 +10,37 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from parley.model.catalog.entries import A2A_CARD_TYPES, CatalogHost
-from parley.model.catalog.urn import MAX_URN, AirUrn, InvalidUrn, is_within
+from parley.model.concurrency import KeyedLocks
+from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller
-from parley.registry.index.protocol import (
-    ActIndex,
-    Constraint,
-    EntryIndex,
-    EntrySelection,
-    Order,
-    SourceIndex,
-    Viewer,
+from parley.registry.catalog.entries import (
+    A2A_CARD_TYPES,
+    MAX_URN,
+    AirUrn,
+    CatalogHost,
+    InvalidUrn,
+    is_within,
 )
-from parley.registry.ingest.examiner import Examiner, one_form, rejected
-from parley.registry.ingest.fields import SOURCE
-from parley.registry.ingest.limits import IngestLimits
-from parley.registry.ingest.reading import ListedEntry, read_whole
-from parley.registry.publishing.audience import InvalidAudience, read_audience
-from parley.registry.publishing.audit import SYSTEM, RegistryAudit
+from parley.registry.catalog.reading import InvalidCatalog
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
+from parley.registry.ingest.examiner import Examiner, rejected
+from parley.registry.ingest.fetching import IngestLimits
+from parley.registry.ingest.reading import SOURCE, ListedEntry, one_form, read_whole
+from parley.registry.publishing.callers import (
+    SYSTEM,
+    CallerRates,
+    ConflictError,
+    NotFoundError,
+    PublishingLimits,
+    RegistryAudit,
+    read_audience,
+)
 from parley.registry.publishing.proofs import DomainProofs, owner_of
-from parley.registry.publishing.quotas import CallerRates, PublishingLimits
-from parley.registry.publishing.refusals import InTheWay, NotThere, NotYours, Refused, TooMuch
 from parley.registry.records import (
     Authority,
     DomainClaim,
@@ -44,17 +50,16 @@ from parley.registry.records import (
     Source,
     SourceKind,
 )
-from parley.wire.catalog.entries import InvalidCatalog
 
 PUSHED, IMPORTED = "push:", "import:"
 PROBE = "parley.probe"
 """The member of an entry's metadata with the text of a message that its owner wants agents to be
-probed with. See ``registry/health/messages.py``.
+probed with. See ``registry/health/probing.py``.
 """
 
 MAX_PROBE_TEXT = 200
 BATCH = 50
-AT_ONCE = 8
+EXAMINATION_CONCURRENCY = 8
 SHOWN = 100
 """How many identifiers a line of the audit names."""
 
@@ -62,20 +67,12 @@ _NOT_YET = "its card has not been read yet"
 _ALL = tuple(EntryStanding)
 
 
-class PushIndex(EntryIndex, SourceIndex, ActIndex, Protocol):
-    """What pushing needs of an index."""
-
-    def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
-        ...
-
-
 class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How entries are published.
 
     ``audience`` is who sees them (``None``: as before, everybody at first). ``probe`` is the text
     of a message that the agents may be probed with. With ``replace`` all other entries of the
-    caller are withdrawn: what is pushed is all that it has.
+    caller are withdrawn: it has the pushed entries alone.
     """
 
     audience: tuple[str | Mapping[str, Any], ...] | None = None
@@ -97,17 +94,17 @@ class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class PublishReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What became of all of them. ``refused`` ones were not taken: nothing of them is kept."""
 
-    entries: tuple[PublishedEntry, ...] = ()
-    refused: tuple[PublishedEntry, ...] = ()
-    withdrawn: int = 0
+    entries: tuple[PublishedEntry, ...]
+    refused: tuple[PublishedEntry, ...]
+    withdrawn: int
 
 
 class EntryPublishing:
-    """Takes what callers push, and what the operator imports, through the examiner to the index."""
+    """Takes entries that callers push or operators import through the examiner to the index."""
 
     def __init__(
         self,
-        index: PushIndex,
+        index: RegistryIndex,
         examiner: Examiner,
         proofs: DomainProofs,
         *,
@@ -121,7 +118,7 @@ class EntryPublishing:
         self._ingest = ingest or IngestLimits()
         self._rates = rates or CallerRates(self.limits)
         self._audit = RegistryAudit(index)
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns = KeyedLocks()
         self._pushes: Counter[str] = Counter()
         proofs.ended = self.suspend
         proofs.came_back = self.restore
@@ -134,15 +131,15 @@ class EntryPublishing:
         *,
         address: str = "",
     ) -> PublishReport:
-        """Publish the entries of a catalog, those of the catalogs in it too.
+        """Publish the entries of a catalog, with the entries of nested catalogs.
 
-        Doing it again with the same changes nothing. Raises ``Refused``, ``StoreUnavailable``.
+        Doing it again with the same changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
         owner = owner_of(caller)
         self._rates.take(owner, "publish")
         if self._pushes[owner] >= self.limits.publishes_at_once:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"{self.limits.publishes_at_once} catalogs of this caller are being read: wait for "
                 "their answers, then send the next",
                 retry_after=5.0,
@@ -166,7 +163,7 @@ class EntryPublishing:
         audience = _audience(options, caller)
         listed, refused = self._read(document, options)
         source = source_of(owner)
-        async with self._turn(owner):
+        async with self._turns.of(owner):
             domains = await self._proofs.domains(caller)
             allowed: list[ListedEntry] = []
             for each in listed:
@@ -205,15 +202,15 @@ class EntryPublishing:
         return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
 
     def _check_room(self, count: int, every: int) -> None:
-        """Raise ``TooMuch`` for more entries than a caller may have, with the withdrawn ones."""
+        """Check that a caller may have so many entries, and so many with the withdrawn ones."""
         if count > self.limits.entries:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"a caller has at most {self.limits.entries:,} entries here, and that would "
                 f"be {count:,}: withdraw some first"
             )
         most = self.limits.entries + self.limits.withdrawn
         if every > most:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"a caller has at most {most:,} entries here with those that it withdrew, and that "
                 f"would be {every:,}: withdrawn ones are removed after a while"
             )
@@ -230,7 +227,7 @@ class EntryPublishing:
         """Import the entries of a catalog as the operator, who vouches for their publishers.
 
         ``name`` says what was imported: with ``replace``, what is not in it any more is withdrawn.
-        Raises ``Refused``, ``StoreUnavailable``.
+        Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
         audience = _audience(options, caller)
@@ -240,7 +237,7 @@ class EntryPublishing:
         ]
         taken = [each for each in listed if not each.problem]
         source = imported(name)
-        async with self._turn(source):
+        async with self._turns.of(source):
             known = {each.identifier: each async for each in self._kept(source)}
             await self._record(caller, "entry.imported", taken, refused, address, source=source)
             drafts = await self._examined(taken, source, Authority.OPERATOR, "", audience, known)
@@ -259,7 +256,7 @@ class EntryPublishing:
     ) -> int:
         """Withdraw the caller's entry; an operator withdraws those of all sources.
 
-        Doing it again changes nothing. Raises ``Refused``, ``StoreUnavailable``.
+        Doing it again changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         self._rates.take(owner, "withdraw")
@@ -269,13 +266,13 @@ class EntryPublishing:
         if is_operator:
             own = [each for each in found if each.source.startswith((PUSHED, IMPORTED))]
             if found and not own:
-                raise InTheWay(
+                raise ConflictError(
                     f"{name[:200]} was found by crawling, and would be found again: reject it"
                 )
         if not own:
             if any(not each.audience and each.standing is EntryStanding.LISTED for each in found):
-                raise NotYours(f"{name[:200]} was not published by this caller")
-            raise NotThere(f"this caller has published no {name[:200]!r}")
+                raise PermissionDeniedError(f"{name[:200]} was not published by this caller")
+            raise NotFoundError(f"this caller has published no {name[:200]!r}")
         there = [each.key for each in own if each.standing is not EntryStanding.WITHDRAWN]
         if not there:
             return 0
@@ -296,7 +293,7 @@ class EntryPublishing:
             "prove the domain again"
         )
         count = 0
-        async with self._turn(claim.owner):
+        async with self._turns.of(claim.owner):
             others = await self._proofs_of(claim)
             drafts = []
             async for each in self._kept(source):
@@ -314,7 +311,7 @@ class EntryPublishing:
     async def restore(self, claim: DomainClaim) -> int:
         """Examine the entries again that wait for a proof that is there now."""
         source = source_of(claim.owner)
-        async with self._turn(claim.owner):
+        async with self._turns.of(claim.owner):
             waiting: list[ListedEntry] = []
             known: dict[str, IndexedEntry] = {}
             async for each in self._kept(source):
@@ -335,18 +332,18 @@ class EntryPublishing:
     def _read(
         self, document: bytes | Mapping[str, Any], options: PublishOptions
     ) -> tuple[list[ListedEntry], list[PublishedEntry]]:
-        """Return the entries of a document, and those that cannot be read. Raises ``Refused``."""
+        """Return the entries of a document, and its unreadable entries."""
         body = document if isinstance(document, bytes) else msgspec.json.encode(document)
         if len(body) > self.limits.document_bytes:
-            raise Refused(
+            raise InvalidParamsError(
                 f"a catalog that is pushed has at most {self.limits.document_bytes:,} bytes"
             )
         try:
             reading = read_whole(body, self._ingest, depth=0, at_most=self.limits.entries_at_once)
         except InvalidCatalog as error:
-            raise Refused(f"that is no catalog: {error}") from None
+            raise InvalidParamsError(f"that is no catalog: {error}") from None
         if reading.notes:
-            raise TooMuch(
+            raise TooManyRequestsError(
                 f"at most {self.limits.entries_at_once:,} entries are pushed at once: push the "
                 "rest by itself"
             )
@@ -362,8 +359,8 @@ class EntryPublishing:
         audience: tuple[str, ...] | None,
         known: Mapping[str, IndexedEntry],
     ) -> list[EntryDraft]:
-        """Return drafts of entries. Those whose cards take too long are pending."""
-        turns = asyncio.Semaphore(AT_ONCE)
+        """Return drafts of entries. Entries whose cards take too long are pending."""
+        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.limits.publish_seconds
 
@@ -383,7 +380,7 @@ class EntryPublishing:
                     return later
                 try:
                     async with asyncio.timeout(left):
-                        # What an operator imports is the operator's decision.
+                        # Imports are decisions of the operator.
                         is_decided = authority is Authority.OPERATOR
                         entries = () if is_decided else await self._others(each, source)
                         return await self._examiner.examine(
@@ -490,13 +487,6 @@ class EntryPublishing:
         held = await self._proofs.held(claim.owner)
         return [name for name, until in held.items() if until > now and name != claim.domain]
 
-    def _turn(self, owner: str) -> asyncio.Lock:
-        """Return the lock of an owner: its pushes come one after the other."""
-        if len(self._turns) > 1_000:
-            for name in [each for each, lock in self._turns.items() if not lock.locked()]:
-                del self._turns[name]
-        return self._turns.setdefault(owner, asyncio.Lock())
-
 
 def source_of(owner: str) -> str:
     """Return the source of what a caller pushes. It does not say who that is."""
@@ -504,20 +494,19 @@ def source_of(owner: str) -> str:
 
 
 def imported(name: str) -> str:
-    """Return the source of what an operator imports under a name. Raises ``Refused``."""
+    """Return the source of what an operator imports under a name. Raises ``InvalidParamsError``."""
     shown = name.strip()
     if not shown or len(shown) > 500 or not shown.isprintable():
-        raise Refused("an import has a name of up to 500 characters, such as that of its file")
+        raise InvalidParamsError(
+            "an import has a name of up to 500 characters, such as that of its file"
+        )
     return IMPORTED + shown
 
 
 def _audience(options: PublishOptions, caller: Caller) -> tuple[str, ...] | None:
     if options.audience is None:
         return None
-    try:
-        return read_audience(options.audience, caller)
-    except InvalidAudience as error:
-        raise Refused(str(error)) from None
+    return read_audience(options.audience, caller)
 
 
 def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> list[str]:
@@ -527,11 +516,13 @@ def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> 
 
 
 def _with_probe(listed: ListedEntry, text: str | None) -> ListedEntry:
-    """Return an entry with the text of a probe in its metadata. Raises ``Refused``."""
+    """Return an entry with the text of a probe in its metadata. Raises ``InvalidParamsError``."""
     if text is None or listed.entry.type.partition(";")[0].strip().lower() not in A2A_CARD_TYPES:
         return listed
     if len(text) > MAX_PROBE_TEXT or not text.isprintable():
-        raise Refused(f"the text of a probe is one line of up to {MAX_PROBE_TEXT} characters")
+        raise InvalidParamsError(
+            f"the text of a probe is one line of up to {MAX_PROBE_TEXT} characters"
+        )
     metadata = {name: each for name, each in listed.entry.metadata.items() if name != PROBE}
     if text:
         metadata[PROBE] = text
@@ -574,7 +565,7 @@ def _draft(
 
 def _again(entry: IndexedEntry) -> ListedEntry | None:
     """Return a kept entry as one to be examined again."""
-    from parley.wire.catalog.entries import InvalidEntry, read_entry
+    from parley.registry.catalog.reading import InvalidEntry, read_entry
 
     try:
         return ListedEntry(read_entry(entry.entry), _host(entry), 0)

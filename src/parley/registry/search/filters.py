@@ -1,15 +1,460 @@
-"""Filters of searches, orders of lists, and the fields of facets, as the index needs them."""
+"""Filters of searches, orders of lists, and the fields of facets, as the index needs them.
+
+Any member of an entry can be filtered by, nested ones by a path with dots, and so can what the
+registry derives: ``publisher``, ``source``, ``host.*`` and ``card.*``. A path that no entry has
+matches nothing: the members of entries are open. Long texts are no values; they are searched.
+
+The filter of a list (ARD Appendix A), such as ``type = 'x' AND createdAfter > '2026-01-01'``:
+
+    expression = condition | NOT expression | expression AND expression | expression OR expression
+               | "(" expression ")"
+    condition  = path operator value {"," value} | path [NOT] IN "(" value {"," value} ")"
+               | contains "(" path "," value ")"
+    operator   = "=" | "!=" | "<" | "<=" | ">" | ">=" | ":"
+
+``:`` and ``contains`` look for a part. Values stand in quotation marks, or as they are when they
+have no spaces, commas, parentheses or signs. Commas mean OR, also inside the quotation marks of a
+type or publisher. ``OR`` joins conditions of one field: the index keeps no others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from parley.model.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
-from parley.registry.index.protocol import Constraint, Order
-from parley.registry.search.errors import InvalidSearch
-from parley.registry.search.expressions import constraints_of_expression
-from parley.registry.search.paths import REGISTRY_TIMES, checked_path, checked_values, values_in
+import msgspec
+
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.entries import (
+    A2A_CARD,
+    A2A_CARD_TYPES,
+    CATALOG,
+    MCP_CARD,
+    REGISTRY_TYPES,
+)
+from parley.registry.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
+from parley.registry.index.selections import Constraint, Order
+
+# Field paths of entries: what filters, facets and orders may name.
+
+MAX_PATH = 128
+MAX_DEPTH = 8
+MAX_VALUES = 100
+MAX_VALUE = 1_000
+
+ALIASES = {
+    "publisherId": "publisher",
+    "mediaType": "type",
+    "skills.id": "card.skills.id",
+    "skills.name": "card.skills.name",
+    "skills.tags": "card.skills.tags",
+    "card.defaultInputModes": "card.modes",
+    "card.defaultOutputModes": "card.modes",
+    "card.skills.inputModes": "card.modes",
+    "card.skills.outputModes": "card.modes",
+    "card.supportedInterfaces.protocolBinding": "card.bindings",
+    "card.supportedInterfaces.protocolVersion": "card.versions",
+    "card.capabilities.extensions.uri": "card.extensions",
+    "card.provider.organization": "card.provider",
+}
+"""Other names of paths: those of Appendix A, and those that values have in an A2A card."""
+
+REGISTRY_TIMES = ("registry.createdAt", "registry.updatedAt")
+_OF_REGISTRY = ("registry.trust", "registry.marks", *REGISTRY_TIMES)
+"""Findings of a registry that entries can be filtered by."""
+
+SEARCHED = ("description", "representativeQueries", "data", "url")
+"""Members that are no values."""
+
+_PATH = re.compile(r"[^\s.\x00-\x1f\x7f]+(?:\.[^\s.\x00-\x1f\x7f]+)*")
+_SPACED = re.compile(r"[\w.-]+/[\w.-]+ \w+")
+"""A media type whose plus sign was read as a space, as in the query of a URL."""
+
+_SHORT_TYPES = {
+    "a2a": A2A_CARD, "agent": A2A_CARD, "agents": A2A_CARD, "mcp": MCP_CARD,
+    "catalog": CATALOG, "registry": REGISTRY_TYPES[0],
+}  # fmt: skip
+
+
+def checked_path(path: str) -> str:
+    """Return the path that a name stands for. Raises ``InvalidParamsError``."""
+    if len(path) > MAX_PATH:
+        raise InvalidParamsError(
+            f"the field path {path[:40]!r}... is longer than {MAX_PATH} characters"
+        )
+    if not _PATH.fullmatch(path) or path.count(".") >= MAX_DEPTH:
+        raise InvalidParamsError(
+            f"{path!r} is no field path; use names with dots between them, such as "
+            f"trustManifest.attestations.type (at most {MAX_DEPTH} names)"
+        )
+    if path.partition(".")[0] in SEARCHED:
+        raise InvalidParamsError(
+            f"entries are not filtered by {path.partition('.')[0]!r}; search for its words with "
+            "query.text, or filter by identifier, type, publisher, tags, capabilities, version, "
+            "metadata.*, trustManifest.* or card.*"
+        )
+    if path.partition(".")[0] == "registry" and path not in _OF_REGISTRY:
+        raise InvalidParamsError(
+            f"entries are not filtered by {path!r}; of what the registry knows, registry.trust and "
+            "registry.marks can be"
+        )
+    return ALIASES.get(path, path)
+
+
+def checked_values(path: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Return the different values to compare with. Raises ``InvalidParamsError``.
+
+    The names that a type of artifact has had stand for each other.
+    """
+    found = dict.fromkeys(value.strip() for value in values)
+    if not found or "" in found:
+        raise InvalidParamsError(
+            f"{path!r} is compared with nothing; name a value, or leave it out"
+        )
+    if len(found) > MAX_VALUES:
+        raise InvalidParamsError(
+            f"{path!r} is compared with {len(found)} values; at most {MAX_VALUES} are"
+        )
+    if longest := next((value for value in found if len(value) > MAX_VALUE), None):
+        raise InvalidParamsError(
+            f"a value of {path!r} ({longest[:40]!r}...) is longer than {MAX_VALUE} characters"
+        )
+    if path == "type":
+        found = dict.fromkeys(name for value in found for name in _names_of_type(value))
+    return tuple(found)
+
+
+def values_in(path: str, given: Any) -> tuple[str, ...]:
+    """Return the values of a filter in JSON: of a list or a single one, numbers and truth values
+    as texts. Raises ``InvalidParamsError``.
+    """
+    listed = given if isinstance(given, list | tuple) else [given]
+    texts = []
+    for each in listed:
+        if isinstance(each, str):
+            texts.append(each)
+        elif isinstance(each, bool | int | float):
+            texts.append(msgspec.json.encode(each).decode())
+        else:
+            kind = "null" if each is None else "an object" if isinstance(each, dict) else "a list"
+            raise InvalidParamsError(
+                f"{path!r} is compared with {kind}; a value is a text, a number or a truth value, "
+                "or a list of them"
+            )
+    return tuple(texts)
+
+
+def _names_of_type(value: str) -> tuple[str, ...]:
+    if "/" not in value:
+        meant = _SHORT_TYPES.get(value.lower())
+        hint = f"did you mean {meant!r}?" if meant else f"a type is one such as {A2A_CARD!r}"
+        raise InvalidParamsError(f"{value[:80]!r} is no media type; {hint}")
+    if _SPACED.fullmatch(value):
+        value = value.replace(" ", "+")
+    for names in (A2A_CARD_TYPES, REGISTRY_TYPES):
+        if value.lower() in names:
+            return tuple(names)
+    return (value,)
+
+
+# The filter of a list (ARD Appendix A): ``type = 'x' AND createdAfter > '2026-01-01'``.
+
+MAX_EXPRESSION = 4_000
+MAX_NESTED = 32
+
+EXAMPLE = "type = 'application/a2a-agent-card+json' AND updatedAfter > '2026-01-01'"
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    | (?P<sign><=|>=|!=|<>|==|=|<|>|:|~)
+    | (?P<mark>[(),])
+    | (?P<bare>[^\s,()'"=<>!~:][^\s,()'"=<>!~]*)
+    )""",
+    re.VERBOSE,
+)
+_SIGNS = {
+    "=": "eq", "==": "eq", "!=": "eq", "<>": "eq", ":": "contains", "~": "contains",
+    ">": "gt", ">=": "ge", "<": "lt", "<=": "le",
+}  # fmt: skip
+_NEGATED = ("!=", "<>")
+_CREATED, _UPDATED = "registry.createdAt", "registry.updatedAt"
+_NAMES = {
+    "name": "displayName",
+    "createdAt": _CREATED, "created_at": _CREATED,
+    "updatedAt": _UPDATED, "updated_at": _UPDATED,
+}  # fmt: skip
+_SINCE = {
+    "createdAfter": (_CREATED, {"eq": "gt", "gt": "gt", "ge": "ge"}),
+    "updatedAfter": (_UPDATED, {"eq": "gt", "gt": "gt", "ge": "ge"}),
+    "createdBefore": (_CREATED, {"eq": "lt", "lt": "lt", "le": "le"}),
+    "updatedBefore": (_UPDATED, {"eq": "lt", "lt": "lt", "le": "le"}),
+}
+_SPLIT = ("type", "publisher", "identifier", "version", "tags", "capabilities")
+"""Fields whose quoted values are split at commas: their values have none."""
+
+_OPERATOR = {"eq": "=", "contains": ":", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+Clause = tuple[Constraint, ...]
+"""Constraints of which one must hold."""
+
+
+class FilterTokenKind(StrEnum):
+    """The kind of a piece of an expression."""
+
+    QUOTED = "quoted"
+    SIGN = "sign"
+    MARK = "mark"
+    BARE = "bare"
+    END = "end"
+
+
+class FilterToken(msgspec.Struct, frozen=True):
+    """A piece of an expression; ``at`` counts characters from 1."""
+
+    kind: FilterTokenKind
+    text: str
+    at: int
+
+    def is_word(self, *words: str) -> bool:
+        """Return whether it is one of some keywords."""
+        return self.kind is FilterTokenKind.BARE and self.text.upper() in words
+
+    def __str__(self) -> str:
+        if self.kind is FilterTokenKind.END:
+            return "at the end"
+        return f"at character {self.at} ({self.text[:40]!r})"
+
+
+def constraints_of_expression(text: str) -> tuple[Constraint, ...]:
+    """Return what an expression demands: constraints that all hold.
+
+    Raises ``InvalidParamsError``.
+    """
+    if not text.strip():
+        return ()
+    if len(text) > MAX_EXPRESSION:
+        raise InvalidParamsError(f"the filter is longer than {MAX_EXPRESSION} characters")
+    parser = _Parser(_tokens(text))
+    clauses = parser.expression(False, 0)
+    if parser.token.kind is not FilterTokenKind.END:
+        raise _wrong(
+            parser.token,
+            "AND or OR is missing here (a value with spaces stands in quotation marks, and + is "
+            "%2B in a URL)",
+        )
+    found = tuple(dict.fromkeys(_merged(clause) for clause in clauses))
+    if len(found) > MAX_FILTERS:
+        raise InvalidParamsError(
+            f"the filter has {len(found)} conditions; at most {MAX_FILTERS} may"
+        )
+    return found
+
+
+def _wrong(token: FilterToken, what: str) -> InvalidParamsError:
+    return InvalidParamsError(f"the filter is wrong {token}: {what}; for example {EXAMPLE}")
+
+
+def _tokens(text: str) -> list[FilterToken]:
+    tokens = []
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            at += len(text[at:]) - len(text[at:].lstrip())
+            odd = text[at]
+            what = "a quotation mark is not closed" if odd in "'\"" else f"{odd!r} has no meaning"
+            raise _wrong(FilterToken(FilterTokenKind.SIGN, text[at:], at + 1), what)
+        piece = match[match.lastgroup]
+        tokens.append(
+            FilterToken(FilterTokenKind(match.lastgroup), piece, match.start(match.lastgroup) + 1)
+        )
+        at = match.end()
+    tokens.append(FilterToken(FilterTokenKind.END, "", end + 1))
+    return tokens
+
+
+class _Parser:
+    """Reads tokens into clauses that all hold; a negated part is read as its opposite."""
+
+    def __init__(self, tokens: list[FilterToken]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    @property
+    def token(self) -> FilterToken:
+        """The token to read next."""
+        return self._tokens[self._at]
+
+    def take(self) -> FilterToken:
+        """Return the token, and go to the next one."""
+        token = self.token
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    def expression(self, negated: bool, depth: int) -> list[Clause]:
+        """Read conditions with ``OR`` between them."""
+        if depth > MAX_NESTED:
+            raise _wrong(self.token, f"parentheses and NOT are nested deeper than {MAX_NESTED}")
+        found = self._conjunction(negated, depth)
+        while self.token.is_word("OR"):
+            at = self.take()
+            more = self._conjunction(negated, depth)
+            found = [*found, *more] if negated else _either(found, more, at)
+        return found
+
+    def _conjunction(self, negated: bool, depth: int) -> list[Clause]:
+        found = self._part(negated, depth)
+        while self.token.is_word("AND"):
+            at = self.take()
+            more = self._part(negated, depth)
+            found = _either(found, more, at) if negated else [*found, *more]
+        return found
+
+    def _part(self, negated: bool, depth: int) -> list[Clause]:
+        if self.token.is_word("NOT"):
+            self.take()
+            if depth >= MAX_NESTED:
+                raise _wrong(self.token, f"parentheses and NOT are nested deeper than {MAX_NESTED}")
+            return self._part(not negated, depth + 1)
+        if self.token.text == "(" and self.token.kind is FilterTokenKind.MARK:
+            self.take()
+            found = self.expression(negated, depth + 1)
+            self._expect(")")
+            return found
+        return [(self._condition(negated),)]
+
+    def _expect(self, mark: str) -> None:
+        if self.token.kind is not FilterTokenKind.MARK or self.token.text != mark:
+            raise _wrong(self.token, f"{mark!r} is missing")
+        self.take()
+
+    def _condition(self, negated: bool) -> Constraint:
+        name = self.take()
+        if name.kind is not FilterTokenKind.BARE or name.is_word("AND", "OR", "IN"):
+            raise _wrong(name, "a field is missing")
+        if name.is_word("CONTAINS") and self.token.text == "(":
+            self.take()
+            name = self.take()
+            self._expect(",")
+            values = self._values()
+            self._expect(")")
+            return _constraint(name, "contains", values, negated)
+        if self.token.is_word("NOT"):
+            self.take()
+            negated = not negated
+            if not self.token.is_word("IN"):
+                raise _wrong(self.token, "IN is missing after NOT")
+        if self.token.is_word("IN"):
+            self.take()
+            self._expect("(")
+            values = self._values()
+            self._expect(")")
+            return _constraint(name, "eq", values, negated)
+        sign = self.take()
+        if sign.kind is not FilterTokenKind.SIGN:
+            what = f"an operator is missing after {name.text[:80]!r}, one of {' '.join(_SIGNS)}"
+            raise _wrong(sign, what + " (with a space before :)" * (":" in name.text))
+        return _constraint(
+            name, _SIGNS[sign.text], self._values(), negated is not (sign.text in _NEGATED)
+        )
+
+    def _values(self) -> list[FilterToken]:
+        found = [self._value()]
+        while self.token.kind is FilterTokenKind.MARK and self.token.text == ",":
+            self.take()
+            found.append(self._value())
+        return found
+
+    def _value(self) -> FilterToken:
+        token = self.take()
+        if token.kind not in (FilterTokenKind.QUOTED, FilterTokenKind.BARE) or token.is_word(
+            "AND", "OR"
+        ):
+            raise _wrong(token, "a value is missing")
+        return token
+
+
+def _constraint(
+    name: FilterToken, operator: str, values: list[FilterToken], negated: bool
+) -> Constraint:
+    field = _NAMES.get(name.text, name.text)
+    if field in _SINCE:
+        field, operators = _SINCE[field]
+        if operator not in operators:
+            signs = " or ".join(_OPERATOR[each] for each in operators)
+            raise _wrong(name, f"{name.text} is compared with {signs}")
+        operator = operators[operator]
+    field = checked_path(field)
+    texts = []
+    for value in values:
+        text = value.text
+        if value.kind is FilterTokenKind.QUOTED:
+            quote, text = text[0], text[1:-1].replace(text[0] * 2, text[0])
+            text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+            if not text.strip():
+                raise _wrong(value, f"nothing stands between the {quote}")
+        texts += text.split(",") if field in _SPLIT and operator == "eq" else [text]
+    if field in (_CREATED, _UPDATED):
+        _check_times(name, operator, texts)
+    checked = tuple(dict.fromkeys(texts))
+    if operator == "eq" or field != "type":
+        checked = checked_values(field, texts)
+    return Constraint(field=field, values=checked, operator=operator, negated=negated)
+
+
+def _check_times(name: FilterToken, operator: str, texts: list[str]) -> None:
+    if operator not in ("gt", "ge", "lt", "le"):
+        raise _wrong(name, f"{name.text} is compared with <, <=, > or >=")
+    if len(texts) > 1:
+        raise _wrong(name, f"{name.text} is compared with one time")
+    try:
+        datetime.fromisoformat(texts[0])
+    except ValueError:
+        raise _wrong(
+            name, f"{texts[0][:40]!r} is no time such as '2026-01-31' or '2026-01-31T12:00:00Z'"
+        ) from None
+
+
+def _either(one: list[Clause], other: list[Clause], at: FilterToken) -> list[Clause]:
+    """Return clauses that hold when either list of clauses holds."""
+    if len(one) * len(other) > MAX_FILTERS:
+        raise _wrong(at, "it is too complex; fewer conditions may be joined by OR")
+    found = []
+    for mine in one:
+        for more in other:
+            clause = tuple(dict.fromkeys((*mine, *more)))
+            _merged(clause, at)
+            found.append(clause)
+    return found
+
+
+def _merged(clause: Clause, at: FilterToken | None = None) -> Constraint:
+    """Return a clause as one constraint: its conditions are of one field and operator."""
+    first = clause[0]
+    if len(clause) == 1:
+        return first
+    where = at or FilterToken(FilterTokenKind.END, "", 0)
+    fields = tuple(dict.fromkeys(each.field for each in clause))
+    if len(fields) > 1:
+        raise _wrong(
+            where,
+            f"OR joins conditions of one field, not of {fields[0]} and {fields[1]}; "
+            "ask for two lists, or use AND",
+        )
+    if any(each.negated for each in clause):
+        raise _wrong(where, f"OR cannot join conditions of {first.field} of which one is negated")
+    operators = tuple(dict.fromkeys(each.operator for each in clause))
+    if len(operators) > 1:
+        used = " and ".join(_OPERATOR[each] for each in operators)
+        raise _wrong(where, f"OR joins conditions of one operator, not {used} on {first.field}")
+    values = dict.fromkeys(value for each in clause for value in each.values)
+    return msgspec.structs.replace(first, values=tuple(values))
+
 
 __all__ = ["constraints_of", "constraints_of_expression", "facets_of", "order_of", "read_filter"]
 
@@ -37,30 +482,30 @@ _ORDER_NAMES = {
 
 
 def read_filter(given: Any) -> Mapping[str, tuple[str, ...]]:
-    """Read the ``filter`` of a query from JSON. Raises ``InvalidSearch``."""
+    """Read the ``filter`` of a query from JSON. Raises ``InvalidParamsError``."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise InvalidSearch(
+        raise InvalidParamsError(
             'filter is an object of field paths and values, such as {"tags": ["finance"]}'
         )
     if len(given) > MAX_FILTERS:
-        raise InvalidSearch(f"filter has {len(given)} fields; at most {MAX_FILTERS} are read")
+        raise InvalidParamsError(f"filter has {len(given)} fields; at most {MAX_FILTERS} are read")
     return {str(path): values_in(str(path), values) for path, values in given.items()}
 
 
 def constraints_of(filter: Mapping[str, Sequence[str]]) -> tuple[Constraint, ...]:
     """Return a filter as constraints: any of the values of a path, of all paths (ARD §7.1).
 
-    Raises ``InvalidSearch``.
+    Raises ``InvalidParamsError``.
     """
     if len(filter) > MAX_FILTERS:
-        raise InvalidSearch(f"filter has {len(filter)} fields; at most {MAX_FILTERS} are read")
+        raise InvalidParamsError(f"filter has {len(filter)} fields; at most {MAX_FILTERS} are read")
     found = []
     for path, values in filter.items():
         field = checked_path(path)
         if field in REGISTRY_TIMES:
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 f"{path!r} is a time to compare with, as GET /agents does: createdAfter = "
                 "'2026-01-31'"
             )
@@ -70,20 +515,22 @@ def constraints_of(filter: Mapping[str, Sequence[str]]) -> tuple[Constraint, ...
 
 
 def facets_of(facets: Sequence[FacetRequest]) -> tuple[tuple[FacetRequest, str], ...]:
-    """Return what is to be counted, with the paths of the index. Raises ``InvalidSearch``."""
+    """Return what is to be counted, with the paths of the index. Raises ``InvalidParamsError``."""
     if not facets:
-        raise InvalidSearch('name what to count, such as {"facets": [{"field": "type"}]}')
+        raise InvalidParamsError('name what to count, such as {"facets": [{"field": "type"}]}')
     if len(facets) > MAX_FACETS:
-        raise InvalidSearch(f"{len(facets)} facets are asked for; at most {MAX_FACETS} are counted")
+        raise InvalidParamsError(
+            f"{len(facets)} facets are asked for; at most {MAX_FACETS} are counted"
+        )
     found = []
     for facet in facets:
         if not 1 <= facet.limit <= MAX_BUCKETS:
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 f"the limit of the facet {facet.field[:80]!r} is between 1 and {MAX_BUCKETS}, not "
                 f"{facet.limit}"
             )
         if facet.min_count < 1:
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 f"the minCount of the facet {facet.field[:80]!r} is 1 or more, not "
                 f"{facet.min_count}"
             )
@@ -93,29 +540,31 @@ def facets_of(facets: Sequence[FacetRequest]) -> tuple[tuple[FacetRequest, str],
 
 def order_of(text: str) -> tuple[Order, ...]:
     """Return the order that ``orderBy`` names: fields with commas between them, each with ``ASC``
-    or ``DESC`` if need be. Raises ``InvalidSearch``.
+    or ``DESC`` if need be. Raises ``InvalidParamsError``.
     """
     if not text.strip():
         return ()
     if len(text) > MAX_ORDER_TEXT:
-        raise InvalidSearch(f"orderBy is longer than {MAX_ORDER_TEXT} characters")
+        raise InvalidParamsError(f"orderBy is longer than {MAX_ORDER_TEXT} characters")
     found: dict[str, Order] = {}
     for part in text.split(","):
         words = part.split()
         if not words:
-            raise InvalidSearch(f"orderBy {text!r} has a comma with no field after or before it")
+            raise InvalidParamsError(
+                f"orderBy {text!r} has a comma with no field after or before it"
+            )
         field = _ORDER_NAMES.get(words[0].lower())
         if field is None:
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 f"lists are not ordered by {words[0][:80]!r}, but by {', '.join(ORDERED_BY)}; for "
                 "example updatedAt DESC, displayName"
             )
         if len(words) > 2 or (len(words) == 2 and words[1].upper() not in ("ASC", "DESC")):
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 f"{' '.join(words[1:])[:80]!r} in orderBy is no direction; after a field stands "
                 "ASC or DESC, and a comma before the next field"
             )
         if field in found:
-            raise InvalidSearch(f"orderBy names {field} twice")
+            raise InvalidParamsError(f"orderBy names {field} twice")
         found[field] = Order(field=field, descending=len(words) == 2 and words[1].upper() == "DESC")
     return tuple(found.values())

@@ -3,6 +3,10 @@
 Vectors of all listed entries are in memory, 1 KB each, and follow the index by its changes: an
 entry is found by meaning a little later than by words. Who sees an entry, and whether it fits a
 filter, the index decides.
+
+The model is in the wheel of ``wordllama``: static vectors of word pieces. Its files are read from
+where the package is installed. The package itself is not imported (it could download other models,
+and configures logging), so that nothing here can reach a network.
 """
 
 from __future__ import annotations
@@ -12,16 +16,89 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parley.database.errors import StoreUnavailable
-from parley.registry.index.protocol import EntryIndex
-from parley.registry.index.words import ASKING_WORDS
+from parley.model.concurrency import Periodic
+from parley.model.distribution import install_command
+from parley.registry.index.prepared import ASKING_WORDS
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import EntryStanding, IndexedEntry
 from parley.registry.search.searcher import NearEntry
 
 if TYPE_CHECKING:
     import numpy
+
+# Vectors of texts, by the model in the wheel of ``wordllama``: static vectors of word pieces.
+
+MODEL = "l2_supercat_256"
+DIMENSIONS = 256
+_PACKAGE = "wordllama"
+_WEIGHTS = f"wordllama/weights/{MODEL}.safetensors"
+_TOKENIZER = "wordllama/tokenizers/l2_supercat_tokenizer_config.json"
+
+MAX_CHARACTERS = 4_000
+"""How much of a text counts."""
+
+
+class WordVectors:
+    """Makes a vector of length 1 of each text; of zeros for a text without words."""
+
+    name = MODEL
+    dimensions = DIMENSIONS
+
+    def __init__(self, tokenizer: Any, vectors: numpy.ndarray[Any, Any]) -> None:
+        self._tokenizer = tokenizer
+        self._vectors = vectors
+
+    @classmethod
+    def load(cls) -> WordVectors:
+        """Load the model, in about a fifth of a second. Raises ``ValueError`` without the extra."""
+        try:
+            from safetensors.numpy import load_file
+            from tokenizers import Tokenizer
+
+            installed = distribution(_PACKAGE)
+        except (ModuleNotFoundError, PackageNotFoundError):
+            raise ValueError(
+                f"search by meaning needs a model: {install_command('meaning')}"
+            ) from None
+        weights, tokenizer = (
+            Path(str(installed.locate_file(name))) for name in (_WEIGHTS, _TOKENIZER)
+        )
+        if not weights.is_file() or not tokenizer.is_file():
+            raise ValueError(
+                f"{_PACKAGE} {installed.version} has no model {MODEL} inside; install a version "
+                f"that has: {install_command('meaning')}"
+            )
+        read = Tokenizer.from_file(str(tokenizer))
+        read.no_padding()
+        read.no_truncation()
+        return cls(read, load_file(weights)["embedding.weight"])
+
+    def of(self, texts: Sequence[str]) -> numpy.ndarray[Any, Any]:
+        """Return the vectors of texts, a row for each."""
+        import numpy
+
+        found = numpy.zeros((len(texts), DIMENSIONS), dtype=numpy.float32)
+        cut = [text[:MAX_CHARACTERS].lower() for text in texts]
+        for row, encoded in enumerate(self._tokenizer.encode_batch(cut, add_special_tokens=False)):
+            ids = [id for id in encoded.ids if id < len(self._vectors)]
+            if ids:
+                found[row] = self._vectors[ids].astype(numpy.float32).mean(axis=0)
+        return normalized(found)
+
+
+def normalized(rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    """Return rows with the length 1; rows of zeros as they are."""
+    import numpy
+
+    lengths = numpy.linalg.norm(rows, axis=1, keepdims=True)
+    result: numpy.ndarray[Any, Any] = rows / numpy.where(lengths > 0, lengths, 1)
+    return result
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,38 +135,36 @@ class Meaning:
     """The vectors of an index's entries. ``start`` follows the index until ``stop``."""
 
     def __init__(
-        self, index: EntryIndex, embedding: Embedding, *, interval: float = INTERVAL
+        self, index: RegistryIndex, embedding: Embedding, *, interval: float = INTERVAL
     ) -> None:
         self._index = index
         self._embedding = embedding
-        self._interval = interval
         self._vectors = EntryVectors(embedding.dimensions)
         self._change = 0
         self._turn = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._follows = Periodic(
+            "search by meaning: following the index",
+            self.catch_up,
+            interval,
+            log=logger,
+            expected=StoreUnavailable,
+        )
 
     @classmethod
-    def load(cls, index: EntryIndex, *, interval: float = INTERVAL) -> Meaning:
-        """Return one with the model of the extra. Raises ``ValueError`` without it."""
-        from parley.registry.search.embedding import WordVectors
-
+    def load(cls, index: RegistryIndex, *, interval: float = INTERVAL) -> Meaning:
+        """Return a ``Meaning`` with the model of the extra. Raises ``ValueError`` without it."""
         return cls(index, WordVectors.load(), interval=interval)
 
     def __len__(self) -> int:
         return len(self._vectors)
 
     async def start(self) -> None:
-        """Follow the index from now on. Searches find what was read until then."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._follow(), name="registry meaning")
-            self._task.add_done_callback(_report)
+        """Follow the index from now on. Searches find the entries read until then."""
+        self._follows.start()
 
     async def stop(self) -> None:
         """Stop following. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._follows.stop()
 
     async def catch_up(self) -> int:
         """Read all changes until now; return how many."""
@@ -104,18 +179,6 @@ class Meaning:
     async def nearest(self, text: str, limit: int) -> list[NearEntry]:
         """Return entries that are near a need, the nearest first, then by key."""
         return await asyncio.to_thread(self._nearest, text, limit)
-
-    async def _follow(self) -> None:
-        is_reading = True
-        while True:
-            try:
-                await self.catch_up()
-                is_reading = True
-            except StoreUnavailable as error:
-                if is_reading:
-                    logger.warning("search by meaning does not follow the index: %s", error)
-                is_reading = False
-            await asyncio.sleep(self._interval)
 
     def _apply(self, changed: Sequence[IndexedEntry]) -> None:
         listed = [each for each in changed if each.standing is EntryStanding.LISTED]
@@ -185,12 +248,6 @@ class EntryVectors:
             more = max(1_024, needed, 2 * len(self._keys)) - len(self._keys)
             self._vectors = numpy.pad(self._vectors, ((0, more), (0, 0)))
             self._keys = numpy.pad(self._keys, (0, more))
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    """Log why following ended, if nobody ended it."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("search by meaning follows the index no more", exc_info=error)
 
 
 def text_of(texts: Mapping[str, str]) -> str:

@@ -1,14 +1,31 @@
-"""``Searcher``: searches, explorations and lists of one registry's own index (ARD §7)."""
+"""``Searcher``: searches, explorations and lists of one registry's own index (ARD §7).
+
+A score (0 to 100) depends on the need and the entry, and on the best match of the registry; not on
+the page, and not on trust. Of a need whose every word stands in the name, the queries, the tags or
+the skills of the best match, that has 100. Words that an entry lacks cost their share, and so does
+standing in a description only. Scores of two registries mean the same, whatever their databases
+measure.
+
+A page token says where the next page begins, and is bound to what was asked. It grants nothing:
+with one that was changed, a caller gets another part of what it may see anyway.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import base64
+import binascii
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Protocol
 
 import msgspec
 
-from parley.model.catalog.searching import (
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.searching import (
     MAX_PAGE,
     MAX_QUERY_TEXT,
     ExploreRequest,
@@ -21,18 +38,206 @@ from parley.model.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
-from parley.registry.index.protocol import EntryIndex, EntrySelection, Viewer
-from parley.registry.records import IndexedEntry, Match
-from parley.registry.search.errors import InvalidSearch
+from parley.registry.client.local_catalog import MISSPELLED_FROM, is_misspelling
+from parley.registry.index.prepared import asked_words, words_of
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import EntrySelection, Viewer
+from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Match
 from parley.registry.search.filters import (
     constraints_of,
     constraints_of_expression,
     facets_of,
     order_of,
 )
-from parley.registry.search.pages import PagePlace, asked_digest, page_token, place_in
-from parley.registry.search.results import answered
-from parley.registry.search.scores import as_score, coverage, need_words, word_score
+
+# Entries as they are answered: as they were read, with the registry's findings.
+
+REGISTRY = "registry"
+"""The member of an answered entry that has what the registry found out. An entry cannot have it of
+itself: a publisher's member of this name is replaced.
+"""
+
+
+def answered(entry: IndexedEntry) -> Mapping[str, Any]:
+    """Return an entry as JSON values. ``registry`` has its trust, when it was created and last
+    changed here, its health as it was measured, and the marks of its texts. Nothing of it takes
+    part in the score.
+    """
+    found: dict[str, Any] = {
+        "trust": entry.trust.value,
+        "createdAt": _time(entry.created_at),
+        "updatedAt": _time(entry.updated_at),
+    }
+    if entry.trust_reason:
+        found["trustReason"] = entry.trust_reason
+    observed = entry.observed
+    if observed.health is not AgentHealth.UNKNOWN:
+        found["health"] = observed.health.value
+    if observed.liveness is not Liveness.NONE:
+        found["liveness"] = observed.liveness.value
+    measured = {
+        "availability": observed.availability,
+        "errorRate": observed.error_rate,
+        "latencyP50": observed.latency_p50,
+        "latencyP95": observed.latency_p95,
+    }
+    found.update({name: value for name, value in measured.items() if value is not None})
+    if entry.marks:
+        found["marks"] = list(entry.marks)
+    return {**entry.entry, REGISTRY: found}
+
+
+def _time(ms: int) -> str:
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    )
+
+
+# Scores of results: how well an entry matches a need, from 0 to 100.
+
+BEST = 100
+WEIGHTS = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.75}
+"""The weight of a word of a need, by the strongest text with it."""
+
+BEGINNING = 0.8
+"""The weight of a word whose beginning alone is asked for."""
+
+MISSPELLED = 0.7
+"""The weight of a word that may be misspelled."""
+
+SPREAD = 0.5
+"""How much of a score is by the relevance relative to the best match."""
+
+
+def coverage(asked: Sequence[str], texts: Mapping[str, str]) -> float:
+    """Return how much of a need's words the texts of an entry have, between 0 and 1."""
+    if not asked:
+        return 0.0
+    missing = set(asked)
+    total = 0.0
+    for weight, counts in WEIGHTS.items():
+        if not missing or weight not in texts:
+            continue
+        words = set(words_of(texts[weight], all_words=weight in "AB"))
+        found = missing & words
+        total += counts * len(found)
+        missing -= found
+        begun = beginnings(missing, words)
+        total += counts * BEGINNING * len(begun)
+        missing -= begun
+        meant = misspelled(missing, words)
+        total += counts * MISSPELLED * len(meant)
+        missing -= meant
+    return total / len(asked)
+
+
+def beginnings(missing: Collection[str], words: Collection[str]) -> set[str]:
+    """Return the words, of three letters or more, that others begin with."""
+    long = [word for word in missing if len(word) > 2]
+    if not long:
+        return set()
+    ordered = [*sorted(words), ""]
+    return {
+        word for word in long if ordered[bisect_left(ordered, word, hi=len(words))].startswith(word)
+    }
+
+
+def misspelled(missing: Collection[str], words: Collection[str]) -> set[str]:
+    """Return the words that differ from others in one letter only."""
+    near: dict[str, list[str]] = {word[:2]: [] for word in missing if len(word) >= MISSPELLED_FROM}
+    for known in words if near else ():
+        if known[:2] in near:
+            near[known[:2]].append(known)
+    return {
+        word
+        for word in missing
+        if any(is_misspelling(word, known) for known in near.get(word[:2], ()))
+    }
+
+
+def need_words(text: str) -> list[str]:
+    """Return the words of a need that count."""
+    return asked_words(text)
+
+
+def word_score(covered: float, relevance: float, best: float) -> float:
+    """Return how well an entry matches by words, between 0 and 1."""
+    relative = min(1.0, max(0.0, relevance / best)) if best > 0 else 1.0
+    return covered * (1 - SPREAD + SPREAD * relative)
+
+
+def as_score(match: float, before: int = BEST) -> int:
+    """Return a match between 0 and 1 as a score, which is not above the one before it.
+
+    Only a full match has full marks, and what matches at all has one.
+    """
+    score = BEST if match >= 1 else min(BEST - 1, round(BEST * match))
+    return max(1, min(score, before))
+
+
+# Page tokens: opaque, and bound to what was asked.
+
+MAX_TOKEN = 300
+MAX_OFFSET = 10_000_000
+_VERSION = 1
+
+
+class PagePlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a page begins. ``best`` is the relevance of the first result of all, ``score`` the last
+    score of the page before.
+    """
+
+    offset: int = 0
+    best: float = 0.0
+    score: int = 100
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    asked: str
+    place: PagePlace
+
+
+def asked_digest(*asked: Any) -> str:
+    """Return what a token is bound to: a digest of what was asked."""
+    encoded = msgspec.json.encode(asked, order="deterministic")
+    return blake2b(encoded, digest_size=9).hexdigest()
+
+
+def page_token(asked: str, place: PagePlace) -> str:
+    """Return the token of a page."""
+    encoded = msgspec.msgpack.encode(_Token(_VERSION, asked, place))
+    return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+
+
+def place_in(token: str, asked: str) -> PagePlace:
+    """Return where the page of a token begins; without a token, the first. Raises
+    ``InvalidParamsError``.
+    """
+    if not token:
+        return PagePlace()
+    wrong = InvalidParamsError(
+        "pageToken is none of this registry's; send the one of the page before as it was, or none "
+        "for the first page"
+    )
+    if len(token) > MAX_TOKEN or not token.isascii():
+        raise wrong
+    try:
+        encoded = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        read = msgspec.msgpack.decode(encoded, type=_Token)
+    except (binascii.Error, msgspec.DecodeError, ValueError):
+        raise wrong from None
+    place = read.place
+    is_sound = 0 <= place.offset <= MAX_OFFSET and 0 <= place.score <= 100
+    if read.version != _VERSION or not is_sound or not math.isfinite(place.best):
+        raise wrong
+    if read.asked != asked:
+        raise InvalidParamsError(
+            "pageToken is of another question; ask for its next page with the same query, filter "
+            "and order, or begin without a token"
+        )
+    return place
+
 
 PUBLIC_VIEWER = Viewer()
 
@@ -82,11 +287,11 @@ class Searcher:
     """Searches an index. ``source`` is the address of the registry, which results have.
 
     With ``meaning``, needs are matched by words and by meaning. Every method raises
-    ``InvalidSearch`` for a request that is wrong, and ``StoreUnavailable``.
+    ``InvalidParamsError`` for a request that is wrong, and ``StoreUnavailable``.
     """
 
     def __init__(
-        self, index: EntryIndex, *, source: str, meaning: MeaningIndex | None = None
+        self, index: RegistryIndex, *, source: str, meaning: MeaningIndex | None = None
     ) -> None:
         self._index = index
         self._source = source
@@ -101,7 +306,7 @@ class Searcher:
         """
         selection = _selection(request.query, viewer)
         if not selection.words:
-            raise InvalidSearch(
+            raise InvalidParamsError(
                 "query.text is empty: say what is needed; entries are listed without words by "
                 "GET /agents, and counted by POST /explore"
             )
@@ -245,7 +450,7 @@ async def _covered(need: str, matches: Sequence[Match]) -> list[float]:
 
 def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
     if len(query.text) > MAX_QUERY_TEXT:
-        raise InvalidSearch(
+        raise InvalidParamsError(
             f"query.text has {len(query.text)} characters; at most {MAX_QUERY_TEXT} are read: say "
             "in a sentence or two what is needed"
         )
@@ -256,7 +461,7 @@ def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
 
 def _page_size(size: int) -> int:
     if not 1 <= size <= MAX_PAGE:
-        raise InvalidSearch(f"pageSize is between 1 and {MAX_PAGE}, not {size}")
+        raise InvalidParamsError(f"pageSize is between 1 and {MAX_PAGE}, not {size}")
     return size
 
 

@@ -1,13 +1,225 @@
-"""The texts of an entry that searches look at, by how much they say of what it is for."""
+"""The texts of an entry that searches look at, by how much they say of what it is for; and marks of
+texts that try to instruct a language model.
+
+Texts of entries are data, and nothing here follows them. Whoever shows an entry to a model can look
+at its marks first. A mark says what was found, not why: a scanner that quotes an attack is marked
+too. The texts are read as a model may read them: without hidden characters, with look-alikes of
+Latin letters replaced, and with what tag characters and HTML entities spell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import html
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
 from typing import Any
 
+import msgspec
+
 from parley.model.cards import AgentCard
-from parley.model.catalog.entries import CATALOG, CatalogEntry
-from parley.model.catalog.urn import AirUrn, InvalidUrn
+from parley.registry.catalog.entries import CATALOG, AirUrn, CatalogEntry, InvalidUrn
+
+# Marks of texts that try to instruct a language model.
+
+MAX_EXCERPT = 80
+MAX_FINDINGS = 20
+MAX_SCANNED = 64_000
+"""How many characters of all texts together are read."""
+
+MEANINGS: Mapping[str, str] = {
+    "instructions": "it tells a model to ignore or replace its instructions",
+    "preference": "it tells a model to choose this entry, or to avoid others",
+    "concealment": "it tells a model to hide something from its user",
+    "secrets": "it asks a model for its prompt, a conversation, or credentials",
+    "tools": "it tells a model to call tools or run commands",
+    "roles": "it has the tags of a chat format, as if a system or a user spoke",
+    "markup": "it has comments, scripts or styles that people do not see",
+    "hidden-characters": "it has characters that people do not see",
+    "bidi": "it changes the direction of writing, so that people read something else",
+    "control-characters": "it has control characters or terminal sequences",
+    "encoded": "it has a long encoded text",
+    "long": "it was cut: what comes after is neither searched nor checked",
+}
+"""What each mark says, in the order of ``marks_of``."""
+
+
+class TextFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding in a text. ``excerpt`` is for the operator: short, in ASCII, escaped."""
+
+    mark: str
+    weight: str
+    excerpt: str
+
+
+def marks_of(texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the marks of an entry's texts, in the order of ``MEANINGS``."""
+    found = {finding.mark for finding in findings_of(texts)}
+    return tuple(mark for mark in MEANINGS if mark in found)
+
+
+def findings_of(texts: Mapping[str, str]) -> tuple[TextFinding, ...]:
+    """Return the findings in an entry's texts, each mark once for each text."""
+    found: list[TextFinding] = []
+    left = MAX_SCANNED
+    for weight, text in texts.items():
+        if len(text) >= MAX_TEXT or len(text) > left:
+            found.append(_finding("long", weight, text[-MAX_EXCERPT:]))
+        text, left = text[:left], left - min(left, len(text))
+        known: set[str] = set()
+        for mark, excerpt in _scan(text):
+            if mark not in known:
+                known.add(mark)
+                found.append(_finding(mark, weight, excerpt))
+    return tuple(found[:MAX_FINDINGS])
+
+
+def _finding(mark: str, weight: str, excerpt: str) -> TextFinding:
+    safe = " ".join(excerpt.split()).encode("ascii", "backslashreplace").decode()
+    printable = "".join(sign if sign.isprintable() else "?" for sign in safe)
+    return TextFinding(mark=mark, weight=weight, excerpt=printable[:MAX_EXCERPT])
+
+
+def _scan(text: str) -> Iterator[tuple[str, str]]:
+    yield from _characters(text)
+    plain = readable(text)
+    for mark, patterns in _PATTERNS.items():
+        # A sentence may go over lines; tags of chats and markup begin some.
+        read = plain.replace("\n", " ") if mark in _SENTENCES else plain
+        if mark in _NEEDED and not any(part in read for part in _NEEDED[mark]):
+            continue
+        for part in (plain, read) if read != plain else (plain,):
+            for pattern in patterns:
+                for match in pattern.finditer(part):
+                    if mark in _SENTENCES and _is_denied(part, match.start()):
+                        continue
+                    yield mark, match[0]
+                    break
+    if len(_roles(plain)) > 1:
+        yield "roles", ", ".join(_roles(plain))
+
+
+# Characters
+
+_TAGS = re.compile("[\U000e0000-\U000e007f]+")
+_FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f")
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]"
+)
+_HIDDEN = re.compile(
+    "[A-Za-z][\u200b-\u200d\u2060-\u2064\ufeff\u00ad]+[A-Za-z][\u200b-\u200d\u2060-\u2064\ufeff]"
+    "|[\u200b\u2060-\u2064\ufeff]{2,}|[\u200c\u200d]{2,}|[\u2061-\u2064\u206a-\u206f\u3164\uffa0]"
+    "|[\u200b-\u200d\u2060-\u2064\ufeff](?=[A-Za-z]{2})(?<=[A-Za-z]{2}.)"
+    "|[\ufe00-\ufe0f]{2,}|[\U000e0100-\U000e01ef]{2,}|[!-~][\U000e0100-\U000e01ef]"
+)
+_OVERRIDES = re.compile("[\u202d\u202e]")
+_DIRECTIONS = re.compile("[\u202a\u202b\u2066-\u2068]")
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f]")
+
+
+def _characters(text: str) -> Iterator[tuple[str, str]]:
+    if not text.isascii():
+        if tags := _TAGS.search(_FLAG.sub("", text)):
+            spelled = "".join(chr(ord(sign) - 0xE0000) for sign in tags[0])
+            yield "hidden-characters", f"tags: {spelled}"
+        if hidden := _HIDDEN.search(text):
+            yield "hidden-characters", text[max(0, hidden.start() - 8) : hidden.end() + 8]
+        turned = _OVERRIDES.search(text)
+        if turned is None and not _RIGHT_TO_LEFT.search(text):
+            turned = _DIRECTIONS.search(text)
+        if turned:
+            yield "bidi", text[max(0, turned.start() - 8) : turned.end() + 24]
+    if control := _CONTROLS.search(text):
+        yield "control-characters", text[max(0, control.start() - 8) : control.end() + 16]
+
+
+_LOOKALIKES = str.maketrans(
+    "абвеԁгһіјкӏмпорсԛѕтуԝхАВЕНІЈКМОРЅТХСЗανεικορτυχγΑΒΕΗΙΚΜΝΟΡΤΥΧΖ",
+    "abBedrhijklmnopcqstywxABEHIJKMOPSTXC3aveikoptuxyABEHIKMNOPTYXZ",
+)
+_MIXED = re.compile(r"[^\W\d_]+")
+_SPELLED = re.compile(r"\b(?:[A-Za-z][ .\-_*]){5,}[A-Za-z]\b")
+
+
+def readable(text: str) -> str:
+    """Return a text as a model may read it, on one line for each line, in lower case."""
+    if not text.isascii():
+        spelled = [
+            "".join(chr(ord(sign) - 0xE0000) for sign in tags if ord(sign) > 0xE001F)
+            for tags in _TAGS.findall(text)
+        ]
+        text = _INVISIBLE.sub("", text)
+        text = unicodedata.normalize("NFKC", text)
+        if spelled:
+            text = f"{text}\n{' '.join(spelled)}"
+        text = _MIXED.sub(_latin, text)
+    if "&" in text:
+        text = html.unescape(text)
+    if re.search(r"\b\w[ .\-_*]\w[ .\-_*]\w[ .\-_*]\w", text):
+        text = _SPELLED.sub(lambda match: re.sub(r"[ .\-_*]", "", match[0]), text)
+    return re.sub(r"[^\S\n]+", " ", text.lower())
+
+
+def _latin(word: re.Match[str]) -> str:
+    """Return a word with look-alikes replaced, if it has Latin letters too."""
+    text = word[0]
+    if text.isascii() or not any("a" <= sign <= "z" for sign in text.lower()):
+        return text
+    return text.translate(_LOOKALIKES)
+
+
+# Sentences
+
+_LABEL = re.compile(r"(?:^|\n)[ *_#]{0,4}(system|assistant|human|user|ai)[ *_]{0,2}:")
+
+
+_NEEDED: dict[str, tuple[str, ...]] = {}
+"""Parts of which a text must have one, for a mark to be looked for."""
+
+
+def _read_patterns() -> Mapping[str, tuple[re.Pattern[str], ...]]:
+    """Read ``marks.txt``."""
+    text = files(__package__).joinpath("marks.txt").read_text(encoding="utf-8")
+    parts: dict[str, str] = {}
+    found: dict[str, tuple[re.Pattern[str], ...]] = {}
+    for line in text.splitlines():
+        name, _, pattern = line.partition(" ")
+        if not pattern or name == "#":
+            continue
+        if name == "?":
+            mark, *needed = pattern.split()
+            _NEEDED[mark] = tuple(part.replace("_", " ") for part in needed)
+            continue
+        for part, value in parts.items():
+            pattern = pattern.replace(part, value)
+        if name.startswith("{"):
+            parts[name] = pattern
+        else:
+            found[name] = (*found.get(name, ()), re.compile(pattern, re.MULTILINE))
+    return found
+
+
+_PATTERNS = _read_patterns()
+_SENTENCES = ("instructions", "preference", "concealment", "secrets", "tools")
+_DENIED = re.compile(
+    r"(?:\b(?:not|never|cannot|without)|n't)(?: to| from)? $"
+    r"|\b(?:detect|prevent|block|stop|avoid|refuse|resist|flag)(?:s|ing)? (?:\w+ ){0,5}$"
+    r"|\b(?:attempts?|trying|tries) to $"
+)
+
+
+def _is_denied(text: str, at: int) -> bool:
+    """Return whether a match is what something does not do, or finds in others."""
+    return bool(_DENIED.search(text[max(0, at - 60) : at]))
+
+
+def _roles(text: str) -> list[str]:
+    """Return the speakers that lines begin with."""
+    return sorted(set(_LABEL.findall(text)))
+
 
 MAX_TEXT = 16_000
 """How long the texts of one weight are together; the rest is neither searched nor checked."""

@@ -1,1 +1,1 @@
-"""Security schemes: what an agent asks callers for, and how it verifies that."""
+"""Security schemes: the credentials of callers, and their verification."""

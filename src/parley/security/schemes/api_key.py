@@ -25,13 +25,16 @@ from parley.security.api_keys import (
     is_digest,
     is_issued,
 )
-from parley.security.credentials.redaction import hide_parameter
-from parley.security.credentials.slots import Slots
-from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
-from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources
-from parley.security.schemes.challenge import challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, checked_name
+from parley.security.credentials import Slots, VerdictCache, checked_seconds
+from parley.security.evidence import Evidence, SchemeResources
+from parley.security.exposed_secrets import hide_parameter
+from parley.security.schemes.scheme import (
+    CredentialsRefused,
+    Proof,
+    Scheme,
+    challenge,
+    checked_name,
+)
 
 log = logging.getLogger("parley.security")
 
@@ -41,7 +44,7 @@ Keys = Mapping[str, Caller] | Callable[[str], Caller | Awaitable[Caller | None] 
 """Callers by the SHA-256 of their keys (hexadecimal digits), or a function that finds them."""
 
 CACHE_SECONDS = 4.0
-"""With the second in which what is open is judged again, a revoked key counts for five at most."""
+"""With the second in which open requests are judged again, a revoked key counts five at most."""
 
 MAX_KEY_LENGTH = 4096
 
@@ -56,12 +59,12 @@ _UNKNOWN = "the API key is not accepted here"
 class ApiKey(Scheme):
     """A key in a header, a query parameter or a cookie, by ``key_name``.
 
-    Without ``keys`` it accepts those that ``parley keys create`` put into the server's store.
-    With it, those of a mapping from the SHA-256 of a key (64 hexadecimal digits) to its caller,
+    Without ``keys`` it accepts the keys that ``parley keys create`` put into the server's store.
+    With it, the keys of a mapping from the SHA-256 of a key (64 hexadecimal digits) to its caller,
     with ``scopes``; or of a function that returns the caller of such a hash, or ``None``. A plain
     ``def`` runs in a thread.
 
-    What was found out about a key is kept for ``cache_seconds``: a revoked key is refused that
+    A verdict about a key is kept for ``cache_seconds``: a revoked key is refused that
     much later at most, and at once by the process that revokes it. An expired one always is.
     """
 
@@ -127,7 +130,7 @@ class ApiKey(Scheme):
         return id_in(values[0]) if len(values) == 1 else ""
 
     def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
-        """Return what the key proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        """Return the key's proof. Raises ``CredentialsRefused``, ``OverloadedError``."""
         key = self._key(evidence)
         if self._proofs is not None:
             found = self._proofs.get(digest_of(key))
@@ -226,7 +229,7 @@ class ApiKey(Scheme):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A key of the store, and what it proves."""
+    """A key of the store, and its proof."""
 
     record: ApiKeyRecord
     proof: Proof
@@ -251,7 +254,7 @@ class _StoredKeys:
             self._secret = await self._store().secret(STORE_SECRET)
 
     def verify(self, key: str, now: float) -> Proof | Awaitable[Proof]:
-        """Return what a key proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        """Return the proof of a key. Raises ``CredentialsRefused``, ``OverloadedError``."""
         id = id_in(key)
         if not id:
             raise CredentialsRefused("a malformed API key", _UNKNOWN)

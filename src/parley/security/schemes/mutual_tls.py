@@ -8,21 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from parley.model.cards import MutualTlsSecurityScheme, SecurityScheme
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
-from parley.security.certificates.forwarded import CLIENT_CERT, XFCC, forwarded_identity
-from parley.security.certificates.identity import (
+from parley.security.certificates import (
+    CLIENT_CERT,
+    XFCC,
     CertificateInvalid,
     Identity,
+    forwarded_identity,
     identity_in_pem,
     pinned,
 )
 from parley.security.evidence import Evidence
 from parley.security.networks import is_among, networks
-from parley.security.schemes.challenge import challenge
 from parley.security.schemes.scheme import (
     CredentialsRefused,
     Proof,
     Scheme,
     SchemeResources,
+    challenge,
     checked_name,
 )
 
@@ -107,7 +109,7 @@ class MutualTls(Scheme):
         return bool(evidence.certificate_chain) and not self._is_from_proxy(evidence)
 
     def verify(self, evidence: Evidence) -> Proof:
-        """Return what the certificate proves. Raises ``CredentialsRefused``."""
+        """Return the certificate's proof. Raises ``CredentialsRefused``."""
         identity = self._identity(evidence)
         if not identity.id or not may_be_name(identity.id) or not may_be_name(identity.issuer):
             raise CredentialsRefused(

@@ -13,7 +13,34 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.evidence import Evidence
-from parley.security.resources import SchemeResources as SchemeResources
+from parley.security.evidence import SchemeResources as SchemeResources
+
+# -- challenge --------------------------------------------------------------------------------
+
+
+def challenge(scheme: str, **parameters: str) -> str:
+    """Return a challenge; parameters without a value are left out."""
+    given = (f'{name}="{_quoted(value)}"' for name, value in parameters.items() if value)
+    return f"{scheme} {', '.join(given)}".strip()
+
+
+def bearer_challenge(*, error: str = "", scopes: Sequence[str] = (), **parameters: str) -> str:
+    """Return the challenge for a bearer token (RFC 6750 §3)."""
+    return challenge("Bearer", error=error, scope=" ".join(scopes), **parameters)
+
+
+def with_parameter(challenge: str, name: str, value: str) -> str:
+    """Return a challenge with one more parameter, which comes first."""
+    scheme, _, parameters = challenge.partition(" ")
+    return f'{scheme} {name}="{_quoted(value)}"' + (f", {parameters}" if parameters else "")
+
+
+def _quoted(value: str) -> str:
+    printable = "".join(char for char in value if " " <= char <= "~")
+    return printable.replace("\\", "\\\\").replace('"', '\\"')
+
+
+# -- scheme -----------------------------------------------------------------------------------
 
 DIFFERENT_PEOPLE = "the credentials are those of different people: send those of one"
 
@@ -93,7 +120,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class Security:
-    """What a caller has to prove: one of several alternatives, each a combination of schemes.
+    """The proof that a caller needs: alternatives, each a combination of schemes.
 
     ``a | b`` accepts either, ``a & b`` needs both; ``scheme.with_scopes("read")`` needs scopes too.
     An alternative without schemes lets everyone in.

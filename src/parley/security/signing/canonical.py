@@ -1,19 +1,8 @@
-"""Canonical JSON (RFC 8785), and the three forms of a card that signatures are made of.
-
-Signers disagree about which members of a card are signed (specification §8.4.1). All work from the
-members of the JSON, never from an object of the model:
-
-- ``exact``: the members that version 1.0 has. REQUIRED ones are there, empty or not, and optional
-  ones if they were set; others are not.
-- ``received``: every member, as it was written.
-- ``stripped``: the members that version 1.0 has, without what is empty at any depth. The official
-  SDKs for Python and JavaScript sign and verify this form.
-
-``signatures`` is in none of them.
-"""
+"""JSON with one reading only, and its canonical form (RFC 8785) for signatures."""
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,6 +11,66 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from parley.model.cards import AgentCard
+
+# -- strict json ------------------------------------------------------------------------------
+
+
+class AmbiguousJson(ValueError):
+    """The text is no JSON, or not all parsers would read the same in it."""
+
+
+def read_object(text: bytes | str, *, limit: int, what: str) -> dict[str, Any]:
+    """Return the members of a JSON object of at most ``limit`` bytes.
+
+    Raises ``AmbiguousJson`` for anything else: members that are there twice, invalid UTF-8, numbers
+    that JSON does not have. The error never quotes values.
+    """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if len(data) > limit:
+        raise AmbiguousJson(f"{what} has {len(data):,} bytes; at most {limit:,} are read")
+    content = read_strict(data, what)
+    if not isinstance(content, dict):
+        raise AmbiguousJson(f"{what} is not a JSON object")
+    return content
+
+
+def read_strict(data: bytes, what: str) -> Any:
+    """Return the value of a JSON text with one reading only. Raises ``AmbiguousJson``."""
+    try:
+        return json.loads(
+            data.decode(),
+            object_pairs_hook=lambda pairs: _unique(pairs, what),
+            parse_constant=lambda name: _no_number(name, what),
+        )
+    except AmbiguousJson:
+        raise
+    except UnicodeDecodeError as error:
+        raise AmbiguousJson(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        words = f"{what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise AmbiguousJson(words) from None
+    except RecursionError:
+        raise AmbiguousJson(f"{what} is nested too deeply") from None
+    except ValueError:
+        raise AmbiguousJson(f"{what} has a number that is too long") from None
+
+
+def _unique(pairs: list[tuple[str, Any]], what: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise AmbiguousJson(f"{what} has the member {name[:60]!r} twice in one object")
+            seen.add(name)
+    return found
+
+
+def _no_number(name: str, what: str) -> Any:
+    raise AmbiguousJson(f"{what} has {name}, which is not JSON")
+
+
+# -- canonical --------------------------------------------------------------------------------
 
 CardForm = Literal["exact", "received", "stripped"]
 
@@ -164,7 +213,7 @@ def _stripped(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_empty(value: Any) -> Any:
-    """Return a value without what is empty in it, at any depth; ``None`` if nothing is left."""
+    """Return a value without its empty members, at any depth; ``None`` if nothing is left."""
     if isinstance(value, dict):
         kept = {name: _without_empty(each) for name, each in value.items()}
         return {name: each for name, each in kept.items() if each is not None} or None

@@ -8,16 +8,144 @@ until their time (``until``) is over. ``joserfc`` is imported inside functions: 
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parley.security.signing.private_file import read_private, stamp_of
-from parley.security.signing.strict_json import AmbiguousJson, read_object
+import msgspec
+
+from parley.security.signing.canonical import AmbiguousJson, read_object
+
+# -- private file -----------------------------------------------------------------------------
+
+_NEW = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)
+
+
+class FileExposed(ValueError):
+    """Others than the owner of a file with secrets may read or change it."""
+
+
+def stamp_of(path: Path) -> object:
+    """Return what changes when a file does, ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode)
+
+
+def read_private(path: Path, *, limit: int) -> bytes:
+    """Return the content of a file that only its owner may read.
+
+    A file of root may be read by a group too: so secrets are mounted into containers. Raises
+    ``FileExposed``, ``OSError``, and ``ValueError`` for a file that is too long.
+    """
+    with path.open("rb") as file:
+        if os.name == "posix":
+            _check(path, os.fstat(file.fileno()))
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path} has more than {limit:,} bytes, and is no key file")
+    return data
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    of_root = status.st_uid == 0 and os.geteuid() != 0
+    if mode & (0o037 if of_root else 0o077):
+        raise FileExposed(
+            f"{path} has private keys, and others on this machine may use it (mode {mode:04o}): "
+            f"chmod 600 {path}"
+        )
+
+
+class WriteUnderWay(Exception):
+    """Another process writes the file, or one was killed while it did."""
+
+
+@contextmanager
+def replacing(path: Path, *, creates: bool = False) -> Iterator[Callable[[bytes], None]]:
+    """Give a function that replaces a private file, or makes one (``creates``), as a whole.
+
+    Only one process at a time gets it, and readers see the old content or the new one. The new file
+    has the owner and the rights of the old one, and mode 0600 if it is new. Raises
+    ``WriteUnderWay``, ``FileExistsError`` for a file that was to be made, and ``OSError``.
+    """
+    path = Path(os.path.realpath(path))  # a link stays one
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        descriptor = os.open(beside, _NEW, 0o600)
+    except FileExistsError:
+        raise WriteUnderWay(
+            f"another process is changing {path}, or one was killed while it did: if there is "
+            f"none, remove {beside}"
+        ) from None
+    try:
+        try:
+            if creates and path.exists():
+                raise FileExistsError(f"{path} exists already")
+            before = None if creates else path.stat()
+
+            def write(content: bytes) -> None:
+                _take_over(descriptor, before)
+                with os.fdopen(os.dup(descriptor), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                written.append(True)
+
+            written: list[bool] = []
+            yield write
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    # Once it has its new name, a file next to it is another process's.
+    if not written:
+        beside.unlink(missing_ok=True)
+        return
+    try:
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _take_over(descriptor: int, before: os.stat_result | None) -> None:
+    if not hasattr(os, "fchmod"):
+        return  # Windows
+    os.fchmod(descriptor, 0o600)  # the umask may have taken the owner's rights too
+    if before is None:
+        return
+    made = os.fstat(descriptor)
+    if (before.st_uid, before.st_gid) != (made.st_uid, made.st_gid):
+        os.fchown(descriptor, before.st_uid, before.st_gid)  # or a server could not read it
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in a folder durable, where folders can be."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# -- keys -------------------------------------------------------------------------------------
 
 log = logging.getLogger("parley.security")
 
@@ -60,7 +188,7 @@ def missing_keys(what: str) -> str:
 
 
 class SigningKey:
-    """One key: its id, its algorithm, and what it signs. Never shows its private half."""
+    """One key: its id, its algorithm, and its signatures. Never shows its private half."""
 
     __slots__ = ("_key", "_public", "alg", "created", "kid", "state", "until")
 
@@ -143,7 +271,7 @@ class SigningKey:
 class Reload(NamedTuple):
     """A changed key file that was read: the ids of the keys that sign from then on.
 
-    ``error`` says why the file cannot be used, and the keys of before go on.
+    ``error`` says why the file cannot be used, and the old keys stay in use.
     """
 
     signs: tuple[str, ...]
@@ -153,7 +281,7 @@ class Reload(NamedTuple):
 class SigningKeys:
     """The keys of a server, read again when their file changes.
 
-    A changed file that cannot be used is logged, and the old keys go on: a server that runs does
+    A changed file that cannot be used is logged, and the old keys stay: a server that runs does
     not stop for it. All members may be asked from any thread.
     """
 
@@ -179,7 +307,7 @@ class SigningKeys:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> SigningKeys | None:
-        """Return the keys of a file, else those of the environment, ``None`` if there are none.
+        """Return the keys of a file, else of the environment, ``None`` if there are none.
 
         ``PARLEY_SIGNING_KEYS`` has them as JSON, ``PARLEY_SIGNING_KEYS_FILE`` names a file. Raises
         ``SigningKeysInvalid`` for keys that cannot be used, and for a file that others may read.
@@ -231,7 +359,7 @@ class SigningKeys:
 
     @property
     def revision(self) -> int:
-        """A number that changes with the keys: what was signed with others is to be signed anew."""
+        """A number that changes with the keys: signatures of other keys are to be made anew."""
         self._look()
         return self._revision
 
@@ -453,3 +581,122 @@ def decode(text: str) -> bytes:
     if encode(data) != text:
         raise ValueError("is not base64url without padding")
     return data
+
+
+# -- rotation ---------------------------------------------------------------------------------
+
+DEFAULT_OVERLAP = 24 * 3600.0
+"""How long a key is published after it signed last, in seconds."""
+
+RSA_BITS = 3072
+
+_PRIVATE_MEMBERS = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))
+
+Document = dict[str, Any]
+
+
+class Rotation(msgspec.Struct, frozen=True):
+    """A rotated key set, and what changed: the ids of keys.
+
+    ``unpublished`` are those that sign now and were never published before: verifiers who keep key
+    sets have to fetch them again.
+    """
+
+    document: Document
+    signs: tuple[str, ...]
+    ended: tuple[str, ...]
+    removed: tuple[str, ...]
+    unpublished: tuple[str, ...]
+    published_at: float
+    """When the youngest key that signs now was made, and so published at the earliest."""
+
+
+def new_jwk(alg: str, state: str, now: float) -> dict[str, Any]:
+    """Return a new private JWK, whose id is its thumbprint (RFC 7638). Raises ``ValueError``."""
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+    key: Any
+    match alg:
+        case "ES256":
+            key = ECKey.generate_key("P-256")
+        case "EdDSA":
+            key = OKPKey.generate_key("Ed25519")
+        case "RS256":
+            key = RSAKey.generate_key(RSA_BITS)
+        case _:
+            raise ValueError(f"signing keys are for {', '.join(ALGORITHMS)}, not for {alg!r:.40}")
+    members = key.as_dict(private=True)
+    own = {"kid": key.thumbprint(), "alg": alg, "use": "sig"}
+    return {**own, "state": state, "created": int(now), **members}
+
+
+def new_key_set(algorithms: Iterable[str], now: float) -> Document:
+    """Return a key set with a current and a next key for each algorithm.
+
+    The first algorithm is that of what can be signed only once. Raises ``ValueError``.
+    """
+    given = tuple(dict.fromkeys(algorithms)) or ALGORITHMS[:1]
+    states = (CURRENT, NEXT)
+    return {"keys": [new_jwk(alg, state, now) for state in states for alg in given]}
+
+
+def rotated(text: str | bytes, now: float, overlap: float, what: str = "the key set") -> Rotation:
+    """Return a key set whose next keys sign, and the current ones are previous.
+
+    A previous key is published until ``overlap`` seconds have passed, and then removed by the next
+    rotation. Raises ``SigningKeysInvalid``.
+    """
+    if overlap < 0:
+        raise SigningKeysInvalid("the overlap of a rotation is not negative")
+    keys = read_key_set(text, what)
+    document = read_object(text, limit=len(text) * 4 + 1, what=what)
+    jwks = document.get("keys", [document])
+    given = list(zip(keys, jwks, strict=True))
+    current = [each for each in given if each[0].state == CURRENT]
+    waiting = [each for each in given if each[0].state == NEXT]
+    signing, unpublished = [], []
+    for old, _ in current:
+        taken = next((each for each in waiting if each[0].alg == old.alg), None)
+        if taken is None:
+            made = new_jwk(old.alg, CURRENT, now)
+            signing.append(made)
+            unpublished.append(made["kid"])
+        else:
+            waiting.remove(taken)
+            signing.append({**taken[1], "kid": taken[0].kid, "state": CURRENT})
+    upcoming = [new_jwk(old.alg, NEXT, now) for old, _ in current]
+    ended = [_ended(key, jwk, now + overlap) for key, jwk in current]
+    previous = [each for each in given if each[0].state == PREVIOUS]
+    kept = [{**jwk, "kid": key.kid} for key, jwk in previous if not key.is_over(now)]
+    rest = [{**jwk, "kid": key.kid} for key, jwk in waiting]
+    found = [*signing, *upcoming, *rest, *ended, *kept]
+    if len(found) > MAX_KEYS:
+        raise SigningKeysInvalid(
+            f"{what} would have {len(found)} keys, and at most {MAX_KEYS} are read: it was rotated "
+            "often within one overlap; wait until previous keys are over"
+        )
+    return Rotation(
+        {"keys": found},
+        signs=tuple(each["kid"] for each in signing),
+        ended=tuple(key.kid for key, _ in current),
+        removed=tuple(key.kid for key, _ in previous if key.is_over(now)),
+        unpublished=tuple(unpublished),
+        published_at=max(_created(each) for each in signing),
+    )
+
+
+def write_key_set(document: Mapping[str, Any]) -> bytes:
+    """Return a key set as the text of a file. Raises ``SigningKeysInvalid``."""
+    text = json.dumps(document, indent=2).encode() + b"\n"
+    read_key_set(text, "the new key set")
+    return text
+
+
+def _ended(key: SigningKey, jwk: Mapping[str, Any], until: float) -> dict[str, Any]:
+    """Return a key that signs no more: only its public half is kept."""
+    public = {name: value for name, value in jwk.items() if name not in _PRIVATE_MEMBERS}
+    return {**public, "kid": key.kid, "state": PREVIOUS, "until": int(until)}
+
+
+def _created(jwk: Mapping[str, Any]) -> float:
+    return read_key(jwk).created

@@ -8,9 +8,14 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
-from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, BadAddress, server_address
+from parley.server.address import (
+    FORWARDED_ADDRESS,
+    FORWARDED_SCHEME,
+    AllowedHosts,
+    BadAddress,
+    server_address,
+)
 from parley.server.endpoint import Interfaces
-from parley.server.hosts import AllowedHosts
 from parley.wire import versions
 
 GRPC = "GRPC"
@@ -49,10 +54,10 @@ class AdvertisedInterfaces:
     """The addresses of one agent, on a server or behind proxies.
 
     ``url`` is the public address of the app; without it, requests tell the address. ``tenants``
-    have paths of their own below the address; the address itself is that of ``tenant``. ``grpc`` is
-    the address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the agent.
-    ``added`` are the paths of further bindings, by their names on cards, for each tenant (``""``
-    for the agent itself).
+    have paths of their own below the address; the address itself is for ``tenant``. ``grpc`` is the
+    address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the agent. ``added``
+    are the paths of further bindings, by their names on cards, for each tenant (``""`` for the
+    agent itself).
     """
 
     def __init__(
@@ -99,7 +104,7 @@ class AdvertisedInterfaces:
     def agent_address(self, scope: Scope, tenant: str = "") -> str:
         """Return the URL below which the agent of a tenant is, without a trailing slash.
 
-        It is what the sender of a request sees; empty if the request names no valid host. The
+        It is as the sender of a request sees it; empty if the request names no valid host. The
         answer is cached, because every message asks for it.
         """
         key: list[object] = [scope.get("scheme"), scope.get("root_path")]
@@ -165,7 +170,7 @@ class AdvertisedInterfaces:
                 continue
             url, named = address if binding == "JSONRPC" else address.rstrip("/"), tenant
             if tenant and version == versions.DEFAULT_VERSION:
-                # 0.3 has no tenants: only one with a path of its own can be reached.
+                # 0.3 has no tenants: only a tenant with a path can be reached.
                 if tenant not in self._tenants:
                     continue
                 url, named = f"{url.rstrip('/')}/{tenant}", ""
@@ -188,7 +193,8 @@ class AdvertisedInterfaces:
 
 
 def socket_url(url: str) -> str:
-    """Return the address of HTTP as one of WebSockets: ``wss`` for ``https``, ``ws`` for ``http``.
+    """Return the address of WebSockets for an address of HTTP: ``wss`` for ``https``, ``ws`` for
+    ``http``.
 
     The same address with the scheme of HTTP takes POST.
     """

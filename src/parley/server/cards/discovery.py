@@ -1,36 +1,53 @@
-"""Agent cards at their well-known paths (specification §8.2, §8.6)."""
+"""Documents at well-known paths: agent cards, public keys, protected resource metadata.
+
+Agent cards: specification §8.2, §8.6. Keys that verify cards and webhooks: RFC 7517. The issuers
+whose tokens an agent accepts: RFC 9728.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parley.model.cards import AgentCard
+from parley.model.bounded import Bounded
+from parley.model.cards import AgentCard, AgentCardSignature
+from parley.model.operations import BY_NAME
+from parley.security.authorization import Authorization
+from parley.security.signing.canonical import read_object
+from parley.security.signing.cards import MAX_CARD_BYTES, CardSigner, payloads_of
+from parley.security.signing.keys import SigningKeys
 from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
-from parley.server.failures import log_unforeseen
-from parley.server.http.responses import JSON, refuse_method, reply_with_message, reply_without_body
+from parley.server.http.responses import (
+    JSON,
+    refuses_method,
+    reply,
+    reply_with_message,
+    reply_without_body,
+)
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import versions
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
 _MAX_FILES = 64
+_Header = tuple[bytes, bytes]
 _ETAG = re.compile(r'"[^"]*"')
 
 
 class CardFile(msgspec.Struct, frozen=True):
     """A written card and its validators. ``modified`` and ``made`` are seconds since 1970.
 
-    ``revision`` is that of the keys which signed it.
+    ``revision`` is the revision of the signing keys.
     """
 
     body: bytes
@@ -41,7 +58,7 @@ class CardFile(msgspec.Struct, frozen=True):
 
 
 class CardPage:
-    """Serves one agent's card, or that of a tenant.
+    """Serves the card of an agent, or of a tenant.
 
     A caller that names a version gets the card of that version, others one for all versions
     (``Settings.card``). The card is made for each address of the agent, and signed if the server
@@ -65,15 +82,13 @@ class CardPage:
         self._tenant = tenant
         self._settings = settings
         self._clock = clock
-        self._files: dict[tuple[str, str], CardFile] = {}
+        self._files: Bounded[tuple[str, str], CardFile] = Bounded(_MAX_FILES)
         self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
-        method = scope["method"]
-        if method not in ("GET", "HEAD"):
-            words = "an agent card is read with GET; requests go to the address that it names"
-            await refuse_method(scope, send, "GET, HEAD", words)
+        words = "an agent card is read with GET; requests go to the address that it names"
+        if await refuses_method(scope, send, words):
             return
         try:
             file = self._file(self._advertised.address(scope), self._version(scope))
@@ -84,18 +99,8 @@ class CardPage:
             failure = log_unforeseen("making an agent card")
             await reply_with_message(scope, send, 500, failure.message)
             return
-        headers = [
-            self._cached,
-            (b"vary", b", ".join((b"A2A-Version", *self._advertised.varies))),
-            *validators(file),
-        ]
-        if is_fresh(scope, file):
-            await reply_without_body(send, 304, headers)
-            return
-        headers += [JSON, (b"content-length", b"%d" % len(file.body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        body = file.body if method == "GET" else b""
-        await send({"type": "http.response.body", "body": body})
+        varies = b", ".join((b"A2A-Version", *self._advertised.varies))
+        await _reply_with_file(scope, send, file, JSON, self._cached, (b"vary", varies))
 
     def _version(self, scope: Scope) -> str:
         """Return the version of the card to write, empty for a merged one.
@@ -109,7 +114,7 @@ class CardPage:
 
     def _file(self, address: str, version: str) -> CardFile:
         now = self._clock()
-        file = self._files.pop((address, version), None)
+        file = self._files.get((address, version))
         revision = 0 if self._signer is None else self._signer.revision
         if (
             file is None
@@ -122,8 +127,6 @@ class CardPage:
                 body = self._signer.sign(body)
             file = card_file(body, now, file, revision)
         self._files[address, version] = file
-        if len(self._files) > _MAX_FILES:
-            del self._files[next(iter(self._files))]
         return file
 
 
@@ -189,7 +192,7 @@ def _write(card: AgentCard, version: str) -> bytes:
 
 
 def card_file(body: bytes, now: float, before: CardFile | None, revision: int = 0) -> CardFile:
-    """Return a body with its validators, which are those of before if it is the same."""
+    """Return a body with its validators; an unchanged body keeps them."""
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     modified = before.modified if before is not None and before.etag == etag else int(now)
     return CardFile(body, etag, modified, now, revision)
@@ -216,3 +219,178 @@ def is_fresh(scope: Scope, file: CardFile) -> bool:
             except (ValueError, OverflowError):
                 return False
     return False
+
+
+async def _reply_with_file(
+    scope: Scope, send: Send, file: CardFile, media_type: _Header, *headers: _Header
+) -> None:
+    """Answer GET and HEAD with a file, or with 304 if the client has it."""
+    sent = [*headers, *validators(file)]
+    if is_fresh(scope, file):
+        await reply_without_body(send, 304, sent)
+        return
+    sent += [media_type, (b"content-length", b"%d" % len(file.body))]
+    await send({"type": "http.response.start", "status": 200, "headers": sent})
+    body = file.body if scope["method"] == "GET" else b""
+    await send({"type": "http.response.body", "body": body})
+
+
+# -- public keys ------------------------------------------------------------------------------
+
+MAX_AGE = 300
+"""How long caches may keep the keys, in seconds. The next ones are there long before they sign."""
+
+_CACHED = (b"cache-control", b"public, max-age=%d" % MAX_AGE)
+_KEY_SET = (b"content-type", b"application/jwk-set+json")
+
+
+class KeySetPage:
+    """Serves the public JWK Set of a server: the keys of now, of a moment ago and of soon."""
+
+    def __init__(self, keys: SigningKeys, *, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._file: CardFile | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD, conditional ones too."""
+        if await refuses_method(scope, send, "public keys are read with GET"):
+            return
+        body = msgspec.json.encode(self._keys.published)
+        self._file = card_file(body, self._clock(), self._file)
+        await _reply_with_file(scope, send, self._file, _KEY_SET, _CACHED)
+
+
+# -- protected resource metadata --------------------------------------------------------------
+
+PROTECTED_RESOURCE = "/.well-known/oauth-protected-resource"
+"""Where the metadata of an agent is: its path follows."""
+
+
+class ProtectedResource:
+    """Serves the metadata of one agent, or of a tenant, and names its address in challenges."""
+
+    def __init__(
+        self,
+        path: str,
+        advertised: AdvertisedInterfaces,
+        content: dict[str, list[str]],
+        *,
+        settings: Settings,
+        tenant: str = "",
+    ) -> None:
+        self._path = path
+        self._tenant = f"/{tenant}" if tenant else ""
+        self._advertised = advertised
+        self._content = content
+        self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD."""
+        if await refuses_method(scope, send, "metadata is read with GET"):
+            return
+        try:
+            address = self._advertised.address(scope).rstrip("/") + self._tenant
+        except BadAddress as error:
+            await reply_with_message(scope, send, 400, str(error))
+            return
+        headers = [self._cached]
+        if varies := self._advertised.varies:
+            headers.append((b"vary", b", ".join(varies)))
+        if scope["method"] == "HEAD":
+            await reply_without_body(send, 200, headers)
+        else:
+            body = msgspec.json.encode({"resource": address, **self._content})
+            await reply(send, 200, body, headers)
+
+    def address(self, scope: Scope) -> str:
+        """Return the address of the metadata as the sender of a request sees it.
+
+        Empty if the request names no valid host.
+        """
+        agent = self._advertised.agent_address(scope) + self._tenant
+        if not agent.endswith(self._path):
+            return ""
+        return f"{agent.removesuffix(self._path)}{PROTECTED_RESOURCE}{self._path}"
+
+
+def resource_metadata(agents: Iterable[Endpoint]) -> dict[str, list[str]] | None:
+    """Return the metadata of the schemes of agents, ``None`` if they accept no issuer's tokens."""
+    authorizations = [each.authorization for each in agents if each.authorization is not None]
+    servers = list(dict.fromkeys(_servers(authorizations)))
+    if not servers:
+        return None
+    content = {"authorization_servers": servers, "bearer_methods_supported": ["header"]}
+    if scopes := sorted(set(_scopes(authorizations))):
+        content["scopes_supported"] = scopes
+    return content
+
+
+def _servers(authorizations: Iterable[Authorization]) -> Iterable[str]:
+    for authorization in authorizations:
+        for security in authorization.securities:
+            for scheme in security.schemes:
+                yield from scheme.authorization_servers
+
+
+def _scopes(authorizations: Iterable[Authorization]) -> Iterable[str]:
+    for authorization in authorizations:
+        for security in authorization.listed_securities:
+            for alternative in security.alternatives:
+                for each in alternative:
+                    if each.scheme.authorization_servers:
+                        yield from (*each.scopes, *each.scheme.scopes)
+
+
+# -- signatures -------------------------------------------------------------------------------
+
+_EXTENDED = BY_NAME["GetExtendedAgentCard"]
+
+
+class ServerCardSigner(CardSigner):
+    """Signs the cards of a server, in every form in which it writes them."""
+
+    def check(self, card: AgentCard) -> None:
+        """Raise ``ValueError`` for a card that has no canonical form, which cannot be signed."""
+        written = versions.write_card(card, versions.LATEST)
+        payloads_of(read_object(written, limit=MAX_CARD_BYTES, what="the card"))
+
+    def extended(self, card: AgentCard) -> AgentCard:
+        """Return an extended card with signatures for all versions, whose answers differ.
+
+        Over gRPC, signatures are verified over the JSON that a message has in 1.0.
+        """
+        written = [
+            versions.dialect(version).http_json.write_result(_EXTENDED, card)
+            for version in versions.SUPPORTED_VERSIONS
+        ]
+        written.append(versions.write_card(card, versions.DEFAULT_VERSION))
+        added = (
+            AgentCardSignature(protected=each["protected"], signature=each["signature"])
+            for each in self.signatures(*written)
+        )
+        return msgspec.structs.replace(card, signatures=(*card.signatures, *added))
+
+
+def signed_endpoints(
+    endpoints: Mapping[str, Endpoint], signer: ServerCardSigner
+) -> dict[str, Endpoint]:
+    """Return endpoints whose cards are signed, also of their tenants.
+
+    Raises ``ValueError`` for a card that cannot be signed, with the reason.
+    """
+    return {path: _signed_endpoint(each, signer) for path, each in endpoints.items()}
+
+
+def _signed_endpoint(endpoint: Endpoint, signer: ServerCardSigner) -> Endpoint:
+    if endpoint.card is not None:
+        card = endpoint.card(())
+        try:
+            signer.check(card)
+        except ValueError as error:
+            raise ValueError(
+                f"the card of {card.name} cannot be signed, because it {error}: change the "
+                "parameters of its extensions, or serve it without signing_keys="
+            ) from None
+    tenants = signed_endpoints(endpoint.tenants, signer)
+    return msgspec.structs.replace(endpoint, tenants=tenants, signer=signer)

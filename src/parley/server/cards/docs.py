@@ -13,18 +13,18 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.model.cards import AgentCard
-from parley.model.catalog.entries import CATALOG
 from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.catalog_link import CatalogLink
 from parley.server.endpoint import Endpoint
-from parley.server.failures import log_unforeseen
 from parley.server.http.responses import (
     Headers,
-    refuse_method,
+    refuses_method,
     reply,
     reply_with_message,
     reply_without_body,
 )
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import versions
 
@@ -61,7 +61,7 @@ class OpenApiPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        if await _is_wrong_method(scope, send, "an OpenAPI document is read with GET"):
+        if await refuses_method(scope, send, "an OpenAPI document is read with GET"):
             return
         try:
             body = self._document(self._advertised.address(scope).rstrip("/") + self._path)
@@ -100,35 +100,22 @@ class OpenApiPage:
         return body
 
 
-async def docs(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer GET and HEAD with the page, which loads the document next to it."""
-    if await _is_wrong_method(scope, send, "a page is read with GET"):
-        return
-    body, headers = _page()
-    await _answer(scope, send, body, b"text/html; charset=utf-8", headers)
+class DocsPage:
+    """The page that shows the document next to it, with a ``link`` to a catalog in its head."""
 
-
-class LinkedDocs:
-    """The page of ``docs``, with a link to the catalog of the server in its head."""
-
-    def __init__(self, reference: str) -> None:
-        link = f'<link rel="ai-catalog" type="{CATALOG}" href="{escape(reference)}">'
-        self._link = b"</title>\n" + link.encode("ascii")
+    link: tuple[CatalogLink, str] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        if await _is_wrong_method(scope, send, "a page is read with GET"):
+        if await refuses_method(scope, send, "a page is read with GET"):
             return
         body, headers = _page()
-        body = body.replace(b"</title>", self._link, 1)
+        if self.link is not None:
+            link, path = self.link
+            address = escape(link.reference(path))
+            head = f'<link rel="{link.relation}" type="{link.media_type}" href="{address}">'
+            body = body.replace(b"</title>", b"</title>\n" + head.encode("ascii"), 1)
         await _answer(scope, send, body, b"text/html; charset=utf-8", headers)
-
-
-async def _is_wrong_method(scope: Scope, send: Send, words: str) -> bool:
-    if scope["method"] in ("GET", "HEAD"):
-        return False
-    await refuse_method(scope, send, "GET, HEAD", words)
-    return True
 
 
 async def _answer(

@@ -8,15 +8,21 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from parley.model.catalog.entries import CATALOG_PATH
 from parley.model.errors import A2AError, MethodNotFoundError
 from parley.server.address import BadAddress, route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
-from parley.server.cards.catalog_links import catalog_reference, link_to_catalog
+from parley.server.cards.catalog_link import CatalogLink
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.responses import NO_STORE, reply, reply_with_message, reply_without_body
-from parley.server.limits.byte_budget import ByteReservation
+from parley.server.http.responses import (
+    NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    read_body,
+    reply,
+    reply_with_message,
+    reply_without_body,
+)
+from parley.server.limits import ByteReservation
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 
@@ -30,9 +36,11 @@ class Index:
     """Lists the agents, without tenants: at a root without an agent, and in every 404.
 
     A JSON-RPC request gets a JSON-RPC error, so that its client shows the text. ``lists`` decides
-    who sees the agents, if not everyone does. ``catalog`` tells the address below which the
-    catalog of the server is, if it publishes one: who sees the agents sees where that is.
+    who sees the agents, if not everyone does. ``catalog`` is the link to the catalog of the
+    server, if it publishes one, with its address: who sees the agents sees where that is.
     """
+
+    catalog: tuple[AdvertisedInterfaces, CatalogLink] | None = None
 
     def __init__(
         self,
@@ -40,11 +48,9 @@ class Index:
         settings: Settings,
         held: ByteReservation,
         lists: Callable[[Scope], bool] | None = None,
-        catalog: AdvertisedInterfaces | None = None,
     ) -> None:
         self._advertised = advertised
         self._lists = lists
-        self._catalog = catalog
         self._held = held
         self._settings = settings
 
@@ -80,10 +86,11 @@ class Index:
             ]
         varies = self._advertised[0].varies if self._advertised else ()
         headers = [(b"vary", b", ".join(varies))] if varies else []
-        if addresses and self._catalog is not None:
-            body["catalog"] = self._catalog.address(scope).rstrip("/") + CATALOG_PATH
+        if addresses and self.catalog is not None:
+            server, link = self.catalog
+            body["catalog"] = server.address(scope).rstrip("/") + link.path
             if path in ("/", *CARD_PATHS):
-                headers.append(link_to_catalog(catalog_reference(path, self._catalog.url)))
+                headers.append(link.header(path))
         if self._lists is not None or not is_index:
             headers.append(NO_STORE)  # it depends on who asks, or is there later
         if scope["method"] == "HEAD":

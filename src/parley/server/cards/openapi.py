@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of an agent: its HTTP+JSON binding, for tools to read.
 
 It is made from the table of operations, the schemas of the data model and the agent's card, and
-leaves out what the card does not declare.
+leaves out undeclared capabilities.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from parley.extensions.declared import CompositionPicture
+from parley.extensions.declared import FILE_TRANSFER, CompositionPicture
 from parley.model.cards import AgentCard, OAuthFlows, SecurityScheme
 from parley.model.errors import ERRORS, A2AError
 from parley.model.extensions import Extension
@@ -21,8 +21,6 @@ from parley.model.operations import OPERATIONS, Operation, SendMessageResponse, 
 from parley.model.parts import Part
 from parley.model.service import A2AService
 from parley.model.struct import A2AStruct, Timestamp
-from parley.server.cards.openapi_files import file_paths
-from parley.server.cards.openapi_security import security_of
 from parley.wire import versions
 
 Json = dict[str, Any]
@@ -38,7 +36,7 @@ _VERSIONLESS = (
 )
 _FIELD = re.compile(r"\{(\w+)\}")
 
-# Types with exactly one of several members.
+# Types with exactly one member of several.
 _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
     Part: ("text", "raw", "url", "data"),
     **{
@@ -395,3 +393,234 @@ def _refs(ending: str) -> Json:
 
 
 _ERRORS, _VERSIONLESS_ERRORS = _refs(""), _refs(_OF_ANY)
+
+
+# -- security schemes -------------------------------------------------------------------------
+
+
+def security_of(card: AgentCard) -> tuple[Json, list[Json]]:
+    """Return the security schemes and requirements of a card that OpenAPI can describe."""
+    schemes = {}
+    for name, scheme in card.security_schemes.items():
+        described = _scheme(scheme)
+        if described is not None:
+            schemes[name] = described
+    requirements = [
+        {name: list(scopes.list) for name, scopes in need.schemes.items()}
+        for need in card.security_requirements
+        if all(name in schemes for name in need.schemes)
+    ]
+    return schemes, requirements
+
+
+def _scheme(scheme: SecurityScheme) -> Json | None:
+    described: Json
+    if (key := scheme.api_key_security_scheme) is not None:
+        described = {"type": "apiKey", "in": key.location, "name": key.name}
+        description = key.description
+    elif (http := scheme.http_auth_security_scheme) is not None:
+        described = {"type": "http", "scheme": http.scheme.lower()}
+        if http.bearer_format:
+            described["bearerFormat"] = http.bearer_format
+        description = http.description
+    elif (oauth := scheme.oauth2_security_scheme) is not None:
+        flows = _flows(oauth.flows)
+        if not flows:
+            return None
+        described, description = {"type": "oauth2", "flows": flows}, oauth.description
+    elif (connect := scheme.open_id_connect_security_scheme) is not None:
+        described = {"type": "openIdConnect", "openIdConnectUrl": connect.open_id_connect_url}
+        description = connect.description
+    else:
+        mutual = scheme.mtls_security_scheme
+        described, description = {"type": "mutualTLS"}, mutual.description if mutual else ""
+    return {**described, "description": description} if description else described
+
+
+def _flows(flows: OAuthFlows) -> Json:
+    """Return the flows that OpenAPI 3.1 has; it has none for devices."""
+    known = ("authorization_code", "client_credentials", "implicit", "password")
+    members = {"authorizationUrl", "tokenUrl", "refreshUrl", "scopes"}
+    found = {}
+    for field in msgspec.structs.fields(flows):
+        flow = getattr(flows, field.name)
+        if flow is not None and field.name in known:
+            described: Json = msgspec.to_builtins(flow)
+            found[field.encode_name] = {
+                "scopes": {},
+                **{key: described[key] for key in members & described.keys()},
+            }
+    return found
+
+
+# -- files ------------------------------------------------------------------------------------
+
+_STRING: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_ID: Json = {"type": "string", "pattern": "^[0-9a-f]{48}$"}
+_PATH_ID: Json = {"name": "id", "in": "path", "required": True, "schema": _ID}
+_ERROR: Json = {
+    "application/json": {
+        "schema": {"type": "object", "properties": {"error": _STRING}, "required": ["error"]}
+    }
+}
+_BYTES: Json = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+_FILE_ERRORS = {
+    "304": "The caller has this version.",
+    "400": "The request is malformed.",
+    "401": "Credentials are missing or were refused.",
+    "403": "The caller is known but may not do this.",
+    "404": "There is no such file, it is not the caller's, or the signature is not valid.",
+    "409": "The upload continues at another offset: see Upload-Offset.",
+    "412": "The file is another version than If-Match names.",
+    "413": "The file would be larger than announced or allowed.",
+    "415": "The Content-Type is not application/json.",
+    "416": "The file has no bytes in this range.",
+    "422": "The bytes do not have the announced digest.",
+    "429": "The caller has too many files that no message has named.",
+    "500": "The server failed; its log says why.",
+    "503": "The server has no room for this now; try again later.",
+}
+_OFFSETS: Json = {
+    "Upload-Offset": {"description": "How many bytes are durable.", "schema": _COUNT},
+    "Upload-Complete": {"schema": {"type": "string", "enum": ["?0", "?1"]}},
+}
+
+
+def file_paths(card: AgentCard) -> Json:
+    """Return the paths of files, none for a card that does not declare them."""
+    if all(each.uri != FILE_TRANSFER for each in card.capabilities.extensions):
+        return {}
+    return {
+        "/files": {"post": _BEGIN},
+        "/files/{id}": {"get": _download("DownloadFile"), "head": _download("DescribeFile")},
+        "/files/{id}/upload": {"patch": _APPEND, "head": _STATUS},
+    }
+
+
+def _header(name: str, description: str, schema: Json = _STRING, *, required: bool = False) -> Json:
+    return {
+        "name": name,
+        "in": "header",
+        "required": required,
+        "description": description,
+        "schema": schema,
+    }
+
+
+def _signature(*, required: bool) -> Json:
+    return {
+        "name": "signature",
+        "in": "query",
+        "required": required,
+        "description": "The signature of the address.",
+        "schema": _STRING,
+    }
+
+
+def _file_errors(*statuses: str, has_body: bool = True) -> Json:
+    body = {"content": _ERROR} if has_body else {}
+    return {
+        status: {"description": _FILE_ERRORS[status], **(body if status >= "4" else {})}
+        for status in statuses
+    }
+
+
+def _download(name: str) -> Json:
+    is_head = name == "DescribeFile"
+    parameters = [
+        _PATH_ID,
+        _signature(required=False),
+        _header("If-None-Match", "The ETag of a version that the caller has."),
+        _header("If-Match", "The ETag of the only version that is wanted."),
+    ]
+    if not is_head:
+        parameters += [
+            _header("Range", "One range of bytes; several are answered with the whole file."),
+            _header("If-Range", "The ETag of the version that the range is of."),
+        ]
+    content = {} if is_head else {"content": _BYTES}
+    answers: Json = {"200": {"description": "The file.", **content}}
+    if not is_head:
+        answers["206"] = {"description": "A range of the file.", **content}
+    others = ("304", "400", "401", "403", "404", "412", "500", "503")
+    ranges = () if is_head else ("416",)
+    return {
+        "operationId": name,
+        "summary": "Describe a file." if is_head else "Download a file.",
+        "parameters": parameters,
+        "responses": {**answers, **_file_errors(*others, *ranges, has_body=not is_head)},
+    }
+
+
+_BEGIN: Json = {
+    "operationId": "BeginUpload",
+    "summary": "Begin the upload of a file that is too large for a message.",
+    "parameters": [],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "filename": {"type": "string", "maxLength": 255},
+                        "mediaType": {"type": "string", "maxLength": 127},
+                        "size": {"type": ["integer", "null"], "minimum": 0},
+                        "sha256": {"type": "string", "pattern": "^([0-9a-f]{64})?$"},
+                    },
+                }
+            }
+        },
+    },
+    "responses": {
+        "201": {
+            "description": "The upload has begun: url goes into a part, uploadUrl takes the bytes.",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "id": _ID,
+                            "url": {"type": "string", "format": "uri"},
+                            "uploadUrl": {"type": "string", "format": "uri"},
+                            "expiresAt": {"type": "string", "format": "date-time"},
+                        },
+                        "required": ["id", "url", "uploadUrl", "expiresAt"],
+                    }
+                }
+            },
+        },
+        **_file_errors("400", "401", "403", "404", "413", "415", "429", "500", "503"),
+    },
+}
+
+_APPEND: Json = {
+    "operationId": "AppendToUpload",
+    "summary": "Append bytes to an upload.",
+    "parameters": [
+        _PATH_ID,
+        _signature(required=True),
+        _header("Upload-Offset", "The place of the first byte of the body.", _COUNT, required=True),
+        _header(
+            "Upload-Complete",
+            "?1 with the last bytes of a file without an announced size.",
+            {"type": "string", "enum": ["?0", "?1"]},
+        ),
+    ],
+    "requestBody": {"content": {"application/octet-stream": {}}},
+    "responses": {
+        "204": {"description": "The bytes are durable.", "headers": _OFFSETS},
+        **_file_errors("400", "404", "409", "413", "422", "500", "503"),
+    },
+}
+
+_STATUS: Json = {
+    "operationId": "DescribeUpload",
+    "summary": "Say how far an upload is.",
+    "parameters": [_PATH_ID, _signature(required=True)],
+    "responses": {
+        "200": {"description": "How far it is.", "headers": _OFFSETS},
+        **_file_errors("404", "422", "500", "503", has_body=False),
+    },
+}

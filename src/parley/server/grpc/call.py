@@ -1,11 +1,13 @@
-"""One call over gRPC, from its request to its status (specification §10)."""
+"""One call over gRPC, from its request to its status, within limits (specification §10)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, cast
+from urllib.parse import unquote
 
 import grpc
 import msgspec
@@ -15,9 +17,11 @@ from parley.extensions.resumable_streams import numbered
 from parley.model.errors import (
     A2AError,
     FieldViolation,
+    InternalError,
     InvalidParamsError,
     InvalidRequestError,
     MethodNotFoundError,
+    OverloadedError,
     UnauthenticatedError,
     VersionNotSupportedError,
 )
@@ -25,23 +29,281 @@ from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import Operation, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
-from parley.security.credentials.client_address import client_address
-from parley.security.rates.exceeded import fields_of
+from parley.security.limits.agent_limits import fields_of, standings_of
+from parley.security.networks import client_address
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
-from parley.server.failures import log_unforeseen
-from parley.server.grpc.limits import GrpcLimits
-from parley.server.grpc.restricted import NO_METHOD
-from parley.server.grpc.scope import HttpServer, scope_of
 from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
 from parley.server.http.open_credentials import OpenCredentials, open_credentials
 from parley.server.http.streams import is_input_required, shutting_down
-from parley.server.limits.rates import standings_of
-from parley.server.restrictions import Gate
-from parley.server.trace_headers import read_trace
+from parley.server.limits import ByteReservation, UnsentBytes
+from parley.server.log import log_unforeseen
+from parley.server.request_fields import read_trace
+from parley.server.restrictions import Gate, NotVisible
+from parley.server.settings import Settings
 from parley.wire import versions
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
 from parley.wire.versions import Dialect, GrpcCodec
+
+# -- limits -----------------------------------------------------------------------------------
+
+_SLOW_SECONDS = 0.5
+"""The time after which an incoming message counts against the budget of bodies; a tenth of it when
+there are more incoming messages than the budget holds.
+"""
+
+_LOOP_PASSES = 4
+"""Passes of the event loop before that, for messages that arrived while it was busy."""
+
+_CALL_BYTES = 16 * 1024
+"""The cost of a call whose answer is not read, besides the answer."""
+
+
+class TooSlow(InvalidRequestError):
+    """The request did not arrive in time."""
+
+    grpc_status = "DEADLINE_EXCEEDED"
+
+
+class GrpcLimits:
+    """Receives the messages of calls, and counts their answers, within the limits of the server.
+
+    gRPC shows no message before it is complete, so a slow one counts as if it had the largest
+    allowed size.
+    """
+
+    def __init__(self, settings: Settings, held: ByteReservation, unsent: UnsentBytes) -> None:
+        self._settings = settings
+        self._held = held
+        self._unsent = unsent
+        self._max_incoming = settings.max_body_bytes_held // settings.max_body_bytes
+        self._incoming = 0
+
+    async def receive(self, context: Any) -> bytes | None:
+        """Return the next message of a call, or ``None`` at the end.
+
+        Raises ``OverloadedError`` while it arrives, and ``TooSlow``.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        slow_after = min(_SLOW_SECONDS, self._settings.body_timeout)
+        if self._incoming > self._max_incoming:
+            slow_after /= 10
+        incoming = _IncomingMessage(self._settings, self._held, context, task, slow_after)
+        self._incoming += 1
+        try:
+            data = await context.read()
+        except asyncio.CancelledError:
+            if incoming.error is None or task.uncancel():
+                raise
+            raise incoming.take_error() from None
+        finally:
+            self._incoming -= 1
+            incoming.close()
+        return None if data is grpc.aio.EOF else bytes(data)
+
+    def check_room(self, context: Any) -> None:
+        """Reject a call from a host with too many unsent bytes. Raises ``OverloadedError``."""
+        if not self._unsent.is_small:
+            self._unsent.check(host_of(context.peer()))
+
+    def count_until_sent(self, context: Any, size: int) -> None:
+        """Count the answer to a call until its task ends.
+
+        Raises ``InternalError`` if the answer exceeds the limit: the operation has been done.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        host = host_of(context.peer())
+        size += _CALL_BYTES
+        try:
+            self._unsent.reserve(host, size)
+        except OverloadedError as error:
+            raise InternalError(f"the answer is not sent: {error.message}") from None
+        task.add_done_callback(lambda _: self._unsent.release(host, size))
+
+    @contextmanager
+    def sending(self, context: Any, size: int) -> Iterator[None]:
+        """Count an event of a stream within the context. Raises ``OverloadedError``."""
+        if size <= _CALL_BYTES:
+            yield
+            return
+        host = host_of(context.peer())
+        self._unsent.reserve(host, size)
+        try:
+            yield
+        finally:
+            self._unsent.release(host, size)
+
+    async def receive_or_abort(self, context: Any) -> bytes | None:
+        """Return the next message of a call to another service than A2A's, or abort the call."""
+        try:
+            return await self.receive(context)
+        except A2AError as error:
+            status = getattr(grpc.StatusCode, error.grpc_status)
+            await context.abort(status, error.message, ((STATUS_KEY, write_status(error)),))
+            raise AssertionError("to abort is to raise") from None
+
+
+class _IncomingMessage:
+    """A message that a call waits for, and its timer."""
+
+    __slots__ = ("_address", "_counted", "_held", "_settings", "_task", "_timer", "error")
+
+    def __init__(
+        self,
+        settings: Settings,
+        held: ByteReservation,
+        context: Any,
+        task: asyncio.Task[Any],
+        slow_after: float,
+    ) -> None:
+        self._settings = settings
+        self._held = held
+        self._task = task
+        self._counted = 0
+        self._address = ""
+        self.error: A2AError | None = None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(slow_after, self._check, context, _LOOP_PASSES)
+
+    def take_error(self) -> A2AError:
+        """Return the error that ended the wait, and forget it: a cycle would keep it alive."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
+    def close(self) -> None:
+        """Stop the timer and release the counts."""
+        self._timer.cancel()
+        if self._counted:
+            self._held.release(self._address, self._counted)
+            self._counted = 0
+
+    def _check(self, context: Any, passes: int) -> None:
+        if passes:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(0.005, self._check, context, passes - 1)
+        else:
+            self._count(context)
+
+    def _count(self, context: Any) -> None:
+        self._address = host_of(context.peer())
+        try:
+            self._held.reserve(self._address, self._settings.max_body_bytes)
+        except OverloadedError as error:
+            self._end(error)
+            return
+        self._counted = self._settings.max_body_bytes
+        seconds = self._settings.body_timeout
+        late = TooSlow(f"the request did not come within {seconds:g} seconds")
+        remaining = max(0.0, seconds - _SLOW_SECONDS)
+        self._timer = asyncio.get_running_loop().call_later(remaining, self._end, late)
+
+    def _end(self, error: A2AError) -> None:
+        self.error = error
+        self._task.cancel()
+
+
+def address_of(peer: str) -> tuple[str, int] | None:
+    """Return the host and port of a peer, as in ``ipv4:127.0.0.1:50000``."""
+    family, _, address = peer.partition(":")
+    host, _, port = unquote(address).rpartition(":")
+    if family not in ("ipv4", "ipv6") or not port.isdigit():
+        return None
+    return host.strip("[]"), int(port)
+
+
+@lru_cache(maxsize=4096)
+def host_of(peer: str) -> str:
+    """Return the host of a peer, empty if it has none."""
+    address = address_of(peer)
+    return "" if address is None else address[0]
+
+
+# -- scope ------------------------------------------------------------------------------------
+
+
+class HttpServer(NamedTuple):
+    """The HTTP server beside gRPC: its scheme, and its host and port."""
+
+    scheme: str
+    address: tuple[str, int]
+
+
+def scope_of(context: Any, path: str, server: HttpServer) -> Scope:
+    """Return the scope of a call of the method at ``path``."""
+    headers = [
+        (name.encode(), value.encode() if isinstance(value, str) else value)
+        for name, value in context.invocation_metadata() or ()
+    ]
+    scope: Scope = {
+        "type": "grpc",
+        "http_version": "2",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        "client": address_of(context.peer()),
+        "server": server.address,
+        "extensions": {},
+    }
+    authentication = context.auth_context()
+    if authentication.get("transport_security_type") == [b"ssl"]:
+        scope["scheme"] = "https"
+        chain = authentication.get("x509_pem_cert", ())
+        scope["extensions"]["tls"] = {
+            "client_cert_chain": [pem.decode() for pem in chain],
+            "client_cert_name": _name(authentication),
+        }
+    return scope
+
+
+def _name(authentication: Mapping[str, Any]) -> str | None:
+    names = authentication.get("x509_common_name") or ()
+    return f"CN={names[0].decode()}" if names else None
+
+
+# -- restrictions -----------------------------------------------------------------------------
+
+NO_METHOD = "Method not found!"
+"""What gRPC itself says where there is no service."""
+
+
+class GrpcGate:
+    """Aborts calls that its gate does not admit; without a gate it admits all."""
+
+    def __init__(self, gate: Gate | None, server: HttpServer, service: str) -> None:
+        self._gate = gate
+        self._server = server
+        self._path = f"/{service}/"
+
+    async def admit(self, context: Any) -> None:
+        """Abort a call that may not see the service.
+
+        An excluded address gets the answer for an unknown service.
+        """
+        if self._gate is None:
+            return
+        try:
+            await self._gate.check(scope_of(context, self._path, self._server))
+        except NotVisible:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_METHOD)
+        except A2AError as error:
+            await _abort(context, error)
+        except Exception:
+            await _abort(context, log_unforeseen("identifying a caller"))
+
+
+async def _abort(context: Any, error: A2AError) -> None:
+    trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
+    trailing += [("www-authenticate", each) for each in error.challenges]
+    await context.abort(getattr(grpc.StatusCode, error.grpc_status), error.message, tuple(trailing))
+
+
+# -- call -------------------------------------------------------------------------------------
 
 Context = Any
 """A ``grpc.aio.ServicerContext``."""

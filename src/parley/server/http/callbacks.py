@@ -1,33 +1,45 @@
-"""Callbacks: a POST to a signed address completes an event of an agent.
+"""Callbacks of agents: a POST completes an event, or brings a credential for a task.
 
-The signed address is the credential, so callers are not identified. An address that was not made
-here, or for another agent, gets the answer of one that does not exist.
+The signed address of an event is the credential, so its callers are not identified. An address that
+was not made here, or for another agent, gets the answer for an unknown address.
+
+The address for a credential names a task, an operation and a caller, and is good for one
+credential. Where callers are identified, the sender must be that caller. A browser's redirect has
+no credentials of the caller: its ``state`` alone names the request.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
-from urllib.parse import parse_qs
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from parley.model.errors import A2AError, OverloadedError
-from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.model.errors import A2AError, OverloadedError, UnauthenticatedError
+from parley.model.service import Caller
+from parley.security.sealing import CredentialRefused, NoLongerNeeded, TokenExpired, TokenInvalid
 from parley.server.address import route_path
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import CallbackReceiver
-from parley.server.failures import log_unforeseen
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.media_types import base
+from parley.server.endpoint import CallbackReceiver, CredentialReceiver
+from parley.server.http.exchange import error_headers
 from parley.server.http.responses import (
     NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    base,
+    read_body,
     refuse_method,
+    reply,
     reply_with_message,
     reply_without_body,
 )
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits import ByteReservation
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted, event_value
@@ -80,7 +92,7 @@ class SignedAddresses:
         await self._dispatcher.start()
 
     async def content(self, scope: Scope, receive: Receive, *, limit: int, what: str) -> object:
-        """Return what the body of a request is (see ``read_content``); ``what`` names it.
+        """Return the content of a request (see ``read_content``); ``what`` names it.
 
         Raises ``ClientGone``, too.
         """
@@ -149,7 +161,7 @@ class CallbackRoute:
 
 
 def value_of(content: object) -> bytes:
-    """Return what a body is, as the store keeps it. Raises ``CallbackRefused``."""
+    """Return the value of a body in the form that the store keeps. Raises ``CallbackRefused``."""
     try:
         return event_value(content)
     except ValueError as error:
@@ -157,7 +169,7 @@ def value_of(content: object) -> bytes:
 
 
 def read_content(media_type: bytes, body: bytes, *, max_depth: int) -> object:
-    """Return what a body is: a JSON value, the fields of a form, or ``None``.
+    """Return the content of a body: a JSON value, the fields of a form, or ``None``.
 
     Raises ``CallbackRefused``.
     """
@@ -195,3 +207,163 @@ def _fields(body: bytes) -> dict[str, str | list[str]]:
             400, f"the body is no form: up to {_MAX_FIELDS} fields in UTF-8, percent-encoded"
         ) from None
     return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+
+
+# -- credentials ------------------------------------------------------------------------------
+
+MAX_BYTES = 256 * 1024
+"""The size of a posted credential."""
+
+MAX_QUERY = 64 * 1024
+
+_PRIVATE = [
+    NO_STORE,
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+class CredentialRoute:
+    """Takes the credentials that are posted below ``path``."""
+
+    method = "POST"
+    wrong_method = "a credential is posted, as JSON or as a form"
+
+    def __init__(
+        self,
+        receiver: CredentialReceiver,
+        path: str,
+        addresses: SignedAddresses,
+        *,
+        identify: Callable[[Scope], Any] | None = None,
+    ) -> None:
+        self._receiver = receiver
+        self._start = len(path) + 1
+        self._addresses = addresses
+        self._identify = identify
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["method"] != self.method:
+            await refuse_method(scope, send, self.method, self.wrong_method)
+            return
+        headers: list[tuple[bytes, bytes]] = []
+        try:
+            await self._take(scope, receive)
+        except ClientGone:
+            return
+        except A2AError as error:
+            refused = CallbackRefused(error.http_status, error.message)
+            headers = [*error_headers(error)]
+        except (CallbackRefused, StoreError) as error:
+            refused = _refusal(error)
+        except (TokenInvalid, CredentialRefused, NoLongerNeeded) as error:
+            refused = _refusal(error)
+        except Exception:
+            refused = CallbackRefused(500, log_unforeseen("a credential for a task").message)
+        else:
+            await self._reply(send, scope, None)
+            return
+        if refused.status == 503 and not headers:
+            headers = [_RETRY]
+        await self._reply(send, scope, refused, headers)
+
+    async def _reply(
+        self,
+        send: Send,
+        scope: Scope,
+        refused: CallbackRefused | None,
+        headers: list[tuple[bytes, bytes]] = [],  # noqa: B006
+    ) -> None:
+        if refused is None:
+            await reply_without_body(send, 204, [NO_STORE])
+        else:
+            await reply_with_message(
+                scope, send, refused.status, refused.message, [NO_STORE, *headers]
+            )
+
+    async def _take(self, scope: Scope, receive: Receive) -> None:
+        """Take a credential. Raises what ``__call__`` answers."""
+        addresses = self._addresses
+        await addresses.ready()
+        claim = await self._receiver.claim_of(route_path(scope)[self._start :], addresses.tenant)
+        if claim.caller:
+            await self._check_caller(scope, claim.caller)
+        given = await addresses.content(scope, receive, limit=MAX_BYTES, what="a credential")
+        await self._receiver.receive(claim, given)
+
+    async def _check_caller(self, scope: Scope, owner: str) -> None:
+        """Refuse anybody but the caller that the task works for."""
+        found: Any = None if self._identify is None else self._identify(scope)
+        if found is not None and not isinstance(found, Caller):
+            found = await found
+        if found is None or not found.owner:
+            raise UnauthenticatedError(
+                "this callback is for the caller of the task alone: send the credentials with "
+                "which you call the agent, too"
+            )
+        if not hmac.compare_digest(found.owner.encode(), owner.encode()):
+            raise TokenInvalid
+
+
+class RedirectRoute(CredentialRoute):
+    """Takes the redirect of an authorization server: a code and a state, or an error."""
+
+    method = "GET"
+    wrong_method = "an authorization server sends a browser here, with GET"
+
+    async def _take(self, scope: Scope, receive: Receive) -> None:
+        await self._addresses.ready()
+        query = scope.get("query_string", b"")
+        if len(query) > MAX_QUERY:
+            raise CallbackRefused(414, f"a redirect has {MAX_QUERY} bytes at most")
+        try:
+            pairs = parse_qsl(query.decode("ascii"), errors="strict", max_num_fields=50)
+        except ValueError:
+            raise CallbackRefused(400, "the query of this address cannot be read") from None
+        given = dict(pairs)
+        if len(given) < len(pairs):
+            raise CallbackRefused(400, "the query of this address has something twice")
+        state, tenant = given.pop("state", ""), self._addresses.tenant
+        claim = await self._receiver.claim_of(state, tenant, redirected=True)
+        await self._receiver.receive(claim, given, redirected=True)
+
+    async def _reply(
+        self,
+        send: Send,
+        scope: Scope,
+        refused: CallbackRefused | None,
+        headers: list[tuple[bytes, bytes]] = [],  # noqa: B006
+    ) -> None:
+        """Answer with a page for a person. It quotes nothing of the request."""
+        text = "Done. The task goes on; you may close this page."
+        if refused is not None:
+            text = f"That did not work: {refused.message}."
+        page = f"<!doctype html><meta charset=utf-8><title>Authorization</title><p>{text}</p>"
+        status = 200 if refused is None else refused.status
+        await reply(send, status, page.encode(), [*_PRIVATE, *headers], b"text/html; charset=utf-8")
+
+
+def _refusal(error: Exception) -> CallbackRefused:
+    """Return the answer to what went wrong."""
+    match error:
+        case CallbackRefused():
+            return error
+        case TokenExpired():
+            return CallbackRefused(410, "the time for this has passed; the task asks again")
+        case TokenInvalid():
+            return CallbackRefused(
+                404, "there is no request for a credential of yours at this address"
+            )
+        case CredentialRefused():
+            return CallbackRefused(400, str(error))
+        case NoLongerNeeded():
+            return CallbackRefused(410, "the task has ended, and needs no credential")
+        case EventCompleted():
+            return CallbackRefused(
+                409, "a credential was given before, or none is needed any more: one counts, once"
+            )
+        case _:
+            _log.warning("a credential for a task is refused for now: %s", error)
+            return CallbackRefused(503, "the store is not available just now; try again")

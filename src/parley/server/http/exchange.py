@@ -27,24 +27,29 @@ from parley.model.errors import (
 )
 from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
-from parley.security.credentials.client_address import client_address
-from parley.security.rates.exceeded import Fields, LimitExceeded, fields_of
-from parley.security.schemes.challenge import with_parameter
+from parley.security.limits.agent_limits import Fields, LimitExceeded, LimitGrant, fields_of
+from parley.security.networks import client_address
+from parley.security.schemes.scheme import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
-from parley.server.failures import log_unforeseen
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.hsts import AddedFields
-from parley.server.http.media_types import base
 from parley.server.http.open_credentials import open_credentials
-from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
+from parley.server.http.responses import (
+    NO_STORE,
+    AddedFields,
+    BodyTooLarge,
+    ClientGone,
+    Headers,
+    base,
+    read_body,
+    reply,
+    reply_without_body,
+)
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.rates import LimitGrant
+from parley.server.limits import ByteReservation, SocketLimits
+from parley.server.log import log_unforeseen
+from parley.server.request_fields import read_trace
 from parley.server.settings import Settings
-from parley.server.trace_headers import read_trace
-from parley.server.websocket.limits import SocketLimits
 from parley.wire import sse, versions
 from parley.wire.json.syntax import without_bom
 from parley.wire.versions import Codec
@@ -124,9 +129,9 @@ class HeadFields:
     """The fields of a head, in the form in which bindings need them. Nothing changes them, so that
     requests with the same head may have the same.
 
-    ``is_json``: the body is declared as JSON. ``version`` is the one that the request names (§3.6),
-    as it names it; empty if it names none. ``extensions`` are the URIs that it requests.
-    ``address`` is that of the agent without a tenant, once it was asked for.
+    ``is_json``: the body is declared as JSON. ``version`` is named by the request (§3.6), in its
+    spelling; empty if it names none. ``extensions`` are the URIs that it requests. ``address`` is
+    the agent's, without a tenant, after the first use.
     """
 
     __slots__ = (
@@ -184,7 +189,7 @@ class Exchange(ABC):
         self.fields = fields or HeadFields(scope)
         self.response_headers = [*self.first_headers]
 
-    # -- what a binding implements --------------------------------------------------------------
+    # -- implemented by bindings ----------------------------------------------------------------
 
     codec: Codec
     """Writes the answer. Its version is final once the request is parsed."""

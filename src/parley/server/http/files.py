@@ -30,9 +30,7 @@ from parley.model.errors import A2AError, InvalidParamsError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import DOWNLOAD_FILE, UPLOAD_FILE, Access
 from parley.server.address import BadAddress, route_path
-from parley.server.failures import log_unforeseen
-from parley.server.file_service import FILES, FileService
-from parley.server.http.body import BodyTooLarge, ClientGone, read_body
+from parley.server.endpoint import FILES, FileService
 from parley.server.http.exchange import (
     DirectHandler,
     DirectRequests,
@@ -40,24 +38,25 @@ from parley.server.http.exchange import (
     ServedEndpoint,
     direct_requests,
 )
-from parley.server.http.media_types import base
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import (
     NO_STORE,
+    BodyTooLarge,
+    ClientGone,
     Headers,
+    base,
+    read_body,
     refuse_method,
     reply,
     reply_with_message,
     reply_without_body,
 )
-from parley.server.ids import check_caller
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.limits import ConcurrencyLimiter
+from parley.server.log import log_unforeseen
+from parley.server.request_fields import check_caller
 from parley.wire.json.syntax import without_bom
 
 # -- ranges -----------------------------------------------------------------------------------
-#
-# Ranges and validators of a request for a file (RFC 9110 §13 and §14). Does no I/O.
-
 
 _RANGE = re.compile(rb"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*")
 _ETAG = re.compile(rb'(?:W/)?"[^"]*"')
@@ -124,7 +123,7 @@ MAX_ANNOUNCEMENT = 16 * 1024
 """The most bytes of what begins an upload."""
 
 MIN_PIECE = 64 * 1024
-"""The least bytes that are kept of what a client sent before its connection broke."""
+"""The least bytes that are kept of an upload whose connection broke."""
 
 UPLOAD_SEGMENT = "upload"
 
@@ -415,7 +414,7 @@ class FileExchange:
     async def _receive(self, writer: UploadWriter, receive: Receive) -> None:
         """Append the body of the request; all of it is durable then.
 
-        When the server has no room for more bytes, what it holds of this upload is written early.
+        When the server has no room for more bytes, its bytes of this upload are written early.
         """
         budget = self._served.request_bytes
         reserved = 0
@@ -576,7 +575,7 @@ def _time(at: int) -> str:
 
 
 def _file_headers(record: FileRecord, etag: bytes) -> list[tuple[bytes, bytes]]:
-    """Return what is said of a file, whichever part of it is sent.
+    """Return the headers of a file, whichever part of it is sent.
 
     A browser shows only what cannot run scripts, and nothing of it as a page of this server.
     """

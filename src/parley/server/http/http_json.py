@@ -23,9 +23,7 @@ from parley.server.http.exchange import (
     ServedEndpoint,
     version_missing,
 )
-from parley.server.http.hsts import AddedFields
 from parley.server.http.jsonrpc import JsonRpcExchange
-from parley.server.http.media_types import answered_with
 from parley.server.http.paths import (
     TENANT,
     Found,
@@ -35,7 +33,7 @@ from parley.server.http.paths import (
     WrongVerb,
     segments_of,
 )
-from parley.server.http.responses import reply_without_body
+from parley.server.http.responses import AddedFields, answered_with, reply_without_body
 from parley.wire import jsonrpc, versions
 from parley.wire.json import legacy, protojson
 from parley.wire.json.syntax import Bytes
@@ -47,8 +45,8 @@ _MAX_PARAMETERS = 100
 class HttpJsonBinding(DirectHandler):
     """Answers the paths below an agent's address, of all versions and tenants.
 
-    ``prefix`` are the segments of that address. ``extensions`` are those of the agent; their
-    methods have paths too.
+    ``prefix`` are the segments of that address. ``extensions`` are the agent's; their methods have
+    paths too.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ class HttpJsonRequests:
         return self._served.takes_at_once(length)
 
     def exchange(self) -> HttpJsonExchange:
-        """Return the exchange of one of them."""
+        """Return the exchange of a request."""
         target, fields = self._found
         found = Found(target, dict(fields))  # the exchange takes the tenant out
         return HttpJsonExchange(self._served, self.scope, found, self._fields)

@@ -29,8 +29,7 @@ from parley.server.http.exchange import (
     TooLarge,
     version_missing,
 )
-from parley.server.http.hsts import AddedFields
-from parley.server.http.responses import NO_STORE, refuse_method
+from parley.server.http.responses import NO_STORE, AddedFields, refuse_method
 from parley.wire import jsonrpc, versions
 from parley.wire.json import legacy, protojson
 from parley.wire.versions import JsonRpcCodec
@@ -86,7 +85,7 @@ class JsonRpcRequests:
         return self._served.takes_at_once(length)
 
     def exchange(self) -> JsonRpcExchange:
-        """Return the exchange of one of them."""
+        """Return the exchange of a request."""
         return JsonRpcExchange(self._served, self.scope, self._tenant, self._fields)
 
 

@@ -12,12 +12,12 @@ from parley.model.errors import A2AError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.evidence import JUDGED_AGAIN
 from parley.security.schemes.scheme import Granted
-from parley.server.websocket.timeouts import SharedTimeouts
+from parley.server.limits import SharedTimeouts
 
 _log = logging.getLogger("parley.server")
 
 SECONDS = 0.9
-"""The time between two judgements: expired credentials end what is open within a second."""
+"""The time between two judgements: expired credentials end a stream within a second."""
 
 
 class CredentialsExpired(UnauthenticatedError):
@@ -27,7 +27,7 @@ class CredentialsExpired(UnauthenticatedError):
 class OpenCredentials:
     """The credentials that opened a stream or a socket.
 
-    Those of security schemes are verified again. Whom a function of the application's has
+    Credentials of security schemes are verified again. Whom a function of the application's has
     identified (``caller=``) is known until the ``exp`` of the claims that it returned.
     """
 
@@ -72,16 +72,16 @@ def open_credentials(
     scope: Mapping[str, Any],
     caller: Caller,
 ) -> OpenCredentials | None:
-    """Return the credentials of a request, if they can end before what it opens."""
+    """Return the credentials of a request, if they can expire before its end."""
     if identify is None or not (isinstance(caller.granted, Granted) or "exp" in caller.claims):
         return None
     return OpenCredentials(identify, scope, caller)
 
 
 class CredentialWatch:
-    """Judges credentials again each second, and reports those that have expired, once.
+    """Judges credentials again each second, and reports expired ones, once.
 
-    While an issuer or a store cannot be asked, what is open stays open.
+    While an issuer or a store cannot be asked, open streams stay open.
     """
 
     def __init__(self) -> None:

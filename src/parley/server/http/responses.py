@@ -1,11 +1,18 @@
-"""Complete HTTP responses."""
+"""Requests and responses of HTTP: bodies, media types, complete answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
-from starlette.types import Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+from parley.security.networks import literal_address
+from parley.server.address import split_host
+from parley.server.limits import ByteReservation
+
+# -- responses --------------------------------------------------------------------------------
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -51,6 +58,14 @@ async def reply_with_message(
         await reply(send, status, msgspec.json.encode({"error": message}), headers)
 
 
+async def refuses_method(scope: Scope, send: Send, message: str) -> bool:
+    """Refuse a request that reads nothing, neither GET nor HEAD; return whether it did."""
+    if scope["method"] in ("GET", "HEAD"):
+        return False
+    await refuse_method(scope, send, "GET, HEAD", message)
+    return True
+
+
 async def refuse_method(scope: Scope, send: Send, allowed: str, message: str) -> None:
     """Send 405 with the allowed methods; to OPTIONS, only these."""
     allow = (b"allow", allowed.encode())
@@ -58,3 +73,187 @@ async def refuse_method(scope: Scope, send: Send, allowed: str, message: str) ->
         await reply_without_body(send, 204, [allow])
     else:
         await reply_with_message(scope, send, 405, message, [allow])
+
+
+# -- media types ------------------------------------------------------------------------------
+
+JSON_TYPE = b"application/json"
+
+_ANY, _ANY_APPLICATION = b"*/*", b"application/*"
+
+
+class _Preference(NamedTuple):
+    """A caller's preference for a media type, from 0 to 1; ``named`` is no wildcard."""
+
+    quality: float
+    named: bool
+
+
+def answered_with(own: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the media type of an answer: the binding's ``own`` or ``application/json``.
+
+    Both describe the same body. The caller's preference decides (RFC 9110 §12.5.1); between equals
+    the named one, and ``own`` if both are named. A caller that names neither gets the type that it
+    sent, so a caller of ``application/json`` can read every error. A caller that accepts neither,
+    but only streams, gets ``application/json``.
+    """
+    if own == JSON_TYPE:
+        return own
+    headers = list(headers)
+    accept = b",".join([value for name, value in headers if name == b"accept"])
+    if accept not in (b"", _ANY):
+        qualities = _qualities(accept)
+        own_preference, plain = _preference(own, qualities), _preference(JSON_TYPE, qualities)
+        if not (own_preference.quality or plain.quality) or own_preference < plain:
+            return JSON_TYPE
+        if own_preference > plain or own_preference.named:
+            return own
+    sent = [base(value) for name, value in headers if name == b"content-type"]
+    return JSON_TYPE if JSON_TYPE in sent else own
+
+
+def base(media_type: bytes) -> bytes:
+    """Return a media type without its parameters, in lower case."""
+    return media_type.partition(b";")[0].strip().lower()
+
+
+def _qualities(accept: bytes) -> dict[bytes, float]:
+    """Return the quality of each media range in an Accept header (RFC 9110 §12.5.1)."""
+    qualities: dict[bytes, float] = {}
+    for each in accept.split(b","):
+        quality = 1.0
+        for parameter in each.split(b";")[1:]:
+            name, _, value = parameter.partition(b"=")
+            if name.strip().lower() == b"q":
+                quality = _quality(value)
+        media_range = base(each)
+        qualities[media_range] = max(quality, qualities.get(media_range, 0.0))
+    return qualities
+
+
+def _quality(text: bytes) -> float:
+    """Return a weight as a number; an invalid one counts as absent."""
+    try:
+        quality = float(text)
+    except ValueError:
+        return 1.0
+    return quality if 0.0 <= quality <= 1.0 else 1.0
+
+
+def _preference(media_type: bytes, qualities: Mapping[bytes, float]) -> _Preference:
+    """Return the preference for a media type: its own range counts before the wildcards."""
+    for media_range in (media_type, _ANY_APPLICATION, _ANY):
+        if media_range in qualities:
+            return _Preference(qualities[media_range], media_range == media_type)
+    return _Preference(0.0, named=False)
+
+
+# -- bodies -----------------------------------------------------------------------------------
+
+
+class BodyTooLarge(Exception):
+    """The body is larger than the server takes."""
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+async def read_body(
+    receive: Receive,
+    scope: Scope,
+    declared: bytes | None,
+    limit: int,
+    request_bytes: ByteReservation,
+) -> bytes:
+    """Read the body of a request, at most ``limit`` bytes of it.
+
+    ``declared`` is the Content-Length header: a body that declares more is not read. What was read
+    of an incomplete body is reserved in ``request_bytes``.
+
+    Raises ``BodyTooLarge``, ``ClientGone``, and ``OverloadedError`` when there is no room.
+    """
+    if (
+        declared is not None
+        and declared.isdigit()
+        and (len(declared) > 18 or int(declared) > limit)
+    ):
+        raise BodyTooLarge
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientGone
+    piece: bytes = message.get("body", b"")
+    if len(piece) > limit:
+        raise BodyTooLarge
+    if not message.get("more_body", False):
+        return piece
+    client = scope.get("client")
+    return await _read_on(receive, piece, limit, request_bytes, client[0] if client else "")
+
+
+async def _read_on(
+    receive: Receive, piece: bytes, limit: int, request_bytes: ByteReservation, address: str
+) -> bytes:
+    """Read the rest of a body after its first piece."""
+    pieces = bytearray()
+    reserved = 0
+    try:
+        while True:
+            request_bytes.reserve(address, len(piece))
+            reserved += len(piece)
+            pieces += piece
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            piece = message.get("body", b"")
+            if len(pieces) + len(piece) > limit:
+                raise BodyTooLarge
+            if not message.get("more_body", False):
+                pieces += piece
+                return bytes(pieces)
+    finally:
+        request_bytes.release(address, reserved)
+
+
+# -- HSTS -------------------------------------------------------------------------------------
+
+AddedFields = tuple[tuple[bytes, bytes], ...]
+
+_NAME = b"strict-transport-security"
+
+
+def hsts_fields(scope: Scope, max_age: int) -> AddedFields:
+    """Return the header, if an answer gets it: those over HTTPS do, unless ``max_age`` is 0.
+
+    Names of this machine do not get it, because it counts for all ports of a host; addresses do
+    not, because browsers ignore it there.
+    """
+    if scope.get("scheme") != "https" or not max_age or not _is_public_name(scope):
+        return ()
+    return ((_NAME, b"max-age=%d" % max_age),)
+
+
+def with_hsts(send: Send, fields: AddedFields) -> Send:
+    """Return a ``send`` that adds the header. A header of the app itself stays."""
+    if not fields:
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers") or ())
+            if all(name.lower() != _NAME for name, _ in headers):
+                headers += fields
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sending
+
+
+def _is_public_name(scope: Scope) -> bool:
+    for name, value in scope["headers"]:
+        if name == b"host":
+            host = split_host(value.decode("latin-1"))
+            if host is None or literal_address(host[0]) is not None:
+                return False
+            return host[0] != "localhost" and not host[0].endswith(".localhost")
+    return False

@@ -18,10 +18,10 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.struct import decode, encode
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
-from parley.server.failures import log_unforeseen
 from parley.server.http.open_credentials import CredentialWatch, OpenCredentials
 from parley.server.http.responses import Headers
-from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.limits import ConcurrencyLimiter
+from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import sse
 
@@ -53,7 +53,7 @@ class OpenStream:
 
     The request's own task takes a batch from the service, frames it, and sends it in pieces of
     about ``send_buffer`` bytes. While a slow reader does not take a piece nothing further is taken
-    from the service, so such a reader costs no more than that and delays nobody else. ``drain`` and
+    from the service, so such a reader costs no more than that and delays no other. ``drain`` and
     ``leave`` interrupt the wait for the service, and never a piece that is being sent.
     """
 
@@ -89,12 +89,12 @@ class OpenStream:
         self._timer = self._loop.call_later(self._keep_alive, self._on_keep_alive)
 
     def drain(self) -> None:
-        """End the stream after what is being sent, cleanly unless that would mislead."""
+        """End the stream after the current piece, cleanly unless that would mislead."""
         self._is_drained = True
         self._interrupt()
 
     def refuse(self, error: A2AError) -> None:
-        """End the stream with an error after what is being sent."""
+        """End the stream with an error after the current piece."""
         self._refusal = error
         self.drain()
 
@@ -117,7 +117,7 @@ class OpenStream:
         failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
     ) -> A2AError | None:
-        """Send the events of the service until it ends, or one of them ``ends`` the stream.
+        """Send the events of the service until it ends, or until an event ``ends`` the stream.
 
         Returns the error that came before anything was sent: a plain response can still carry it.
         """
@@ -181,7 +181,7 @@ class OpenStream:
         frame: Callable[[StreamItem], bytes],
         ends: Callable[[Event], bool],
     ) -> bool:
-        """Send a batch. Return whether its last frame is that of the stream, and is unsent."""
+        """Send a batch. Return whether its last frame ends the stream, and is unsent."""
         frames, size, limit = self._frames, 0, self._limit
         for item in batch:
             data = frame(item)
@@ -243,10 +243,10 @@ class OpenStream:
 
 
 async def gathered(items: AsyncGenerator[StreamItem, None], limit: int) -> Batches:
-    """Yield what a service without batches has at a time.
+    """Yield the items of a service without batches, gathered.
 
     That is up to ``_GATHERED`` items, and none once their JSON has ``limit`` bytes. A task takes
-    them from the service, so that a reader gets in one piece what comes at once.
+    them from the service, so that a reader gets simultaneous items in one piece.
     """
     held: list[StreamItem] = []
     size = 0
@@ -349,8 +349,7 @@ class Streams:
     ) -> AbstractContextManager[None]:
         """Register an open stream, of any binding, while the context lasts.
 
-        ``credentials`` are those that opened it. To enter it raises ``OverloadedError`` when there
-        are too many.
+        ``credentials`` opened it. To enter it raises ``OverloadedError`` when there are too many.
         """
         return _Registered(self, stream, (context.tenant, context.caller.owner), credentials)
 

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
-from parley.server.access_log import log_request
-from parley.server.http1.head import RequestHead
-from parley.server.http1.response import Field, field_name, response_head
+from parley.server.http1.head import Field, RequestHead, field_name, response_head
+from parley.server.log import log_request
 
 _LARGE = 64 * 1024
 _WITHOUT_BODY = (204, 304)
@@ -55,7 +54,7 @@ class AnsweredOn(Protocol):
         ...
 
     def answered(self) -> None:
-        """Go on after an answer that is complete."""
+        """Continue after a complete answer."""
         ...
 
     def close(self) -> None:
@@ -95,7 +94,7 @@ class AsgiExchange:
         self._in_chunks = self._without_body = False
         self._unsent: int | None = None  # of a declared length
 
-    # -- what the connection calls ---------------------------------------------------------------
+    # -- called by the connection ----------------------------------------------------------------
 
     def feed(self, piece: bytes) -> None:
         """Take a piece of the body."""
@@ -149,7 +148,7 @@ class AsgiExchange:
     # -- the app ---------------------------------------------------------------------------------
 
     async def run(self, app: ASGIApp) -> None:
-        """Call the app, and end what it left open."""
+        """Call the app, and complete an unfinished answer."""
         try:
             running = app(self._scope, self.receive, self.send)
             del app  # it may have the request, which a stream outlives by hours
@@ -209,8 +208,8 @@ class AsgiExchange:
     def call_when_gone(self, callback: Callable[[], None]) -> bool:
         """Call back if the client goes before the answer is complete, in place of ``receive``.
 
-        Returns whether that is possible: only where all of the body was taken does reading go on
-        without the app, and so shows that the client has gone.
+        Returns whether that is possible: only where all of the body was taken does the connection
+        read without the app, and so shows that the client has gone.
         """
         if not self._is_body_complete or self.held or self._is_gone:
             return False
@@ -248,7 +247,7 @@ class AsgiExchange:
     # -- the answer ------------------------------------------------------------------------------
 
     def _begin(self, status: int, headers: list[Field]) -> None:
-        """Decide how the length of the answer is told, and keep the head until the body comes."""
+        """Decide how the answer is framed, and keep the head until the body comes."""
         fields: list[Field] = []
         self._without_body = self._asks_for_head or status in _WITHOUT_BODY or status < 200
         self._unsent = None

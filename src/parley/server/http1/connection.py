@@ -2,7 +2,7 @@
 
 The way of data: ``data_received`` collects it, ``_read_on`` takes heads and bodies from it, an
 exchange answers: itself (``DirectExchange``), or with an ASGI app (``AsgiExchange``). There is at
-most one request at a time. What comes behind it stays bytes until its answer was sent and read.
+most one request at a time. Later requests stay bytes until its answer was sent and read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import CONNECTION, network_of
+from parley.security.networks import CONNECTION, network_of
 from parley.server.http.exchange import DirectRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.direct import DirectExchange
@@ -27,20 +27,17 @@ from parley.server.http1.head import (
     RequestHead,
     RequestRefused,
     check_beginning,
+    date_line,
     read_head,
 )
-from parley.server.http1.response import date_line
 from parley.server.http1.serving import HttpServing
-from parley.server.tls.extension import tls_extension
+from parley.server.tls import tls_extension
 from parley.server.websocket.serving import Handed
 
-# -- chunked ----------------------------------------------------------------------------------
-#
-# Reads bodies in chunks (RFC 9112 §7.1), strictly: two readers never differ about their end.
-
+# -- chunks -----------------------------------------------------------------------------------
 
 _MAX_SIZE_DIGITS = 16
-# What is beside the data: extensions of chunks and trailers, whose content is ignored.
+# Extensions of chunks and trailers: their content is ignored.
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?" % _MAX_SIZE_DIGITS)
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _MAX_LINE = 4096
@@ -60,7 +57,7 @@ class ChunkedBody:
     def decode(self, buffer: bytearray) -> bytes:
         """Take from the buffer what belongs to the body, and return the data in it.
 
-        Raises ``RequestRefused`` for what is malformed.
+        Raises ``RequestRefused`` for malformed data.
         """
         pieces = []
         at, end = 0, len(buffer)
@@ -112,8 +109,6 @@ class ChunkedBody:
 
 
 # -- deadline ---------------------------------------------------------------------------------
-#
-# A deadline that is moved with every request, on a timer that is not.
 
 
 class MovingDeadline:
@@ -169,9 +164,6 @@ def _nothing() -> None:
 
 
 # -- known head -------------------------------------------------------------------------------
-#
-# The head that a connection saw last: clients repeat theirs, but for the length of the body.
-
 
 _MAX_KNOWN = 2048
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,%d})\r\n" % MAX_LENGTH_DIGITS, re.IGNORECASE)
@@ -244,7 +236,7 @@ MIN_BODY_RATE = 4096
 _MAX_HELD = 64 * 1024
 # The body of a complete request that is not accounted for.
 _SMALL = 4096
-# How long a client that was refused may go on sending, so that it can read why.
+# How long a refused client may still send, so that it can read the reason.
 _LINGER = 2.0
 _MAX_LINGER = 256 * 1024
 # Beyond this many unsent bytes the app's writes pause.

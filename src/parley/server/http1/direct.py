@@ -1,9 +1,8 @@
 """A request that its exchange answers itself: without ASGI messages, and mostly without a task.
 
 It is the exchange of the ASGI app, which finds out who calls, parses, checks, asks the service and
-writes as always. Who calls is asked once for each request: at once, or in a task if that has to be
-waited for. Where the answer has to be waited for, the same exchange goes on as an ASGI request
-whose body was read.
+writes. It identifies the caller once for each request, in a task if that takes time. Where the
+answer takes time, the same exchange continues as an ASGI request whose body was read.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller, StreamItem
-from parley.server.access_log import log_request
 from parley.server.dispatch import BegunReply, ServiceCall
-from parley.server.failures import log_unforeseen
 from parley.server.http.exchange import DirectRequests, Identify
-from parley.server.http.hsts import with_hsts
+from parley.server.http.responses import with_hsts
 from parley.server.http1.asgi import AnsweredOn, failure_of
-from parley.server.http1.response import Field, response_head, whole_response
+from parley.server.http1.head import Field, response_head, whole_response
+from parley.server.log import log_request, log_unforeseen
 
 _log = logging.getLogger("parley.server")
 
@@ -32,8 +30,8 @@ _log = logging.getLogger("parley.server")
 class AnswersDirectly(Protocol):
     """An app that knows which requests nothing but their exchange has a say in.
 
-    What it said holds for all requests with the same head on the same connection, for as long as
-    its ``revision`` is the same.
+    Its answer holds for all requests with the same head on the same connection, for as long as its
+    ``revision`` is the same.
     """
 
     @property
@@ -50,7 +48,7 @@ class DirectlyAnsweredOn(AnsweredOn, Protocol):
     """The connection that a request came on."""
 
     def go_on(self, app: ASGIApp, scope: Scope) -> None:
-        """Go on with the request as one of an ASGI app, whose body was read."""
+        """Continue with the request in an ASGI app: its body was read."""
         ...
 
     def forget_head(self) -> None:
@@ -90,11 +88,11 @@ class DirectExchange:
         if identify is None:
             self._ask(body, ANONYMOUS)
         else:
-            # What the functions of authors set is theirs alone, as in a task.
+            # Context variables of the author's function stay in it, as in a task.
             copy_context().run(self._identify, identify, body)
 
     def _identify(self, identify: Identify, body: bytes) -> None:
-        """Find out who calls. What is asked is run once, with a scope of its own."""
+        """Identify the caller, once, with a scope of its own."""
         exchange = self._exchange
         self._scope = exchange.scope = _own(self._scope)
         try:
@@ -111,7 +109,7 @@ class DirectExchange:
                 self._connection.run_task(self._wait_for_caller(identified, body))
 
     async def _wait_for_caller(self, identifying: Awaitable[Caller], body: bytes) -> None:
-        """Ask the service once the caller is known, unless the client has gone by then."""
+        """Ask the service once the caller is known, unless the client has gone."""
         exchange = self._exchange
         try:
             caller = await identifying

@@ -1,12 +1,16 @@
-"""Reads the head of a request, and decides where its body ends (RFC 9112).
+"""Reads heads of requests, decides where bodies end (RFC 9112), and writes heads of answers.
 
-httptools reads the lines. What could be read in two ways is refused here, because a proxy in front
-of the server may have read it in the other one (request smuggling).
+httptools reads the lines. Ambiguous requests are refused here, because a proxy in front of the
+server may have read them in another way (request smuggling).
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+from http import HTTPStatus
 from urllib.parse import unquote
 
 import httptools
@@ -22,7 +26,7 @@ MAX_LENGTH_DIGITS = 18
 
 BAD_REQUEST = b"400 Bad Request"
 
-# What decides about framing, about the connection, or about what a request is for.
+# The fields that decide about framing, about the connection, or about the target.
 _DECIDING = frozenset(
     (b"connection", b"content-length", b"expect", b"host", b"transfer-encoding", b"upgrade")
 )
@@ -45,9 +49,9 @@ class RequestHead:
     """The head of one request. ``read_head`` makes one; httptools calls the methods.
 
     ``headers`` are in the order of the request, with names in lower case. ``target`` is as sent,
-    ``raw_path`` its path, ``path`` that without quoting. ``length`` is that of the body: ``None``
-    for one in chunks. ``keeps_alive``: the connection goes on after the answer. ``is_expecting``:
-    the client waits for "100 Continue". ``is_upgrade``: it asks for another protocol.
+    ``raw_path`` its path, ``path`` the path without quoting. ``length`` is the body's: ``None`` for
+    chunks. ``keeps_alive``: the connection stays open after the answer. ``is_expecting``: the
+    client waits for "100 Continue". ``is_upgrade``: it asks for another protocol.
     """
 
     __slots__ = (
@@ -151,7 +155,7 @@ class RequestHead:
             end = min((at for at in map(rest.find, (b"/", b"?")) if at >= 0), default=len(rest))
             authority = rest[:end]
             if authority and _AUTHORITY.fullmatch(authority):
-                # The Host header does not count beside it.
+                # It replaces the Host header.
                 self.headers[:] = [
                     (name, authority if name == b"host" else value) for name, value in self.headers
                 ]
@@ -162,7 +166,7 @@ class RequestHead:
 def read_head(data: bytes) -> RequestHead:
     """Return a head, given with the empty line at its end.
 
-    Raises ``RequestRefused`` for a malformed one, or one that could be read in two ways.
+    Raises ``RequestRefused`` for a malformed or ambiguous head.
     """
     if len(data) > MAX_HEAD:
         raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
@@ -206,3 +210,80 @@ def check_beginning(data: bytes | bytearray, since: int) -> None:
         raise RequestRefused("a line that ends without CR")
     if data.count(b"\n") > MAX_HEADERS + 1:
         raise RequestRefused("many headers", b"431 Request Header Fields Too Large")
+
+
+# -- heads of answers -------------------------------------------------------------------------
+
+Field = tuple[bytes, bytes]
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode()
+    for status in range(100, 600)
+}
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# All control characters but the tab: the CR and LF of each line are counted.
+_CONTROLS = bytes([*range(9), *range(10, 32), 127])
+_MAX_NAMES = 1024
+
+_MAX_KNOWN = 128
+_MAX_LINES = 1024
+
+_names: dict[bytes, bytes] = {}
+_known_lines: dict[tuple[Field, ...], bytes] = {}
+_date = (0, b"")
+
+
+def field_name(name: bytes) -> bytes:
+    """Return a name in lower case. Raises ``ValueError`` for an invalid name."""
+    known = _names.get(name)
+    if known is None:
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"{name[:60]!r} is no name of a header field")
+        known = bytes(name).lower()
+        if len(_names) < _MAX_NAMES:
+            _names[name] = known
+    return known
+
+
+def response_head(status: int, fields: Iterable[Field]) -> bytes:
+    """Return a head, with the date, from fields whose names are in lower case.
+
+    Raises ``ValueError`` for control characters in a value: they could begin another answer.
+    """
+    return b"%b%b%b\r\n" % (_STATUS_LINES[status], date_line(), _lines(fields))
+
+
+def whole_response(status: int, fields: tuple[Field, ...], body: bytes) -> bytes:
+    """Return an answer with its head, as ``response_head`` returns it, and a Content-Length.
+
+    What most answers have in common is checked and put together once.
+    """
+    lines = _known_lines.get(fields)
+    if lines is None:
+        lines = _lines(fields)
+        if len(lines) <= _MAX_LINES:
+            if len(_known_lines) >= _MAX_KNOWN:
+                _known_lines.clear()
+            _known_lines[fields] = lines
+    return b"%b%bcontent-length: %d\r\n%b\r\n%b" % (
+        _STATUS_LINES[status], date_line(), len(body), lines, body
+    )  # fmt: skip
+
+
+def _lines(fields: Iterable[Field]) -> bytes:
+    """Return the lines of fields. Raises ``ValueError``."""
+    lines = [b"%b: %b\r\n" % field for field in fields]
+    block = b"".join(lines)
+    if len(block.translate(None, _CONTROLS)) != len(block) - 2 * len(lines):
+        raise ValueError("a control character in a header field")
+    return block
+
+
+def date_line() -> bytes:
+    """Return the header ``Date``."""
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = now, b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n"
+    return _date[1]

@@ -10,9 +10,12 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import FrameType
+from typing import Any
+
+from starlette.types import ASGIApp, Message
 
 from parley.server.http1.connection import HttpConnection
 from parley.server.http1.serving import HttpServing
@@ -63,7 +66,7 @@ class Http1Server:
         self.force_exit = False
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve until the end. Raises what the lifespan raises."""
+        """Serve until the end. Raises the errors of the lifespan."""
         loop = self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         with self._handling_signals():
@@ -141,3 +144,50 @@ class Http1Server:
         elif self._task is not None:
             self.force_exit = True
             self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+# -- lifespan ---------------------------------------------------------------------------------
+
+
+class StartupFailed(Exception):
+    """The app said that it cannot start; the message is its own."""
+
+
+@asynccontextmanager
+async def lifespan_of(app: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None]:
+    """Start an app, and stop it at the end. An app without lifespan is served all the same.
+
+    Raises ``StartupFailed``.
+    """
+    given: asyncio.Queue[Message] = asyncio.Queue()
+    said: asyncio.Queue[Message | None] = asyncio.Queue()
+    given.put_nowait({"type": "lifespan.startup"})
+    is_started = False
+
+    async def run() -> None:
+        asgi = {"version": "3.0", "spec_version": "2.0"}
+        try:
+            await app({"type": "lifespan", "asgi": asgi, "state": state}, given.get, said.put)
+        except Exception as error:
+            if is_started:
+                _log.exception("the lifespan of the app failed")
+            else:
+                _log.debug("the app has no lifespan: %s", error)
+        finally:
+            said.put_nowait(None)
+
+    task = asyncio.create_task(run())
+    try:
+        answer = await said.get()
+        if answer is not None and answer["type"] == "lifespan.startup.failed":
+            raise StartupFailed(answer.get("message") or "the app cannot start; its log says why")
+        is_started = answer is not None
+        yield
+        if answer is not None and not task.done():
+            given.put_nowait({"type": "lifespan.shutdown"})
+            answer = await said.get()
+            if answer is not None and answer["type"] == "lifespan.shutdown.failed":
+                _log.error("the app did not stop as it should: %s", answer.get("message", ""))
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

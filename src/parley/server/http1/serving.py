@@ -1,19 +1,20 @@
-"""What the HTTP connections of a server share: its app, their limits, and who is connected."""
+"""The shared parts of a server's HTTP connections: its app, their limits, the open connections."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Protocol, TypeVar
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
+from parley.security.networks import KNOWN_PROXIES, literal_address
 from parley.server.http1.direct import AnswersDirectly
-from parley.server.http1.proxies import KnownProxies
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.slow_readers import UnsentBytes
-from parley.server.websocket.upgrade import Upgrades
+from parley.server.limits import ByteReservation, UnsentBytes
+from parley.server.websocket.serving import Handed, SocketServing, asks_for_socket
 
 LEAST_SHARE = 100
 """How many connections one address may have, whatever its share is."""
@@ -59,11 +60,11 @@ class Members(set[M]):
 
 
 class HttpConnections(Members[Connected]):
-    """The connections of a server: so many at ``most``, of which each address has a share.
+    """The connections of a server: at most ``most``, and a share of them for each address.
 
     An IPv6 address is its network (/64). An address with its whole share gets a new connection for
     its longest idle one. When all are taken, the address that has most loses its longest idle one.
-    ``is_exempt`` knows the addresses whose connections are those of many clients.
+    ``is_exempt`` knows the addresses that stand for many clients.
     """
 
     def __init__(
@@ -122,17 +123,38 @@ class HttpConnections(Members[Connected]):
         return False
 
 
+class Upgrades:
+    """Makes WebSockets of the requests that ask for one, where ``takes`` says so of their scope."""
+
+    def __init__(self, serving: SocketServing, takes: Callable[[Scope], bool]) -> None:
+        self._serving = serving
+        self._takes = takes
+
+    def takes(self, scope: Scope) -> bool:
+        """Return whether a request, given as its HTTP scope, is for a WebSocket."""
+        headers = scope["headers"]
+        is_asked = asks_for_socket(scope["method"], scope["http_version"], headers)
+        return is_asked and self._takes(scope)
+
+    def hand_over(self, transport: asyncio.Transport, handed: Handed) -> None:
+        """Make a connection a WebSocket: shake hands, and call the app."""
+        # Imported here: servers without sockets do not pay for websockets.
+        from parley.server.websocket.connection import SocketConnection
+
+        SocketConnection(self._serving, transport).begin(handed)
+
+
 class HttpServing:
     """The app of a server, the limits of each connection, and the budgets that all share.
 
-    ``max_connections`` are accepted, of which one address has ``address_share``.
-    ``head_timeout`` is in seconds from the first byte of a request to the end of its headers.
-    ``body_timeout`` is for the body, extended with what arrives, and for each pause in it.
-    ``idle_timeout`` is for the time between requests, and for a client that does not read.
-    ``request_bytes`` bounds unanswered input, ``unsent_bytes`` unread output. ``proxies`` are those
-    whose headers say who the sender is; ``None`` believes nobody. ``upgrades`` makes WebSockets of
-    the requests that ask for one; without it nothing does. ``state`` is what the app's lifespan
-    gives to its requests. ``direct`` knows the requests that need no ASGI.
+    ``max_connections`` are accepted; one address has ``address_share`` of them. ``head_timeout`` is
+    in seconds from the first byte of a request to the end of its headers. ``body_timeout`` is for
+    the body, extended with what arrives, and for each pause in it. ``idle_timeout`` is for the time
+    between requests, and for a client that does not read. ``request_bytes`` bounds unanswered
+    input, ``unsent_bytes`` unread output. ``proxies`` are those whose headers say who the sender
+    is; ``None`` believes no proxy. ``upgrades`` makes WebSockets of the requests that ask for one;
+    without it nothing does. ``state`` is what the app's lifespan gives to its requests. ``direct``
+    knows the requests that need no ASGI.
     """
 
     def __init__(
@@ -180,3 +202,97 @@ class HttpServing:
         while self.connections or self.tasks:
             self._ended.clear()
             await self._ended.wait()
+
+
+# -- proxies ----------------------------------------------------------------------------------
+
+_DEFAULT = "127.0.0.1"
+_SCHEMES = ("http", "https", "ws", "wss")
+_MAX_CACHED = 1024
+
+Client = tuple[str, int]
+
+
+class KnownProxies:
+    """The proxies whose headers count: addresses and networks with commas between, or ``*``."""
+
+    def __init__(self, listed: str | None = None) -> None:
+        if listed is None:
+            listed = os.environ.get(KNOWN_PROXIES, _DEFAULT)
+        names = [each.strip() for each in listed.split(",")]
+        self._knows_all = listed.strip() == "*"
+        self._names = frozenset(names)
+        self._networks = tuple(each for each in map(_network, names) if each is not None)
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, host: str) -> bool:
+        """Return whether a host is a known proxy."""
+        if self._knows_all:
+            return True
+        found = self._known.get(host)
+        if found is None:
+            found = self._is_known(host)
+            if len(self._known) < _MAX_CACHED and len(host) < 64:
+                self._known[host] = found
+        return found
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return bool(host) and host in self._names
+        return any(address in network for network in self._networks)
+
+    def sender(
+        self, headers: Iterable[tuple[bytes, bytes]], client: Client | None, scheme: str
+    ) -> tuple[Client | None, str]:
+        """Return the client and the scheme of a request that came from ``client``.
+
+        The client is the last entry of ``X-Forwarded-For`` that is no known proxy, else the first
+        one; ``client`` itself if that is no address.
+        """
+        if (client[0] if client else "") not in self:
+            return client, scheme
+        listed: list[bytes] = []
+        for name, value in headers:
+            if name == b"x-forwarded-for":
+                listed.append(value)
+            elif name == b"x-forwarded-proto":
+                claimed = value.decode("latin-1").strip()
+                scheme = claimed if claimed in _SCHEMES else scheme
+        if listed:
+            hosts = [
+                _host_and_port(each) for each in b",".join(listed).decode("latin-1").split(",")
+            ]
+            first = hosts[0]
+            if not self._knows_all:
+                first = next((each for each in reversed(hosts) if each[0] not in self), first)
+            if literal_address(first[0]) is not None:
+                client = first
+        return client, scheme
+
+
+def _network(name: str) -> IPv4Network | IPv6Network | None:
+    """Return a network, or the network of one address."""
+    try:
+        return ip_network(name)
+    except ValueError:
+        return None
+
+
+def _host_and_port(given: str) -> Client:
+    """Return the parts of an address, which may have a port and brackets."""
+    given = given.strip()
+    if given.startswith("["):
+        host, bracket, rest = given[1:].partition("]")
+        if not bracket or (rest and rest[0] != ":"):
+            return given, 0
+        return host, _port(rest[1:])
+    if given.count(":") == 1:
+        host, _, port = given.partition(":")
+        return (host, int(port)) if port.isdecimal() and port.isascii() else (given, 0)
+    return given, 0
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isdecimal() and text.isascii() else 0

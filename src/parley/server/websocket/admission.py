@@ -1,27 +1,187 @@
-"""The way of a WebSocket through the app: origin, start, limits, and to what answers its path."""
+"""The way of a WebSocket through the app: origin, start, limits, handler; refusal and draining.
+
+Browsers let any page open a WebSocket, with the cookies and from the network of its user, so the
+server checks the page's origin (RFC 6455 §10.2).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.security.credentials.client_address import client_address
+from parley.security.networks import client_address
 from parley.server.address import BadAddress, server_address
 from parley.server.lifecycle import Lifecycle
+from parley.server.limits import SocketLimits
 from parley.server.settings import Settings
-from parley.server.websocket.denial import refuse_with_message
-from parley.server.websocket.draining import OPEN_SOCKET, SHUTTING_DOWN, ServedSocket, ServedSockets
-from parley.server.websocket.limits import SocketLimits
+
+# -- refusal ----------------------------------------------------------------------------------
+
+DENIAL = "websocket.http.response"
+"""The extension of ASGI for an HTTP answer to a handshake."""
+
+_POLICY_VIOLATION = 1008
+_MAX_REASON = 123  # bytes, of a close frame (RFC 6455 §5.5)
+
+
+async def refuse_with(
+    scope: Scope,
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    reason: str = "",
+) -> None:
+    """Refuse a WebSocket that is not open yet.
+
+    A server without the extension of ASGI sends status 403 instead.
+    """
+    if DENIAL not in (scope.get("extensions") or ()):
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": short(reason)})
+        return
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": f"{DENIAL}.start", "status": status, "headers": [length, *headers]})
+    await send({"type": f"{DENIAL}.body", "body": body})
+
+
+async def refuse_with_message(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    status: int,
+    message: str,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Refuse a WebSocket that nothing was received from yet, with a message for a person."""
+    if (await receive())["type"] == "websocket.connect":
+        body = msgspec.json.encode({"error": message})
+        headers = [
+            (b"content-type", b"application/json"), (b"cache-control", b"no-store"), *headers
+        ]  # fmt: skip
+        await refuse_with(scope, send, status, body, headers, reason=message)
+
+
+def refused_by(handler: ASGIApp) -> ASGIApp:
+    """Return the app that refuses a WebSocket with what ``handler`` answers to a GET."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        if (await receive())["type"] != "websocket.connect":
+            return
+        is_received = False
+
+        async def requested() -> Message:
+            nonlocal is_received
+            if is_received:
+                return await receive()
+            is_received = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        await handler(as_http(scope), requested, refusing(scope, send))
+
+    return refuse
+
+
+def refusing(scope: Scope, send: Send) -> Send:
+    """Return a ``send`` that takes an HTTP answer, too, as the refusal of a WebSocket.
+
+    Middleware that was written for requests refuses sockets with it.
+    """
+    has_extension = DENIAL in (scope.get("extensions") or ())
+
+    async def sending(message: Message) -> None:
+        kind = message["type"]
+        if not kind.startswith("http.response."):
+            await send(message)
+        elif has_extension:
+            await send({**message, "type": f"websocket.{kind}"})
+        elif kind == "http.response.start":
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+
+    return sending
+
+
+def as_http(scope: Scope) -> Scope:
+    """Return the scope of the GET that asked for a WebSocket."""
+    scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
+    return {**scope, "type": "http", "method": "GET", "scheme": scheme}
+
+
+def short(reason: str) -> str:
+    """Return the reason of a close frame, within its bytes."""
+    return reason.encode()[:_MAX_REASON].decode(errors="ignore")
+
+
+# -- draining ---------------------------------------------------------------------------------
+
+OPEN_SOCKET = "parley.socket"
+"""The extension of a scope with the ``ServedSocket``, which learns that the server drains."""
+
+SERVICE_RESTART = 1012
+"""The code that tells a client to connect again: to another replica, or to the next process."""
+
+SHUTTING_DOWN = "the server is shutting down"
+
+
+class ServedSocket:
+    """An open WebSocket, which ends when the server drains.
+
+    Its handler sets ``on_drain``; without it the socket is closed at once.
+    """
+
+    __slots__ = ("_send", "is_draining", "on_drain")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.is_draining = False
+        self.on_drain: Callable[[], None] | None = None
+
+    async def close(self) -> None:
+        """Close it, if it is open."""
+        with suppress(OSError, RuntimeError):  # closed already, or never accepted
+            await self._send(
+                {"type": "websocket.close", "code": SERVICE_RESTART, "reason": SHUTTING_DOWN}
+            )
+
+
+class ServedSockets:
+    """The open WebSockets of a server, drained together."""
+
+    def __init__(self) -> None:
+        self._open: set[ServedSocket] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def add(self, socket: ServedSocket) -> None:
+        """Add a socket, until ``discard``."""
+        self._open.add(socket)
+
+    def discard(self, socket: ServedSocket) -> None:
+        """Remove a socket that has ended."""
+        self._open.discard(socket)
+
+    def drain(self) -> None:
+        """Have all sockets end: their clients connect again, to another replica."""
+        for socket in list(self._open):
+            socket.is_draining = True
+            if socket.on_drain is not None:
+                socket.on_drain()
+            else:
+                self.close(socket)
+
+    def close(self, socket: ServedSocket) -> None:
+        """Close a socket without waiting for it."""
+        task = asyncio.get_running_loop().create_task(socket.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
 
 # -- origins ----------------------------------------------------------------------------------
-#
-# Which pages may open WebSockets (RFC 6455 §10.2): browsers ask nobody before, so servers check.
-#
-# Cookies and the network that a browser is in would be those of its user, whatever page asks.
-
 
 _ANY = "*"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -79,12 +239,11 @@ def _origin(address: str) -> str:
 
 # -- admission --------------------------------------------------------------------------------
 
-
 NOTHING_HERE = "no WebSocket can be opened at this address"
 
 
 class TakesSockets:
-    """Marks a handler as one that takes WebSockets besides HTTP requests."""
+    """Marks a handler: it takes WebSockets besides HTTP requests."""
 
     takes_sockets = True
 

@@ -21,24 +21,25 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from parley.model.errors import OverloadedError
-from parley.security.credentials.client_address import network_of
-from parley.server.access_log import log_request
-from parley.server.websocket.denial import DENIAL, short
-from parley.server.websocket.draining import SERVICE_RESTART, SHUTTING_DOWN
-from parley.server.websocket.handshake import BadHandshake, read_handshake, socket_scope
-from parley.server.websocket.serving import Handed, SocketServing
+from parley.security.networks import network_of
+from parley.server.log import log_request
+from parley.server.websocket.admission import DENIAL, SERVICE_RESTART, SHUTTING_DOWN, short
+from parley.server.websocket.serving import (
+    BadHandshake,
+    Handed,
+    SocketServing,
+    read_handshake,
+    socket_scope,
+)
 
-# -- heads ------------------------------------------------------------------------------------
-#
-# Heads of the HTTP answers to handshakes.
-
+# -- answers to handshakes --------------------------------------------------------------------
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 
 
 def checked(headers: Iterable[Any]) -> list[tuple[bytes, bytes]]:
-    """Return headers of the app. Raises ``RuntimeError`` for what is none."""
+    """Return headers of the app. Raises ``RuntimeError`` for an invalid header."""
     found = [(bytes(name).lower(), bytes(value)) for name, value in headers]
     for name, value in found:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
@@ -56,15 +57,12 @@ def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(lines) + b"\r\n"
 
 
-# -- unread -----------------------------------------------------------------------------------
-#
-# The messages of a WebSocket that its app has not read yet.
-
+# -- unread messages --------------------------------------------------------------------------
 
 # Beyond so many messages, or bytes of them, nothing more is taken.
 _MAX_MESSAGES = 32
 _MAX_BYTES = 64 * 1024
-# What a message costs besides its bytes.
+# The cost of a message besides its bytes.
 _OVERHEAD = 256
 
 
@@ -93,7 +91,7 @@ class UnreadMessages:
         return 0 if self._messages is None else self._bytes + len(self._messages) * _OVERHEAD
 
     def put(self, message: str | bytes) -> None:
-        """Add a message, unless nobody will read it."""
+        """Add a message, unless the app has ended."""
         if self.is_discarding:
             return
         if self._messages is None:
@@ -113,7 +111,7 @@ class UnreadMessages:
         return message
 
     def discard(self) -> None:
-        """Drop what is here, and what else comes."""
+        """Drop all messages, and later ones too."""
         self.is_discarding = True
         self._messages, self._bytes = None, 0
 
@@ -166,8 +164,8 @@ class SocketConnection(asyncio.Protocol):
     """One WebSocket: the protocol of its transport, and ``receive`` and ``send`` of its app.
 
     Nothing is read from the transport while messages wait for the app, or before it has accepted.
-    What is unread on either side counts in the budgets of the server; a client that does not read
-    is disconnected as one of an HTTP answer is. All timeouts are shared (``SocketServing``).
+    Unread bytes of both sides count in the budgets of the server; a client that does not read is
+    disconnected as one of an HTTP answer is. All timeouts are shared (``SocketServing``).
     """
 
     __slots__ = (
@@ -196,7 +194,7 @@ class SocketConnection(asyncio.Protocol):
         self._is_closed = self._is_connect_received = False
         self._is_reading_paused = self._is_write_paused = False
         self._is_heard = True
-        # Input: bytes not parsed yet, those of an incomplete frame, a message in fragments.
+        # Input: bytes not parsed yet, an incomplete frame, a message in fragments.
         self._backlog = b""
         self._partial = self._received = self._reserved = 0
         self._message: bytearray | None = None

@@ -1,24 +1,119 @@
-"""What the WebSockets of a server share, and what connections give away that become one."""
+"""How an HTTP connection becomes a WebSocket, and what all WebSockets of a server share.
+
+The connection reads the head of a request. Where ``Upgrades.takes`` says that the request asks for
+a WebSocket, the connection gives its transport away, and is no more (RFC 6455 §4.2).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableSet
+from collections.abc import Iterable, Mapping, MutableSet
 from typing import Any, Protocol
 
 import msgspec
 from starlette.types import ASGIApp, Scope
 
-from parley.server.limits.byte_budget import ByteReservation
-from parley.server.limits.slow_readers import UnsentBytes
+from parley.server.limits import ByteReservation, SharedTimeouts, UnsentBytes
 from parley.server.settings import Settings
-from parley.server.websocket.timeouts import SharedTimeouts
+from parley.server.websocket.admission import DENIAL
+
+# -- handshake --------------------------------------------------------------------------------
+
+Headers = list[tuple[bytes, bytes]]
+
+VERSION = b"13"
+"""The version of the WebSocket protocol; there is no later one."""
+
+_KEY = b"sec-websocket-key"
+_VERSION = b"sec-websocket-version"
+_PROTOCOL = b"sec-websocket-protocol"
+
+
+class BadHandshake(Exception):
+    """The request asks for a WebSocket in a wrong way. ``status`` and ``headers`` are for HTTP."""
+
+    def __init__(self, message: str, status: int = 400, headers: Iterable[Any] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers: Headers = [*headers]
+
+
+class Handshake(msgspec.Struct, frozen=True):
+    """A valid handshake: ``accept`` answers its key; subprotocols are in preference order."""
+
+    accept: bytes
+    subprotocols: tuple[str, ...]
+
+
+def asks_for_socket(method: str, http_version: str, headers: Headers) -> bool:
+    """Return whether a request asks for a WebSocket, in a right or in a wrong way.
+
+    Only a GET without a body of HTTP/1.1 can. Others that name ``Upgrade`` are answered as if they
+    did not (RFC 9110 §7.8).
+    """
+    if method != "GET" or http_version != "1.1":
+        return False
+    upgrade: list[bytes] = []
+    options: set[bytes] = set()
+    for name, value in headers:
+        if name == b"upgrade":
+            upgrade.append(value.strip().lower())
+        elif name == b"connection":
+            options.update(option.strip().lower() for option in value.split(b","))
+        elif name == b"transfer-encoding" or (name == b"content-length" and value.strip(b" 0")):
+            return False
+    return upgrade == [b"websocket"] and b"upgrade" in options
+
+
+def read_handshake(scope: Mapping[str, Any]) -> Handshake:
+    """Return the handshake in a request. Raises ``BadHandshake``."""
+    from websockets.datastructures import Headers as TheirHeaders
+    from websockets.http11 import Request
+    from websockets.server import ServerProtocol
+
+    headers: Headers = scope["headers"]
+    versions = [value.strip() for name, value in headers if name == _VERSION]
+    if versions != [VERSION]:
+        raise BadHandshake(
+            "this server speaks version 13 of the WebSocket protocol: send Sec-WebSocket-Version: "
+            "13, once",
+            426,
+            [(_VERSION, VERSION), (b"upgrade", b"websocket"), (b"connection", b"Upgrade")],
+        )
+    if sum(name == _KEY for name, _ in headers) != 1:
+        raise BadHandshake("a WebSocket handshake has one Sec-WebSocket-Key")
+    given = TheirHeaders()
+    for name, value in headers:
+        given[name.decode("latin-1")] = value.decode("latin-1")
+    protocol = ServerProtocol()
+    response = protocol.accept(Request("/", given))
+    if response.status_code != 101:
+        why = str(protocol.handshake_exc or "it is malformed")
+        raise BadHandshake(f"the WebSocket handshake is not valid: {why}")
+    offered = b",".join(value for name, value in headers if name == _PROTOCOL).decode("latin-1")
+    subprotocols = tuple(filter(None, (each.strip() for each in offered.split(","))))
+    return Handshake(response.headers["Sec-WebSocket-Accept"].encode(), subprotocols)
+
+
+def socket_scope(scope: Scope, handshake: Handshake) -> Scope:
+    """Return the scope of a WebSocket, made of the scope of its request."""
+    made = {name: value for name, value in scope.items() if name != "method"}
+    made["type"] = "websocket"
+    made["asgi"] = {**scope["asgi"], "spec_version": "2.4"}
+    made["scheme"] = "wss" if scope["scheme"] == "https" else "ws"
+    made["subprotocols"] = list(handshake.subprotocols)
+    made["extensions"] = {**(scope.get("extensions") or {}), DENIAL: {}}
+    return made
+
+
+# -- serving ----------------------------------------------------------------------------------
+
 
 CLOSE_TIMEOUT = 10.0
-"""How long a client has to confirm that a socket is closed, and to read what was sent before."""
+"""How long a client has to confirm that a socket is closed, and to read the last messages."""
 
 _LINGER = 2.0
-# How long a client may go on sending after its socket failed, so that it can read why.
+# How long a client may still send after its socket failed, so that it can read the reason.
 
 
 class TimedSocket(Protocol):
@@ -46,10 +141,10 @@ class TimedSocket(Protocol):
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """What a connection gives away with its transport.
+    """The request of a connection that gives its transport away.
 
-    ``app`` answers, ``rest`` came behind the head. ``connections`` and ``tasks`` are those that the
-    server waits for at its end.
+    ``app`` answers, ``rest`` came behind the head. At its end the server waits for ``connections``
+    and ``tasks``.
     """
 
     scope: Scope
@@ -61,7 +156,7 @@ class Handed(msgspec.Struct, frozen=True):
 
 
 class SocketServing:
-    """What the WebSockets of a server share: limits, budgets, and one timer for each kind of wait.
+    """The shared parts of a server's WebSockets: limits, budgets, a timer for each kind of wait.
 
     ``unread_timeout`` is how long a client may read nothing. ``closes``: sockets are closed when
     the server ends; an app that drains them itself does it better.

@@ -8,12 +8,13 @@ from contextlib import contextmanager, suppress
 
 from starlette.types import Receive, Scope, Send
 
-from parley.server.websocket.denial import refuse_with, short
-from parley.server.websocket.draining import (
+from parley.server.websocket.admission import (
     OPEN_SOCKET,
     SERVICE_RESTART,
     SHUTTING_DOWN,
     ServedSocket,
+    refuse_with,
+    short,
 )
 
 _UNSUPPORTED_DATA = 1003
@@ -31,10 +32,10 @@ class ServerSocket:
     before the next. ``send`` waits while the client does not read. One task receives: until
     ``receive`` is called again, further messages wait, and the client does too.
 
-    ``close_code`` is what the client closed it with: 1006 if the connection broke.
+    ``close_code`` is the client's: 1006 if the connection broke.
 
-    When the server drains, the socket is closed once nothing is within ``answering``;
-    ``on_drain`` is told before. From then on ``is_draining`` holds, and new work is to be refused.
+    When the server drains, the socket is closed once nothing is within ``answering``; ``on_drain``
+    is called before. From then on ``is_draining`` holds, and new work is to be refused.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +60,7 @@ class ServerSocket:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the server ends: what is under way is answered, nothing else is begun."""
+        """Whether the server ends: open requests are answered, new ones are not begun."""
         return self._server is not None and self._server.is_draining
 
     def on_drain(self, callback: Callable[[], None]) -> None:
@@ -93,7 +94,7 @@ class ServerSocket:
     async def refuse(
         self, status: int, headers: Iterable[tuple[bytes, bytes]] = (), body: bytes = b""
     ) -> None:
-        """Answer the handshake with an HTTP response instead. The client may be gone by then."""
+        """Answer the handshake with an HTTP response instead. The client may have gone."""
         try:
             await self._connect()
             self._is_refused = True

@@ -19,14 +19,15 @@ from parley.database.sql import Migration, filled
 from parley.model.service import owned_by
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import UsageQuery, UsageRow, usage_row
 from parley.store.admin.export_format import ExportSource, ImportTarget, Rows
 from parley.store.audit.reading import AuditReading
 from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Replica
-from parley.store.protocols.tables import HISTORY_KEPT, UsageQuery, UsageRow
+from parley.store.protocols.tables import HISTORY_KEPT
 from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import queries
-from parley.store.tables import api_key_from_row, suspended_of, usage_row
+from parley.store.tables import api_key_from_row, suspended_of
 
 _SQL = queries("shared", "owners.sql")
 _NAMES = ("agent", "tenant", "prefix", "key", "to", "shift", "at")

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import UsageKey, UsageRow
 from parley.store.audit.trail import (
     AuditEntry,
     AuditFilter,
@@ -23,8 +24,7 @@ from parley.store.audit.trail import (
 from parley.store.events import Scope, now_ms
 from parley.store.memory.index import TaskIndex, TaskStanding
 from parley.store.memory.log import MemoryLog, WholeTasks
-from parley.store.protocols.tables import HISTORY_KEPT, Receipt, UsageRow
-from parley.store.tables import UsageKey
+from parley.store.protocols.tables import HISTORY_KEPT, Receipt
 
 MAX_LINES = 10_000
 """How many lines memory has: older ones go, with a checkpoint, because no disk has them."""

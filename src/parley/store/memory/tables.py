@@ -13,6 +13,17 @@ from msgspec.structs import replace
 from parley.model.parts import Message
 from parley.model.struct import decode, encode
 from parley.security.api_keys import ApiKeyRecord, checked
+from parley.security.limits.usage import (
+    COUNTED,
+    NO_KEY,
+    QuotaAsk,
+    QuotaGrant,
+    UsageQuery,
+    UsageRow,
+    added,
+    usage_key,
+    usage_row,
+)
 from parley.store.audit.trail import PAGE, AuditEntry, AuditFilter, AuditLine, AuditPrune
 from parley.store.events import Scope
 from parley.store.head import unknown
@@ -24,12 +35,8 @@ from parley.store.protocols.tables import (
     ENDED_KEPT,
     MAX_API_KEYS,
     ApiKeyChanged,
-    QuotaAsk,
-    QuotaGrant,
     Receipt,
     TooManyApiKeys,
-    UsageQuery,
-    UsageRow,
 )
 from parley.store.protocols.webhooks import (
     ATTEMPTS_KEPT,
@@ -39,17 +46,12 @@ from parley.store.protocols.webhooks import (
     PushState,
 )
 from parley.store.tables import (
-    COUNTED,
-    NO_KEY,
     ApiKeyListeners,
     active_of,
-    added,
     api_key_with_end,
     check_same_api_key,
     granted,
     merge_pushes,
-    usage_key,
-    usage_row,
 )
 
 T = TypeVar("T")

@@ -24,6 +24,7 @@ from parley.database.postgres.connection import (
 )
 from parley.database.postgres.database import PostgresReadConnection
 from parley.security.api_keys import ApiKeyRecord, checked
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow
 from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
 from parley.store.events import Scope, steady_clock
 from parley.store.postgres.background import PRUNED_CONTEXTS, PRUNED_RECORDS, Heartbeat, Pruner
@@ -37,14 +38,7 @@ from parley.store.postgres.tables import (
 from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWriter
 from parley.store.protocols.claims import Claimed, Lease, Replica
 from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
-from parley.store.protocols.tables import (
-    SECRET_BYTES,
-    EventCompleted,
-    QuotaAsk,
-    QuotaGrant,
-    UsageRow,
-    checked_event,
-)
+from parley.store.protocols.tables import SECRET_BYTES, EventCompleted, checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from parley.store.sql import queries

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from parley.database.postgres.connection import texts
 from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow, usage_key
 from parley.store.audit.trail import (
     AuditEntry,
     AuditLine,
@@ -24,15 +25,8 @@ from parley.store.audit.trail import (
     prune_values,
 )
 from parley.store.postgres.writer import PostgresBatchWriter
-from parley.store.protocols.tables import (
-    ENDED_KEPT,
-    MAX_API_KEYS,
-    QuotaAsk,
-    QuotaGrant,
-    TooManyApiKeys,
-    UsageRow,
-)
-from parley.store.tables import api_key_columns, api_key_from_row, check_same_api_key, usage_key
+from parley.store.protocols.tables import ENDED_KEPT, MAX_API_KEYS, TooManyApiKeys
+from parley.store.tables import api_key_columns, api_key_from_row, check_same_api_key
 
 Completed = tuple[bool, bytes | None]
 """Whether a call completed an event, and the value that it had before."""

@@ -16,19 +16,13 @@ from parley.model.parts import Message
 from parley.model.struct import decode, encode
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import NO_KEY, UsageQuery, UsageRow, usage_row
 from parley.store.audit.trail import LAST, PAGE, AuditFilter, AuditLine, line_of
 from parley.store.events import LoggedEvent, RecordKind, Scope, payloads_in, records_in
 from parley.store.head import payload_of
 from parley.store.protocols.claims import MAX_COUNTED
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.tables import (
-    ApiKeyChanged,
-    DueTask,
-    Receipt,
-    TimersChanged,
-    UsageQuery,
-    UsageRow,
-)
+from parley.store.protocols.tables import ApiKeyChanged, DueTask, Receipt, TimersChanged
 from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskQuery, TaskRecord
 from parley.store.protocols.webhooks import ActivePushes, DeliveryAttempt, PushRecord
 from parley.store.snapshot import StoredTask, artifact_rows
@@ -40,14 +34,7 @@ from parley.store.sql.batch import (
     pushes_from_rows,
     scope_columns,
 )
-from parley.store.tables import (
-    NO_KEY,
-    ApiKeyListeners,
-    active_of,
-    api_key_from_row,
-    last_attempts,
-    usage_row,
-)
+from parley.store.tables import ApiKeyListeners, active_of, api_key_from_row, last_attempts
 
 UNLIMITED = 2**62
 """A limit that nothing reaches."""

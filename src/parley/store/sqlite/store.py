@@ -16,16 +16,11 @@ import msgspec
 from parley.database.database import GilYielder, GroupWriter, ReaderPool
 from parley.database.sqlite.database import SqliteGroupWriter, SqliteReadConnection
 from parley.security.api_keys import ApiKeyRecord, checked
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow
 from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
 from parley.store.events import Scope, now_ms
 from parley.store.protocols.claims import Claimed, Replica
-from parley.store.protocols.tables import (
-    SECRET_BYTES,
-    QuotaAsk,
-    QuotaGrant,
-    UsageRow,
-    checked_event,
-)
+from parley.store.protocols.tables import SECRET_BYTES, checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import (
     WEBHOOKS_AT_ONCE,

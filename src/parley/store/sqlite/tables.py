@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow
 from parley.store.audit.trail import (
     AuditEntry,
     AuditLine,
@@ -32,11 +33,8 @@ from parley.store.protocols.tables import (
     HISTORY_KEPT,
     MAX_API_KEYS,
     EventCompleted,
-    QuotaAsk,
-    QuotaGrant,
     Receipt,
     TooManyApiKeys,
-    UsageRow,
 )
 from parley.store.sql.batch import Batch, head_from_row, scope_columns
 from parley.store.sqlite.file import SQL

@@ -359,6 +359,36 @@ class Message(KindForm, MessageForm, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     reference_task_ids: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, message: core_parts.Message, /, **_: Any) -> Self:
+        """Return the 0.3 form of a message."""
+        return cls(
+            kind="message",
+            message_id=message.message_id,
+            context_id=message.context_id,
+            task_id=message.task_id,
+            role=_ROLE_OF[message.role],
+            parts=tuple([Part.of(part) for part in message.parts]),
+            metadata=message.metadata,
+            extensions=message.extensions,
+            reference_task_ids=message.reference_task_ids,
+        )
+
+    def to_model(self, **others: Any) -> Any:
+        """Return the message of the data model, with a new id or an empty part if it lacks them."""
+        if not self.parts:
+            return super().to_model(**others)
+        return core_parts.Message(
+            message_id=self.message_id or uuid4().hex,
+            context_id=self.context_id,
+            task_id=self.task_id,
+            role=core_parts.Role.USER if self.role is Role.USER else core_parts.Role.AGENT,
+            parts=tuple([part.to_model() for part in self.parts]),
+            metadata=self.metadata,
+            extensions=self.extensions,
+            reference_task_ids=self.reference_task_ids,
+        )
+
 
 class LegacyMessage(Message, frozen=True, kw_only=True):
     """A message in a request of older texts, in which messages have no ids."""
@@ -380,6 +410,29 @@ class Artifact(ArtifactForm, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, artifact: core_parts.Artifact, /, **_: Any) -> Self:
+        """Return the 0.3 form of an artifact."""
+        return cls(
+            artifact_id=artifact.artifact_id,
+            name=artifact.name,
+            description=artifact.description,
+            parts=tuple([Part.of(part) for part in artifact.parts]),
+            metadata=artifact.metadata,
+            extensions=artifact.extensions,
+        )
+
+    def to_model(self, **_: Any) -> Any:
+        """Return the artifact of the data model."""
+        return core_parts.Artifact(
+            artifact_id=self.artifact_id or problems.UNNAMED_ARTIFACT,
+            name=self.name,
+            description=self.description,
+            parts=tuple([part.to_model() for part in self.parts]),
+            metadata=self.metadata,
+            extensions=self.extensions,
+        )
+
 
 class TaskStatus(Form, frozen=True, kw_only=True):
     """A task's status."""
@@ -390,9 +443,22 @@ class TaskStatus(Form, frozen=True, kw_only=True):
     message: Message | None = None
     timestamp: str | None = None
 
+    @classmethod
+    def of(cls, status: core_tasks.TaskStatus, /, **_: Any) -> Self:
+        """Return the 0.3 form of a status."""
+        return cls(
+            state=STATE_OF[status.state],
+            message=None if status.message is None else Message.of(status.message),
+            timestamp=None if status.timestamp is None else str(status.timestamp),
+        )
+
     def to_model(self, **_: Any) -> Any:
         """Return the status of the data model. Raises ``ValueError``."""
-        return super().to_model(timestamp=parse_answer_timestamp(self.timestamp))
+        return core_tasks.TaskStatus(
+            state=TaskState[self.state.name],
+            message=_model(self.message),
+            timestamp=parse_answer_timestamp(self.timestamp),
+        )
 
 
 class Task(KindForm, frozen=True, kw_only=True):
@@ -408,9 +474,29 @@ class Task(KindForm, frozen=True, kw_only=True):
     history: tuple[Message, ...] | None = None
     metadata: dict[str, Any] | None = None
 
+    @classmethod
+    def of(cls, task: core_tasks.Task, /, **_: Any) -> Self:
+        """Return the 0.3 form of a task."""
+        return cls(
+            kind="task",
+            id=task.id,
+            context_id=task.context_id,
+            status=TaskStatus.of(task.status),
+            artifacts=tuple([Artifact.of(artifact) for artifact in task.artifacts]),
+            history=tuple([Message.of(message) for message in task.history]),
+            metadata=task.metadata,
+        )
+
     def to_model(self, **_: Any) -> Any:
         """Return the task of the data model. Raises ``ValueError``."""
-        return super().to_model(history=_model(self.history or ()))
+        return core_tasks.Task(
+            id=self.id,
+            context_id=self.context_id,
+            status=self.status.to_model(),
+            artifacts=tuple([artifact.to_model() for artifact in self.artifacts]),
+            history=tuple([each.to_model() for each in self.history or () if each.parts]),
+            metadata=self.metadata,
+        )
 
 
 class TaskStatusUpdateEvent(KindForm, frozen=True, kw_only=True):
@@ -428,7 +514,14 @@ class TaskStatusUpdateEvent(KindForm, frozen=True, kw_only=True):
     @classmethod
     def of(cls, event: core_tasks.TaskStatusUpdateEvent, /, **_: Any) -> Self:
         """Return the 0.3 form of a change of status."""
-        return super().of(event, final=is_final(event.status))
+        return cls(
+            kind="status-update",
+            task_id=event.task_id,
+            context_id=event.context_id,
+            status=TaskStatus.of(event.status),
+            final=is_final(event.status),
+            metadata=event.metadata,
+        )
 
 
 class TaskArtifactUpdateEvent(KindForm, frozen=True, kw_only=True):
@@ -443,6 +536,19 @@ class TaskArtifactUpdateEvent(KindForm, frozen=True, kw_only=True):
     append: bool = False
     last_chunk: bool = False
     metadata: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, event: core_tasks.TaskArtifactUpdateEvent, /, **_: Any) -> Self:
+        """Return the 0.3 form of an artifact, or of a further chunk of one."""
+        return cls(
+            kind="artifact-update",
+            task_id=event.task_id,
+            context_id=event.context_id,
+            artifact=Artifact.of(event.artifact),
+            append=event.append,
+            last_chunk=event.last_chunk,
+            metadata=event.metadata,
+        )
 
 
 Value = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent

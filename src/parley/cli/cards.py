@@ -1,0 +1,319 @@
+"""Cards of agents on the command line: fetch, check, validate and sign them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import inspect
+
+from parley.cli.calls.agent_call import RETRY, AgentCall
+from parley.cli.output.failures import FAILED, CommandFailure, UsageFailure
+from parley.cli.output.redaction import without_user
+from parley.cli.output.streams import Output
+from parley.cli.settings.table import CommandSettings
+from parley.cli.store.acts import Record
+from parley.client.auth.authorizer import Authorizer
+from parley.client.auth.credentials import Credentials
+from parley.client.bindings.http import HttpTransport
+from parley.client.card.resolver import CardResolver, ResolvedCard
+from parley.client.card.trust import CardCheck, CardTrust
+from parley.client.card.verification import CardVerifier, checked_jku
+from parley.client.errors import CardNotTrusted
+from parley.client.origin import Origin
+from parley.model.errors import A2AError
+from parley.security.exposed_secrets import exposed, plain_urls
+from parley.security.signing.cards import sign_card
+from parley.security.signing.keys import ALGORITHMS, SigningKeys, SigningKeysInvalid, missing_keys
+from parley.wire import versions
+from parley.wire.json import protojson
+from parley.wire.json.problems import MAX_PROBLEMS
+
+_COVERS = {
+    "received": "all of the card as it was sent",
+    "exact": "the members of version 1.0, as the specification says",
+    "stripped": "the members of version 1.0 that are not empty",
+}
+
+
+def verify_card(settings: CommandSettings, output: Output, algorithms: Sequence[str]) -> int:
+    """Report whether the card of ``--agent-card`` is trusted; return the exit status."""
+    call, found = AgentCall(settings, output), []
+    try:
+        trust = call.trust(algorithms or ALGORITHMS, required=True)
+    except ValueError as error:
+        raise UsageFailure(str(error)) from None
+
+    async def verify() -> None:
+        try:
+            resolved, _, _ = await fetch_card(call, trust)
+            check, name = resolved.check, resolved.card.name
+        except CardNotTrusted as error:
+            check, name = CardCheck("not trusted", str(error), error.verdict), ""
+        _report(output, check, name)
+        found.append(check.is_trusted)
+
+    return call.run(verify) or (0 if found == [True] else FAILED)
+
+
+def sign_fetched(
+    settings: CommandSettings,
+    output: Output,
+    signing_keys: str,
+    record: Record,
+    *,
+    jku: str,
+    replace: bool,
+) -> int:
+    """Record and write the card of ``--agent-card`` with new signatures; return the exit status."""
+    try:
+        keys = SigningKeys.load(signing_keys)
+    except SigningKeysInvalid as error:
+        raise CommandFailure("PARLEY_ERR_KEY", str(error)) from None
+    if keys is None:
+        raise UsageFailure(
+            missing_keys("parley card sign"), hint="parley keys generate signing-keys.json"
+        )
+    _check_jku(jku)
+    call, signers, made = AgentCall(settings, output), keys.signers, []
+
+    async def sign() -> None:
+        resolved, _, _ = await fetch_card(call, None)
+        try:
+            made.append(sign_card(resolved.raw, signers, jku=jku, replace=replace))
+        except ValueError as error:
+            raise CommandFailure(
+                "A2ACLI_ERR_CARD_INVALID", f"the card cannot be signed: {error}"
+            ) from None
+
+    status = call.run(sign)
+    for card in made:
+        record("card.signed", signers[0].kid, {"keys": [key.kid for key in signers]})
+        output.json(card)
+    return status
+
+
+def _check_jku(url: str) -> None:
+    """Refuse an address of keys that no verifier would ask. Raises ``UsageFailure``."""
+    if not url:
+        return
+    try:
+        wrong = checked_jku(url, Origin.of(url), ())
+    except ValueError as error:
+        wrong = f"it is not {error}"
+    if wrong:
+        raise UsageFailure(f"--jku: {wrong}", hint="--jku https://host/.well-known/jwks.json")
+
+
+def _report(output: Output, check: CardCheck, name: str) -> None:
+    verdict = check.verdict
+    signatures = () if verdict is None else verdict.signatures
+    if output.is_json:
+        output.document(
+            {
+                "trusted": check.is_trusted,
+                "form": None if verdict is None else verdict.form,
+                "reason": check.reason,
+                "signatures": [
+                    {
+                        "number": each.number,
+                        "kid": each.kid,
+                        "alg": each.alg,
+                        "jku": each.jku,
+                        "form": each.form,
+                        "reason": each.reason,
+                    }
+                    for each in signatures
+                ],
+            }
+        )
+        return
+    if name:
+        output.text.field("Card", name)
+    output.text.field("Trust", "trusted" if check.is_trusted else "not trusted")
+    if verdict is not None and verdict.form is not None:
+        output.text.field("Signed", _COVERS[verdict.form])
+    for each in signatures:
+        output.text.field("Signature", str(each).removeprefix("signature "))
+    if not check.is_trusted and not signatures:
+        output.text.field("Why", check.reason)
+
+
+async def fetch_card(
+    call: AgentCall, trust: CardTrust | None
+) -> tuple[ResolvedCard, Credentials, HttpTransport]:
+    """Return the card of ``--agent-card``, verified as ``trust`` says, and what fetched it."""
+    settings = call.settings
+    try:
+        reference, credentials = Credentials.from_reference(
+            settings.agent_card,
+            headers=call.headers,
+            bearer=settings.bearer,
+            api_key=settings.api_key,
+            trust_origins=settings.trust_origin,
+            insecure=settings.insecure,
+        )
+    except ValueError as error:
+        raise UsageFailure(str(error)) from None
+    async with call.http() as http:
+        auth = Authorizer(
+            credentials,
+            None if call.uses_logins else (),
+            http=http,
+            address=without_user(settings.agent_card),
+        )
+        http.certificate_for = auth.may_see_certificate
+        resolver = CardResolver(
+            http, credentials=credentials, auth=auth, timeout=call.response_timeout, retry=RETRY
+        )
+        verifier = CardVerifier(trust, http)
+        try:
+            resolved = await verifier.verify(await resolver.resolve(reference))
+        finally:
+            await verifier.aclose()
+            await auth.aclose()
+    return resolved, credentials, http
+
+
+Fault = tuple[str, str]
+
+
+def exposures(raw: bytes) -> list[str]:
+    """Return what a card should not tell everyone, and addresses that are not encrypted."""
+    members = json.loads(raw)
+    found = [
+        f"{path}: this looks like {kind}, and everyone may read a card: take it out, and revoke it "
+        "where it is valid"
+        for path, kind in exposed(members)
+    ]
+    return found + [
+        f"{path}: http://{urlsplit(url).hostname} is not encrypted, so others read the credentials "
+        "that are sent there: use https://"
+        for path, url in plain_urls(members)
+    ]
+
+
+def problems(raw: bytes) -> list[str]:
+    """Return all problems of a card, with its members' names; none if it is valid.
+
+    A card is valid if it has what the specification of its version requires. One with the members
+    of both versions is checked against both. Unknown members are allowed.
+    """
+    members = json.loads(raw)
+    is_latest = "supportedInterfaces" in members or "supported_interfaces" in members
+    is_old = "url" in members and str(members.get("protocolVersion", "0")).startswith("0")
+    found: dict[Fault, None] = {}
+    if is_latest or not is_old:
+        found |= dict.fromkeys(_of_latest(members))
+    if is_old:
+        found |= dict.fromkeys(_of_0_3(members))
+    found |= dict.fromkeys(_of_both(members))
+    return [f"{path}: {text}" if path else text for path, text in found]
+
+
+def _of_latest(members: dict[str, Any]) -> Iterator[Fault]:
+    yield from _of_schema(members, versions.LATEST)
+    interfaces = members.get("supportedInterfaces", members.get("supported_interfaces"))
+    if interfaces == []:
+        yield "supportedInterfaces", "there is none, so the agent cannot be called"
+    for path, each in _objects(interfaces, "supportedInterfaces"):
+        binding = each.get("protocolBinding", each.get("protocol_binding"))
+        yield from _of_address(f"{path}.url", each.get("url"), binding)
+    if "url" not in members:
+        for path, secured in _secured(members):
+            if "security" in secured:
+                yield f"{path}security", "version 1.0 has this as securityRequirements"
+
+
+def _of_0_3(members: dict[str, Any]) -> Iterator[Fault]:
+    yield from _of_schema(members, "0.3")
+    yield from _of_address("url", members.get("url"), members.get("preferredTransport", "JSONRPC"))
+    for path, each in _objects(members.get("additionalInterfaces"), "additionalInterfaces"):
+        yield from _of_address(f"{path}.url", each.get("url"), each.get("transport"))
+
+
+def _of_both(members: dict[str, Any]) -> Iterator[Fault]:
+    ids: list[Any] = []
+    for path, skill in _objects(members.get("skills"), "skills"):
+        if skill.get("id") and skill["id"] in ids:
+            yield f"{path}.id", f"{skill['id']!r} is the id of another skill"
+        ids.append(skill.get("id"))
+    schemes = members.get("securitySchemes")
+    declared = schemes if isinstance(schemes, dict) else {}
+    for path, secured in _secured(members):
+        for name in ("securityRequirements", "security"):
+            for place, need in _objects(secured.get(name), path + name):
+                named = need.get("schemes") if "schemes" in need else need
+                for each in named if isinstance(named, dict) else ():
+                    if each not in declared:
+                        yield place, f"{each!r} is not among the securitySchemes"
+
+
+def _of_schema(members: dict[str, Any], version: str) -> Iterator[Fault]:
+    """Yield what is wrong with members, and which required ones are missing."""
+    kind = versions.card_schema(version)
+    wrong: list[Fault] = []
+    try:
+        protojson.read(members, kind)
+    except A2AError as error:
+        wrong = [(each.field, each.description) for each in error.violations]
+    yield from wrong
+    if len(wrong) >= MAX_PROBLEMS:
+        yield "", f"more values may be wrong than these {MAX_PROBLEMS}: mend them and check again"
+    known = {path for path, _ in wrong}
+    for path in _missing(inspect.type_info(kind), members, ""):
+        if path not in known:
+            yield path, "required, but missing"
+
+
+def _missing(info: inspect.Type, value: Any, path: str) -> Iterator[str]:
+    """Yield the required members that a value lacks, also those that writers of ProtoJSON omit."""
+    match info:
+        case inspect.StructType() if isinstance(value, dict):
+            for field in info.fields:
+                name = field.encode_name if field.encode_name in value else field.name
+                held = value.get(name)
+                where = f"{path}.{field.encode_name}".lstrip(".")
+                if held is not None:
+                    yield from _missing(field.type, held, where)
+                elif field.required:
+                    yield where
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from _missing(each, value, path)
+        case inspect.VarTupleType(item_type=item) if isinstance(value, list):
+            for index, each in enumerate(value):
+                yield from _missing(item, each, f"{path}[{index}]")
+        case inspect.DictType(value_type=item) if isinstance(value, dict):
+            for name, each in value.items():
+                yield from _missing(item, each, f"{path}.{name}")
+
+
+def _of_address(path: str, url: Any, binding: Any) -> Iterator[Fault]:
+    if not isinstance(url, str) or not url:
+        return  # the schema says so
+    try:
+        parts = urlsplit(url)
+        is_absolute = bool(parts.scheme and parts.hostname)
+    except ValueError:
+        parts, is_absolute = urlsplit(""), False
+    binding = str(binding).upper()
+    if binding in ("JSONRPC", "HTTP+JSON"):
+        is_absolute = is_absolute and parts.scheme in ("http", "https")
+    if binding != "GRPC" and not is_absolute:
+        yield path, f"{url!r} is not absolute"
+
+
+def _secured(members: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the card and its skills, which may require credentials, with what their paths begin."""
+    yield "", members
+    for path, skill in _objects(members.get("skills"), "skills"):
+        yield f"{path}.", skill
+
+
+def _objects(items: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield f"{path}[{index}]", item

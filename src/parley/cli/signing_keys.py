@@ -1,0 +1,167 @@
+"""``parley keys generate``, ``rotate`` and ``show`` for files of signing keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.output.text import parse_span
+from parley.cli.store.acts import Record
+from parley.security.signing.keys import (
+    ALGORITHMS,
+    MAX_BYTES,
+    SigningKey,
+    SigningKeysInvalid,
+    WriteUnderWay,
+    new_key_set,
+    read_key_set,
+    read_private,
+    replacing,
+    rotated,
+    write_key_set,
+)
+
+DEFAULT_FILE = "signing-keys.json"
+STDOUT = "-"
+CACHED_SECONDS = 300
+"""How long verifiers may keep the keys that a server publishes."""
+
+
+def generate(output: Output, file: str, algorithms: Sequence[str], record: Record) -> None:
+    """Make a file with new keys, record it, and report their ids."""
+    now = time.time()
+    try:
+        document = new_key_set(algorithms, now)
+    except ValueError as error:
+        raise UsageFailure(
+            f"--alg: {error}", hint=f"--alg {ALGORITHMS[0]} is the default"
+        ) from None
+    text = write_key_set(document)
+    if file == STDOUT:
+        _record_made(record, read_key_set(text, "the new keys"))
+        output.json(text)  # for PARLEY_SIGNING_KEYS, or a vault
+        output.warn("these are private keys: whoever has seen them can sign")
+        return
+    path = Path(file)
+    try:
+        with replacing(path, creates=True) as write:
+            write(text)
+    except FileExistsError:
+        raise CommandFailure(
+            "PARLEY_ERR_KEY",
+            f"{path} exists, and its keys may be in use: it is not replaced",
+            hint=f"parley keys rotate {path} makes new ones in it",
+        ) from None
+    except (OSError, WriteUnderWay) as error:
+        raise _unwritable(path, error) from None
+    keys = read_key_set(text, str(path))
+    _record_made(record, keys)
+    _report(output, path, keys, now)
+    if not output.is_json:
+        output.text.field("Note", "private: give all replicas this file, and nobody else")
+        output.text.field(
+            "Next", f"parley serve agent.py --signing-keys {path} --url https://agents.example.com"
+        )
+
+
+def rotate(output: Output, file: str, overlap: str, record: Record) -> None:
+    """Let the next keys of a file sign, record it, and report what changed."""
+    now, path = time.time(), Path(file)
+    try:
+        seconds = parse_span(overlap)
+    except ValueError as error:
+        raise UsageFailure(f"--overlap: {error}") from None
+    try:
+        with replacing(path) as write:
+            text = _read(path)
+            done = rotated(text, now, seconds, f"the key file {path}")
+            made = write_key_set(done.document)
+            write(made)
+    except SigningKeysInvalid as error:
+        raise CommandFailure("PARLEY_ERR_KEY", str(error)) from None
+    except (OSError, WriteUnderWay) as error:
+        raise _unwritable(path, error) from None
+    if done.unpublished:
+        output.warn(
+            f"{', '.join(done.unpublished)} signs and was not published before, because the file "
+            "had no next key: verifiers that keep key sets refuse it until they fetch them again"
+        )
+    elif now - done.published_at < CACHED_SECONDS:
+        output.warn(
+            f"the new key was made {now - done.published_at:.0f} s ago, and verifiers may keep the "
+            f"keys of before for {CACHED_SECONDS} s: give the file to the server early enough"
+        )
+    changed = {"signs": done.signs, "ended": done.ended, "removed": done.removed}
+    record("signing_key.rotated", done.signs[0], changed)
+    _report(output, path, read_key_set(made, str(path)), now)
+
+
+def show(output: Output, file: str) -> None:
+    """Report the keys of a file, without their private halves."""
+    path = Path(file)
+    try:
+        keys = read_key_set(_read(path), f"the key file {path}")
+    except SigningKeysInvalid as error:
+        raise CommandFailure("PARLEY_ERR_KEY", str(error)) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    _report(output, path, keys, time.time())
+
+
+def _record_made(record: Record, keys: Sequence[SigningKey]) -> None:
+    record("signing_key.generated", keys[0].kid, {"keys": [key.kid for key in keys]})
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_private(path, limit=MAX_BYTES)
+    except ValueError as error:
+        raise SigningKeysInvalid(str(error)) from None
+
+
+def _unwritable(path: Path, error: Exception) -> CommandFailure:
+    if isinstance(error, FileNotFoundError):
+        return CommandFailure(
+            "PARLEY_ERR_KEY",
+            f"there is no key file {path}",
+            hint=f"parley keys generate {path} makes one",
+        )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return CommandFailure("PARLEY_ERR_KEY", f"{path}: {reason}")
+
+
+def _report(output: Output, path: Path, keys: Sequence[SigningKey], now: float) -> None:
+    if output.is_json:
+        output.document({"file": str(path), "keys": [_document(key, now) for key in keys]})
+        return
+    output.text.field("File", path)
+    for key in keys:
+        output.text.field("Key", f"{key.kid} {key.alg}, {_state(key, now)}")
+
+
+def _document(key: SigningKey, now: float) -> dict[str, Any]:
+    found: dict[str, Any] = {**key.public, "state": "over" if key.is_over(now) else key.state}
+    if key.until is not None:
+        found["until"] = _time(key.until)
+    return found
+
+
+def _state(key: SigningKey, now: float) -> str:
+    if key.is_over(now):
+        return "over: no longer published"
+    match key.state:
+        case "current":
+            return "current: it signs"
+        case "next":
+            return "next: it is published, and signs after the next rotation"
+    until = "" if key.until is None else f" until {_time(key.until)}"
+    return f"previous: it is published{until}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,582 @@
+"""The options of a server, each once: keyword, flag, environment variable, documentation, audit.
+
+A field of ``ServerOptions`` is the option: the keyword of ``parley.asgi`` and ``parley.serve`` has
+its type and default. Its ``Option`` is the flag of ``parley serve``, the environment variable, and
+the text of ``docs/server-options.md``; ``record`` is for the audit.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from parley.server.settings import Option, Settings
+
+if TYPE_CHECKING:
+    from parley.agent.agent import Agent
+    from parley.files.objects import ObjectStore
+    from parley.host.bindings import ServerBinding
+    from parley.model.service import Caller
+    from parley.push.proofs.proofs import CertificateFiles, WebhookCertificate
+    from parley.security.authorization import Policy
+    from parley.security.egress import Egress
+    from parley.security.schemes.scheme import Scheme, Security
+    from parley.security.signing.keys import SigningKeys
+    from parley.server.middleware import AnyMiddleware
+    from parley.server.settings import GrpcOptions, TlsOptions
+    from parley.store.bus.subscriptions import Bus
+    from parley.store.task_store import TaskStore
+
+    Allowed = bool | tuple[str, ...]
+
+Identify = Callable[[Any], "Caller | Awaitable[Caller]"]
+Role = Literal["both", "api", "worker"]
+
+DRAIN_SECONDS = 10.0
+
+_PROCESSES = "Many processes"
+_CALLERS = "Who may call"
+_SENT = "What is sent"
+_AMOUNTS = "How much"
+_CATALOG = "Catalog"
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``parley.asgi`` and ``parley.serve``. Times are in seconds.
+
+    Raises ``ValueError`` and ``TypeError`` for what no server can have.
+    """
+
+    host: Annotated[
+        str, Option("Address to listen on; 0.0.0.0 for all.", metavar="HOST", variable="")
+    ] = "127.0.0.1"
+    # Without a variable: Kubernetes sets PARLEY_PORT for a service of that name.
+    port: Annotated[
+        int, Option("Port to listen on; 0 takes a free one.", metavar="PORT", variable="")
+    ] = 9999
+    store: Annotated[
+        str | TaskStore,
+        Option(
+            "Where tasks are kept: sqlite:///PATH (durable; sqlite:////PATH from the root), "
+            "postgresql://USER@HOST/DATABASE (for many processes at a time), or memory: (gone with "
+            "the process).",
+            metavar="URL",
+        ),
+    ] = "sqlite:///parley.db"
+    files: Annotated[
+        str | Path | ObjectStore | None,
+        Option(
+            "Where to keep files that are too large for messages: a directory, s3://BUCKET/PREFIX, "
+            "or none.",
+            metavar="PLACE",
+            default="beside a SQLite store; a temporary directory with memory:; none with "
+            "PostgreSQL",
+        ),
+    ] = None
+    url: Annotated[
+        str | None,
+        Option("The public address, for the cards, when a proxy in front hides it.", metavar="URL"),
+    ] = None
+    tenants: Annotated[
+        Mapping[str, Agent],
+        Option("Agents that answer at the root, by the tenant of requests.", flag=None),
+    ] = {}
+    drain: Annotated[
+        float,
+        Option(
+            "The grace period of turns when the server stops, such as 10s.",
+            metavar="TIME",
+            default="10s",
+        ),
+    ] = DRAIN_SECONDS
+    settings: Annotated[
+        Settings, Option("Limits, times and rules of the server (parley.Settings).", flag=None)
+    ] = None  # type: ignore[assignment]
+    middleware: Annotated[
+        tuple[AnyMiddleware, ...],
+        Option(
+            "Starlette's Middleware(cls, ...), or functions that take an ASGI app and return one, "
+            "the first outermost: around every HTTP request, and not around gRPC.",
+            flag=None,
+        ),
+    ] = ()
+    bindings: Annotated[
+        tuple[ServerBinding, ...],
+        Option(
+            "Bindings with settings of their own beside JSON-RPC, HTTP+JSON and gRPC; other "
+            "installed ones have their defaults (docs/extend-parley.md).",
+            flag=None,
+        ),
+    ] = ()
+
+    grpc_port: Annotated[
+        int | None,
+        Option(
+            "Port for gRPC, which is not served without one; 0 takes a free one.", "PORT", kind=int
+        ),
+    ] = None
+    grpc_host: Annotated[
+        str | None,
+        Option("Address to listen on for gRPC.", metavar="HOST", default="that of --host"),
+    ] = None
+    grpc_cert: Annotated[
+        str | Path | None,
+        Option("Certificate for gRPC with TLS, with its chain (PEM).", metavar="FILE"),
+    ] = None
+    grpc_key: Annotated[str | Path | None, Option("Its private key (PEM).", metavar="FILE")] = None
+    grpc_client_ca: Annotated[
+        str | Path | None,
+        Option(
+            "Authorities of callers' certificates; others are not let in (PEM).", metavar="FILE"
+        ),
+    ] = None
+
+    bus: Annotated[
+        str | Bus | None,
+        Option(
+            "How processes that share a store tell one another what happens: redis://HOST, "
+            "postgresql://..., or none (they look four times a second).",
+            metavar="URL",
+            panel=_PROCESSES,
+            default="the PostgreSQL store's own",
+        ),
+    ] = None
+    role: Annotated[
+        Role,
+        Option(
+            "What this process does: takes requests and runs turns (both), leaves turns to others "
+            "(api), or runs them and serves health checks alone (worker).",
+            choices=("both", "api", "worker"),
+            panel=_PROCESSES,
+        ),
+    ] = "both"
+    lease: Annotated[
+        float | None,
+        Option(
+            "How long a process may be silent before others have gone on with its tasks, such as "
+            "15s.",
+            metavar="TIME",
+            panel=_PROCESSES,
+            default="15s",
+            kind=float,
+        ),
+    ] = None
+    migrate: Annotated[
+        bool,
+        Option(
+            "Do not bring the store's schema up to date, but refuse an older one; see parley store "
+            "migrate.",
+            flag="--no-migrate",
+            panel=_PROCESSES,
+            sets=False,
+        ),
+    ] = True
+
+    caller: Annotated[
+        Identify | None,
+        Option(
+            "A function of the ASGI scope that returns the Caller of a request, for agents without "
+            "security; a plain def runs in a thread, an async def that awaits nothing is fastest.",
+            flag=None,
+        ),
+    ] = None
+    auth: Annotated[
+        Security | Literal[False] | None,
+        Option(
+            "What callers must prove to every agent of the server, in place of what the agents "
+            "declare (Agent(security=...)); False verifies nothing.",
+            flag=None,
+        ),
+    ] = None
+    policy: Annotated[
+        Policy | None,
+        Option(
+            "A function of an Access, asked before the policies of the agents: all must allow.",
+            flag=None,
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str | Path | None,
+        Option(
+            "Certificate for HTTPS, with its chain (PEM); read again when it changes. gRPC has it "
+            "too, unless it has its own.",
+            metavar="FILE",
+            panel=_CALLERS,
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | Path | None,
+        Option(
+            "Its private key (PEM). The passphrase of an encrypted one is in "
+            "PARLEY_TLS_KEY_PASSWORD.",
+            metavar="FILE",
+            panel=_CALLERS,
+        ),
+    ] = None
+    tls_client_ca: Annotated[
+        str | Path | None,
+        Option(
+            "Authorities of callers' certificates (PEM): callers need one, unless agents accept "
+            "other credentials too.",
+            metavar="FILE",
+            panel=_CALLERS,
+        ),
+    ] = None
+    allow_anonymous: Annotated[
+        bool,
+        Option(
+            "Let everyone call agents that require no credentials, from other machines too.",
+            panel=_CALLERS,
+        ),
+    ] = False
+    secret_key: Annotated[
+        str | None,
+        Option(
+            "Encrypts the credentials that tasks wait for and the secrets of webhooks; the same "
+            "for all replicas. Without it the store keeps a key for the former, and the latter are "
+            "not encrypted.",
+            variable="PARLEY_SECRET_KEY",
+            secret=True,
+            flag=None,
+        ),
+    ] = None
+    signing_keys: Annotated[
+        SigningKeys | str | Path | None,
+        Option(
+            "The private keys that sign cards and webhooks (parley keys generate); read again when "
+            "they change. Without it PARLEY_SIGNING_KEYS_FILE names the file, or "
+            "PARLEY_SIGNING_KEYS has the keys, as JSON.",
+            metavar="FILE",
+            panel=_CALLERS,
+            variable="PARLEY_SIGNING_KEYS_FILE",
+            reads_itself=True,
+        ),
+    ] = None
+
+    webhook_certificate: Annotated[
+        WebhookCertificate | CertificateFiles | None,
+        Option(
+            "The certificate for webhooks that ask for mutual TLS: its file and its key's.",
+            flag=None,
+        ),
+    ] = None
+    webhook_challenge: Annotated[
+        bool,
+        Option("Send a webhook nothing before its receiver has answered a challenge.", panel=_SENT),
+    ] = False
+    allow_private_webhooks: Annotated[
+        Allowed,
+        Option(
+            "Send push notifications to private networks and this machine too.",
+            panel=_SENT,
+            sets=True,
+        ),
+    ] = False
+    allow_private_files: Annotated[
+        Allowed,
+        Option(
+            "Let callers name files in private networks and on this machine.",
+            panel=_SENT,
+            sets=True,
+        ),
+    ] = False
+    allow_private_agents: Annotated[
+        Allowed | None,
+        Option(
+            "Let agents call others in private networks and on this machine.",
+            panel=_SENT,
+            default="on this machine, if nobody else reaches the server",
+            sets=True,
+        ),
+    ] = None
+    egress: Annotated[
+        Egress | None,
+        Option(
+            "The policy for all requests that the data of others cause, to which the options "
+            "allow_private_... add (Egress.of(allow=[...], deny=[...])).",
+            default="PARLEY_EGRESS_ALLOW, PARLEY_EGRESS_DENY, PARLEY_EGRESS_ONLY_ALLOWED",
+            flag=None,
+        ),
+    ] = None
+
+    limits: Annotated[
+        tuple[str, ...],
+        Option(
+            'How much callers may take of all agents together, such as "60/minute per caller", '
+            '"20 streams per caller" (in each process) or "artifact 10 MB"; repeat it.',
+            flag="--limit",
+            metavar="LIMIT",
+            panel=_AMOUNTS,
+            separator=";",
+        ),
+    ] = ()
+    usage: Annotated[bool, Option("Count what callers use, for parley usage.", panel=_AMOUNTS)] = (
+        False
+    )
+    audit: Annotated[
+        tuple[str, ...],
+        Option(
+            "Forward the audit: syslog://HOST, syslog+tcp://HOST, syslog+tls://HOST, "
+            "otlp+http://HOST:4318; may be repeated.",
+            metavar="URL",
+        ),
+    ] = ()
+    audit_retention: Annotated[
+        timedelta | None,
+        Option(
+            "How long lines of the audit are kept, such as 400d.",
+            metavar="SPAN",
+            default="for ever",
+            kind=timedelta,
+        ),
+    ] = None
+
+    publisher: Annotated[
+        str | None,
+        Option(
+            "A domain of yours, such as example.com: the server publishes a catalog of its agents, "
+            "as urn:air:example.com:... (agent.localhost on one machine).",
+            metavar="DOMAIN",
+            panel=_CATALOG,
+        ),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        Option(
+            "What is between the publisher and the name in identifiers.",
+            metavar="NAME",
+            panel=_CATALOG,
+            default="agent",
+        ),
+    ] = None
+    unlisted: Annotated[
+        tuple[str, ...],
+        Option(
+            "The path of an agent, or a tenant, that the catalog leaves out; repeat it.",
+            metavar="PATH|TENANT",
+            panel=_CATALOG,
+        ),
+    ] = ()
+    registry: Annotated[
+        str | None,
+        Option(
+            "A registry in which the server publishes its catalog, and sends heartbeats; its "
+            "credentials are PARLEY_TOKEN or PARLEY_API_KEY with PARLEY_AUTH_ORIGIN.",
+            metavar="URL",
+            panel=_CATALOG,
+            variable="",  # PARLEY_REGISTRY names the one that commands search
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        from parley.security.authorization import checked_policy
+        from parley.security.schemes.scheme import security_of
+
+        if self.caller is not None and self.auth:
+            raise ValueError("give auth=, whose schemes find the caller, or caller=, but not both")
+        if self.role not in ("both", "api", "worker"):
+            raise ValueError(f"role is 'both', 'api' or 'worker', not {self.role!r}")
+        _ = self.tls, self.grpc  # which raise for what makes no sense together
+        for name in _LISTS:
+            force_setattr(self, name, _listed(getattr(self, name)))
+        force_setattr(self, "tenants", dict(self.tenants or {}))
+        force_setattr(self, "settings", self.settings or Settings())
+        if self.auth is not None and self.auth is not False:
+            force_setattr(self, "auth", security_of(self.auth, "auth"))
+        if self.policy is not None:
+            force_setattr(self, "policy", checked_policy(self.policy))
+
+    @property
+    def tls(self) -> TlsOptions | None:
+        """The certificate of HTTPS. Raises ``ValueError`` for files that make no sense together."""
+        from parley.server.settings import tls_options
+
+        return tls_options(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @property
+    def grpc(self) -> GrpcOptions | None:
+        """The place of gRPC. Raises ``ValueError`` for its options without a port."""
+        from parley.server.settings import grpc_options
+
+        return grpc_options(
+            self.grpc_port,
+            host=self.grpc_host,
+            cert=self.grpc_cert,
+            key=self.grpc_key,
+            client_ca=self.grpc_client_ca,
+        )
+
+    @property
+    def calls_machine(self) -> bool:
+        """Whether agents may call others of this machine, if the server listens there alone."""
+        from parley.security.networks import is_loopback
+
+        here = not self.grpc_host or is_loopback(self.grpc_host)
+        return (
+            here
+            and self.allow_private_agents is None
+            and is_of_this_machine(self.settings, self.url)
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return what the audit keeps of an app: of secrets and objects that they are there."""
+        options = options_of(type(self))
+        return {
+            name: _recorded(getattr(self, name), options[name])
+            for name in AppKeywords.__annotations__
+        }
+
+
+class AppKeywords(TypedDict, total=False):
+    """The keywords of ``parley.asgi``; ``ServerOptions`` documents them."""
+
+    store: str | TaskStore
+    files: str | Path | ObjectStore | None
+    url: str | None
+    tenants: Mapping[str, Agent] | None
+    drain: float
+    settings: Settings | None
+    middleware: Iterable[AnyMiddleware]
+    bindings: Iterable[ServerBinding]
+    bus: str | Bus | None
+    role: Role
+    lease: float | None
+    migrate: bool
+    caller: Identify | None
+    auth: Scheme | Security | Literal[False] | None
+    policy: Policy | None
+    secret_key: str | None
+    signing_keys: SigningKeys | str | Path | None
+    webhook_certificate: WebhookCertificate | CertificateFiles | None
+    webhook_challenge: bool
+    allow_private_webhooks: bool | Iterable[str]
+    allow_private_files: bool | Iterable[str]
+    allow_private_agents: bool | Iterable[str] | None
+    egress: Egress | None
+    limits: Iterable[str]
+    usage: bool
+    audit: str | Iterable[str]
+    audit_retention: timedelta | None
+    publisher: str | None
+    namespace: str | None
+    unlisted: Iterable[str]
+    registry: str | None
+
+
+class ServeKeywords(AppKeywords, total=False):
+    """The keywords of ``parley.serve``; ``ServerOptions`` documents them."""
+
+    host: str
+    port: int
+    grpc_port: int | None
+    grpc_host: str | None
+    grpc_cert: str | Path | None
+    grpc_key: str | Path | None
+    grpc_client_ca: str | Path | None
+    tls_cert: str | Path | None
+    tls_key: str | Path | None
+    tls_client_ca: str | Path | None
+    allow_anonymous: bool
+
+
+_LISTS = (
+    "bindings",
+    "allow_private_webhooks",
+    "allow_private_files",
+    "allow_private_agents",
+    "limits",
+    "audit",
+    "unlisted",
+)
+
+
+def _listed(value: Any) -> Any:
+    """Return an iterable as a tuple, so that it is read once; other values are checked later."""
+    is_one = isinstance(value, str) or not isinstance(value, Iterable)
+    return value if is_one else tuple(value)
+
+
+class _Names(dict[str, Any]):
+    """The names in annotations: what only type checkers import is ``Any``."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Any)
+
+
+def is_of_this_machine(settings: Settings, url: str | None) -> bool:
+    """Return whether a server that listens on this machine alone has its callers here too.
+
+    Its agents may call others of this machine: whoever calls them reaches those as well. A server
+    with a public address, or with a proxy in front, has callers from elsewhere.
+    """
+    from parley.security.networks import is_loopback
+
+    hosts = [each.rpartition(":")[0] or each for each in settings.allowed_hosts]
+    if url:
+        hosts.append(urlsplit(url).hostname or "")
+    return not settings.trust_proxy and all(map(is_loopback, hosts))
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL, in lower case."""
+    return url.partition(":")[0].lower()
+
+
+def shown(url: str) -> str:
+    """Return a URL without its passwords."""
+    try:
+        parts = urlsplit(url)
+        user, at, address = parts.netloc.rpartition("@")
+        name = user.partition(":")[0]
+        query = [
+            (key, "..." if "pass" in key.lower() else value)
+            for key, value in parse_qsl(parts.query, keep_blank_values=True)
+        ]
+        shown = parts._replace(netloc=name + at + address)
+        if parts.query:
+            shown = shown._replace(query=urlencode(query, quote_via=quote, safe="./:"))
+        return urlunsplit(shown) if parts.netloc else url
+    except ValueError:
+        return f"{scheme_of(url)}:..."
+
+
+@cache
+def options_of(struct: type[msgspec.Struct]) -> dict[str, Option]:
+    """Return the options that the fields of a struct declare, by their names."""
+    names = _Names(vars(sys.modules[struct.__module__]))
+    hints = get_type_hints(struct, localns=names, include_extras=True)
+    return {
+        name: option
+        for name in struct.__struct_fields__
+        for option in getattr(hints[name], "__metadata__", ())
+        if isinstance(option, Option)
+    }
+
+
+def _recorded(value: Any, option: Option) -> Any:
+    from parley.security.egress import Egress
+
+    if option.secret:
+        return value is not None
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, Path | timedelta):
+        return str(value)
+    if isinstance(value, Settings):
+        return msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        return list(value)
+    if isinstance(value, tuple):
+        return [_recorded(each, option) for each in value]
+    return repr(value) if isinstance(value, Egress) else True

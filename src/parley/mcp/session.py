@@ -1,0 +1,460 @@
+"""One connection to an MCP server, for all turns that use it: its tools, and calls of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextvars import Context, ContextVar
+from typing import Any, Self
+
+import msgspec
+from httpx2 import HTTPError
+from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # type: ignore[import-untyped]
+from mcp import Client, MCPError, StdioServerParameters, types
+from mcp.client._transport import ReadStream, Transport, TransportStreams
+from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.message import SessionMessage
+from mcp_types import methods
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
+
+from parley.mcp.session_http import ANSWER_OVERHEAD_BYTES, http_client
+from parley.mcp.tool_server import McpServer, McpServerUnavailable, McpSessionLost
+from parley.model.distribution import VERSION
+from parley.security.egress import Egress, find_forbidden
+
+log = logging.getLogger("parley.agent")
+
+OPEN_SECONDS = 30.0
+"""How long a server may take to start, or to answer the first request."""
+
+CLOSE_SECONDS = 10.0
+"""How long a connection may take to close."""
+
+MAX_AGE = 300.0
+"""After how many seconds the tools of a server are listed again."""
+
+MAX_PAGES = 100
+"""How many pages a list of tools may have."""
+
+MOST_LISTED = 2000
+"""How many tools a server may list."""
+
+MOST_LISTED_BYTES = 16 * 1024 * 1024
+"""How large all that a server lists may be, in bytes."""
+
+_LOST = re.compile(
+    r"((not found|bad request|unauthorized): )?"
+    r"(session (not found|terminated|expired|has been terminated)(: \S*)?"
+    r"|(invalid or expired|invalid|unknown|expired|missing|no valid) session( id)?( provided)?"
+    r"|mcp-session-id header is required|server not initialized)\.?",
+    re.IGNORECASE,
+)
+"""The messages of servers that do not know a session and do not answer 404."""
+
+_LOST_CODES = frozenset({types.INVALID_REQUEST, -32000, -32001})
+
+OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
+"""Passes on a question that a server asks during a call, and returns the answer."""
+
+OnProgress = ProgressFnT
+"""Gets the progress of a call."""
+
+Answered = types.CallToolResult | types.InputRequiredResult
+
+_ANSWER: TypeAdapter[Answered] = TypeAdapter(Answered)
+
+_CALL: ContextVar[OnQuestion | None] = ContextVar("parley_mcp_call", default=None)
+"""Asks for the call in whose context a message of the server is read, if that is known."""
+
+
+class McpSession:
+    """A connection to a server. A task of its own owns it, so that turns of many tasks share it.
+
+    A server of the older protocol asks without saying for which call. Over stdio such a server is
+    called by one turn at a time, so that each caller is asked about their own call alone.
+    """
+
+    def __init__(self, server: McpServer, egress: Egress | None) -> None:
+        self.server = server
+        self.users = 0
+        self.retired = False
+        self.tools: tuple[types.Tool, ...] = ()
+        self.left_out: dict[str, str] = {}
+        self._egress = egress
+        self._client: Client | None = None
+        self._owner: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._close = asyncio.Event()
+        self._listed_at = float("-inf")
+        self._invalid: list[tuple[str, str]] = []
+        self._logged: frozenset[tuple[str, str]] = frozenset()
+        self._asking: list[OnQuestion] = []
+        self._turns: asyncio.Lock | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises ``McpServerUnavailable``."""
+        own = self._own()  # in a context of its own: it outlives the turn that opens it
+        self._owner = asyncio.create_task(own, name=f"mcp {self.server.name}", context=Context())
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            await self.aclose()
+            raise self._unavailable(f"does not answer within {OPEN_SECONDS:g} s") from None
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+    async def _own(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                client = await stack.enter_async_context(await self._connect(stack))
+                self._client = client
+                if self.server.command and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                    self._turns = asyncio.Lock()
+                self._ready.set_result(None)
+                await self._close.wait()
+        except Exception as error:  # a boundary: each transport raises its own errors
+            if self._ready.done():
+                log.warning("the connection to %r ended: %s", self.server, _said(error))
+            else:
+                self._ready.set_exception(self._failed(error))
+                self._ready.exception()
+        finally:
+            self.retired = True
+            self._client = None
+
+    async def _connect(self, stack: AsyncExitStack) -> Client:
+        server = self.server
+        transport: Transport
+        if server.command:
+            transport = stdio_client(
+                StdioServerParameters(
+                    command=server.command[0],
+                    args=list(server.command[1:]),
+                    env=server.env,
+                    cwd=server.cwd,
+                )
+            )
+        else:
+            http = http_client(server, self._egress, self._ready.done)
+            transport = streamable_http_client(
+                server.url,
+                http_client=await stack.enter_async_context(http),
+                max_sse_event_size=server.max_result_bytes + ANSWER_OVERHEAD_BYTES,
+            )
+        return Client(
+            self._watched(transport),
+            client_info=types.Implementation(name="parley", version=VERSION),
+            elicitation_callback=self._asked,
+            message_handler=self._noticed,
+            mode="legacy" if server.legacy else "auto",
+            cache=None,
+        )
+
+    @asynccontextmanager
+    async def _watched(self, transport: Transport) -> AsyncIterator[TransportStreams]:
+        async with transport as (received, sent):
+            yield _Received(received, self._as_offered, self._ended), sent
+
+    def _ended(self) -> None:
+        """Take no more calls: the server has ended the connection."""
+        self.retired = True
+        self._close.set()
+
+    async def aclose(self) -> None:
+        """Close the connection; a program ends. Idempotent."""
+        self.retired = True
+        self._close.set()
+        owner = self._owner
+        if owner is None or owner.done():
+            return
+        _, pending = await asyncio.wait({owner}, timeout=CLOSE_SECONDS)
+        for each in pending:
+            each.cancel()
+            await asyncio.wait({each}, timeout=CLOSE_SECONDS)
+
+    # -- tools ---------------------------------------------------------------------------------
+
+    async def list_tools(self) -> tuple[types.Tool, ...]:
+        """Return the tools of the server. Raises ``McpServerUnavailable``.
+
+        Unusable tools are left out: ``left_out`` has their names and the reasons.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._listed_at <= MAX_AGE:
+            return self.tools
+        client = self._connected()
+        found: list[types.Tool] = []
+        self._invalid = []
+        cursor: str | None = None
+        size = 0
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                for _ in range(MAX_PAGES):
+                    page = await client.list_tools(cursor=cursor)
+                    found += page.tools
+                    size += sum(len(each.model_dump_json()) for each in page.tools)
+                    cursor = page.next_cursor
+                    if cursor is None or len(found) > MOST_LISTED or size > MOST_LISTED_BYTES:
+                        break
+        except TimeoutError:
+            raise self._unavailable(f"lists no tools within {OPEN_SECONDS:g} s") from None
+        except (MCPError, HTTPError, ValueError, RuntimeError, OSError) as error:
+            self.retired = True
+            raise self._failed(error) from error
+        if len(found) > MOST_LISTED:
+            raise self._unavailable(f"lists more than {MOST_LISTED:,} tools")
+        if size > MOST_LISTED_BYTES:
+            raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
+        kept: dict[str, types.Tool] = {}
+        problems = list(self._invalid)
+        wrong = await asyncio.to_thread(tool_problems, found, self.server.max_schema_bytes)
+        for tool, problem in zip(found, wrong, strict=True):
+            if problem or tool.name in kept:
+                problems.append((tool.name, problem or "an earlier tool has its name"))
+            else:
+                kept[tool.name] = tool
+        for name, problem in dict.fromkeys(problems):
+            if (name, problem) not in self._logged:  # the log has it from the listing before
+                log.warning(
+                    "the tool %.100r of the MCP server %s is left out: %s",
+                    name,
+                    self.server.address,
+                    problem,
+                )
+        self._logged = frozenset(problems)
+        self.left_out = {name: problem for name, problem in problems if name not in kept}
+        self.tools = tuple(kept.values())
+        self._listed_at = now
+        return self.tools
+
+    def _as_offered(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        """Drop invalid entries from a list of tools: the package would reject the whole list."""
+        message = None if isinstance(item, Exception) else item.message
+        if self._client is None or not isinstance(message, types.JSONRPCResponse):
+            return item
+        result, version = message.result, self._client.protocol_version
+        listed = result.get("tools")
+        if not isinstance(listed, list) or not list_problem(version, result):
+            return item
+        kept = []
+        for tool in listed:
+            if problem := list_problem(version, {**result, "tools": [tool]}):
+                name = tool.get("name") if isinstance(tool, dict) else tool
+                self._invalid.append((str(name), problem))
+            else:
+                kept.append(tool)
+        result["tools"] = kept
+        return item
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        on_question: OnQuestion,
+        on_progress: OnProgress | None = None,
+        responses: types.InputResponses | None = None,
+        state: str | None = None,
+    ) -> Answered:
+        """Call a tool once. Raises ``MCPError``, and ``TimeoutError`` after ``timeout`` seconds.
+
+        Raises ``McpSessionLost`` where the server has certainly not carried out the call, and
+        ``McpServerUnavailable`` for an answer that is no result of a tool.
+        The time that ``on_question`` takes counts, because the server waits as well.
+        """
+        async with self._turns or nullcontext():
+            client = self._connected()
+            self._asking.append(on_question)
+            token = _CALL.set(on_question)
+            try:
+                async with asyncio.timeout(timeout):
+                    params = types.CallToolRequestParams(
+                        name=name,
+                        arguments=dict(arguments),
+                        input_responses=responses,
+                        request_state=state,
+                    )
+                    answer: Answered = await client.session.send_request(
+                        types.CallToolRequest(params=params), _ANSWER, progress_callback=on_progress
+                    )
+            except MCPError as error:
+                if error.code == types.CONNECTION_CLOSED and self.retired:
+                    raise self._unavailable(
+                        "ended the connection during the call; it is not known whether it was done"
+                    ) from None
+                if self._has_lost(error):
+                    raise self._failed(error) from None
+                raise
+            except ValidationError as error:
+                raise self._unavailable(f"returned what is no result: {_said(error)}") from None
+            finally:
+                _CALL.reset(token)
+                self._asking.remove(on_question)
+        if isinstance(answer, types.InputRequiredResult) or answer.is_error:
+            return answer
+        if any(each.name == name for each in self.tools):
+            await client.session.validate_tool_result(name, answer)
+        return answer
+
+    def _connected(self) -> Client:
+        if self._client is None or self.retired:
+            raise McpSessionLost(f"the MCP server {self.server.address} has ended the connection")
+        return self._client
+
+    # -- requests and notifications of the server ----------------------------------------------
+
+    async def _asked(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        asking = _CALL.get()
+        if asking not in self._asking:
+            asking = self._asking[0] if len(self._asking) == 1 else None
+        if asking is None:
+            return types.ErrorData(
+                code=types.INVALID_REQUEST,
+                message="it is not known which call this question belongs to",
+            )
+        return await asking(params)
+
+    async def _noticed(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._listed_at = float("-inf")
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> McpServerUnavailable:
+        if isinstance(error, McpServerUnavailable):
+            return error
+        if self._has_lost(error):
+            self.retired = True
+            return McpSessionLost(f"the MCP server {self.server.address} has lost the session")
+        forbidden = find_forbidden(error) or _find_forbidden(error)
+        if forbidden is not None:
+            return self._unavailable(
+                f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
+                "the server where the agent is made, or allow its address (allow_private_agents)"
+            )
+        if self.server.command and isinstance(_leaves(error)[0], FileNotFoundError):
+            program = self.server.command[0]
+            return self._unavailable(
+                f"cannot be started: {program!r} is no program, or its cwd no folder"
+            )
+        return self._unavailable(f"cannot be used: {_said(error)}")
+
+    def _has_lost(self, error: BaseException) -> bool:
+        """Whether the server says that it does not know the session."""
+        if self.server.command or not isinstance(error, MCPError):
+            return False
+        return error.code in _LOST_CODES and bool(_LOST.fullmatch(error.message.strip()))
+
+    def _unavailable(self, text: str) -> McpServerUnavailable:
+        return McpServerUnavailable(f"the MCP server {self.server.address} {text}")
+
+
+class _Received:
+    """The stream of a server's messages: checks each message, and reports the end."""
+
+    def __init__(
+        self,
+        stream: ReadStream[SessionMessage | Exception],
+        check: Callable[[SessionMessage | Exception], SessionMessage | Exception],
+        ended: Callable[[], None],
+    ) -> None:
+        self._stream = stream
+        self._check = check
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._check(await self._stream.__anext__())
+
+    async def receive(self) -> SessionMessage | Exception:
+        return self._check(await self._stream.receive())
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._ended()
+        await self._stream.aclose()
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
+
+
+def _find_forbidden(error: BaseException) -> Exception | None:
+    return next((found for each in _leaves(error) if (found := find_forbidden(each))), None)
+
+
+def _said(error: BaseException) -> str:
+    first = _leaves(error)[0]
+    return (str(first) or type(first).__name__)[:500]
+
+
+# -- unusable tools ---------------------------------------------------------------------------
+
+
+NAME_LENGTH = 128
+"""How long the name of a tool may be, as MCP has it."""
+
+
+def list_problem(version: str, listed: Mapping[str, Any]) -> str:
+    """Return the reason why the package rejects a list of tools, empty if it accepts it."""
+    try:
+        methods.parse_server_result("tools/list", version, listed)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][2:])) or "it"
+        return f"{where}: {first['msg']}"[:500]
+    return ""
+
+
+def tool_problems(tools: Iterable[types.Tool], max_schema_bytes: int) -> list[str]:
+    """Return the reason for each tool why it is unusable, empty if it is usable."""
+    return [_problem(tool, max_schema_bytes) for tool in tools]
+
+
+def _problem(tool: types.Tool, most: int) -> str:
+    if not 0 < len(tool.name.strip()) <= NAME_LENGTH:
+        return f"its name has {len(tool.name):,} characters, not 1 to {NAME_LENGTH}"
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it is called as a task of MCP, which is not offered"
+    schemas = [each for each in (tool.input_schema, tool.output_schema) if each is not None]
+    if (size := sum(len(msgspec.json.encode(schema)) for schema in schemas)) > most:
+        return f"its schemas have {size:,} bytes, more than {most:,}: raise max_schema_bytes"
+    return schema_problem(tool)
+
+
+def schema_problem(tool: types.Tool) -> str:
+    """Return the reason why the schemas of a tool are unusable, empty if they are usable."""
+    for which, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+        if schema is None:
+            continue
+        is_old = "draft-0" in str(schema.get("$schema"))
+        validator = Draft7Validator if is_old else Draft202012Validator
+        try:  # patterns are of another language than Python's, so formats are not checked
+            validator.check_schema(schema, format_checker=None)
+        except (SchemaError, RecursionError) as error:
+            return f"its {which} schema is no JSON Schema: {str(error).partition(chr(10))[0]}"[:500]
+    return ""

@@ -1,0 +1,219 @@
+"""``McpServer``, an MCP server as a source of tools: ``turn.tools(McpServer(url))``.
+
+The package ``mcp`` is imported when a turn opens the tools: ``parley.mcp.tool_calls``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from parley.agent.tools.tool import Tool, ToolsUnavailable
+from parley.agent.turn import Turn
+from parley.client.auth.credentials import Credential
+from parley.client.bindings.request_auth import check_secret
+from parley.model.distribution import install_command
+from parley.security.egress import turn_egress
+from parley.security.networks import is_loopback
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+log = logging.getLogger("parley.agent")
+
+T = TypeVar("T")
+
+TIMEOUT = 60.0
+"""How many seconds a call of a tool may take."""
+
+MAX_TOOLS = 128
+"""How many tools of one server a turn gets at most."""
+
+MAX_RESULT_BYTES = 4 * 1024 * 1024
+"""How large the result of a call may be, in bytes."""
+
+MAX_SCHEMA_BYTES = 64 * 1024
+"""How large the schemas of one tool may be, together, in bytes."""
+
+
+class McpServerUnavailable(ToolsUnavailable):
+    """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
+
+
+class McpSessionLost(McpServerUnavailable):
+    """An MCP server has lost the session, so it has not carried out the request."""
+
+
+class McpServer:
+    """An MCP server: at an address (streamable HTTP), or a program that speaks over stdio.
+
+    ``auth`` is a bearer token, a credential of ``parley.client.auth`` or of a task, OAuth client
+    credentials (``ClientCredentials``), or an ``httpx2.Auth`` such as the OAuth client of the
+    package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names the offered tools;
+    without it all are offered, at most ``max_tools``. A result has up to ``max_result_bytes``. A
+    tool whose JSON Schemas have more than ``max_schema_bytes`` is left out, with a warning in the
+    log, or refused if ``tools`` names it: models would get its schemas in each request.
+
+    ``name`` begins the names of tools that two servers have. A call that a crash interrupted is
+    not repeated, unless the tool is declared idempotent or read-only, or ``repeats`` is true.
+    ``legacy`` speaks the older protocol (2025-11-25), which some servers need in order to ask.
+
+    A server that is named outside of a turn is its author's: its address may be private. The
+    address of a server that is named while a turn runs must be allowed by the egress policy.
+    """
+
+    extra = "mcp"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "",
+        auth: str | Credential | httpx2.Auth | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
+        tools: Sequence[str] | None = None,
+        max_tools: int = MAX_TOOLS,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+        max_schema_bytes: int = MAX_SCHEMA_BYTES,
+        repeats: bool = False,
+        legacy: bool = False,
+        insecure: bool = False,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"an MCP server has an address such as https://host/mcp, not {url[:200]!r}; a "
+                'program is McpServer.stdio("python", "server.py")'
+            )
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("give the credentials of an MCP server with auth=, not in its address")
+        secret = auth is not None or bool(headers)
+        if secret and parts.scheme == "http" and not (is_loopback(parts.hostname) or insecure):
+            raise ValueError(
+                "credentials would be sent without encryption: use an https address; in a network "
+                "that you trust, insecure=True"
+            )
+        if isinstance(auth, str):
+            check_secret("the bearer token", auth)
+        if not getattr(auth, "issuer", "unnamed"):
+            raise ValueError(
+                "an MCP server could name any issuer for the client's secret: say which one is "
+                "right, as in ClientCredentials(..., issuer='https://login.example.com')"
+            )
+        for header, value in (headers or {}).items():
+            check_secret(f"the header {header}", value)
+        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
+            raise ValueError(
+                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
+            )
+        if isinstance(tools, str):
+            raise TypeError('tools= is a list of names: tools=["search"]')
+        self.url = url
+        self.host = parts.hostname
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.name = name or parts.hostname
+        self.auth = auth
+        self.headers = dict(headers or {})
+        self.command: tuple[str, ...] = ()
+        self.env: dict[str, str] = {}
+        self.cwd: str | None = None
+        self.timeout = timeout
+        self.tools = None if tools is None else frozenset(tools)
+        self.max_tools = max_tools
+        self.max_result_bytes = max_result_bytes
+        self.max_schema_bytes = max_schema_bytes
+        self.repeats = repeats
+        self.legacy = legacy
+        self.is_authors = turn_egress.get() is None
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        *args: str,
+        name: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        timeout: float = TIMEOUT,
+        tools: Sequence[str] | None = None,
+        max_tools: int = MAX_TOOLS,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+        max_schema_bytes: int = MAX_SCHEMA_BYTES,
+        repeats: bool = False,
+        legacy: bool = False,
+    ) -> McpServer:
+        """Return a server that is a program, started once for all turns of the agent.
+
+        Of this process's environment it gets PATH, HOME and the like; ``env`` adds to that. Its
+        stderr goes to the stderr of this process. It ends with the agent's server.
+        """
+        if not command:
+            raise ValueError('name the program: McpServer.stdio("python", "server.py")')
+        own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
+        server = cls(
+            "http://localhost",  # options are checked alike
+            name=name or own.stem,
+            timeout=timeout,
+            tools=tools,
+            max_tools=max_tools,
+            max_result_bytes=max_result_bytes,
+            max_schema_bytes=max_schema_bytes,
+            repeats=repeats,
+            legacy=legacy,
+        )
+        server.url = server.host = ""
+        server.command = (command, *args)
+        server.env = dict(env or {})
+        server.cwd = None if cwd is None else str(cwd)
+        return server
+
+    def __repr__(self) -> str:
+        return f"McpServer({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        """The address, or the program, without what may be secret in either."""
+        return self.url.partition("?")[0] if self.url else f"stdio:{self.command[0]}"
+
+    @asynccontextmanager
+    async def open_tools(self, turn: Turn, *, progress: bool = True) -> AsyncIterator[list[Tool]]:
+        """Connect, and yield the tools. Raises ``McpServerUnavailable``.
+
+        Raises ``ImportError`` that says how to install the package ``mcp``.
+        """
+        try:
+            calling: Any = await asyncio.to_thread(
+                import_module, "parley.mcp.tool_calls"
+            )  # seconds
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2"):
+                raise
+            raise ImportError(
+                f"turn.tools needs the package mcp: {install_command('mcp')}", name="mcp"
+            ) from error
+        async with calling.tools_of(self, turn, progress=progress) as tools:
+            yield tools
+
+    @property
+    def key(self) -> Hashable:
+        """What two servers have in common that share a connection."""
+        return (
+            self.url,
+            self.command,
+            tuple(sorted(self.env.items())),
+            self.cwd,
+            self.auth if isinstance(self.auth, str) else id(self.auth) if self.auth else None,
+            tuple(sorted(self.headers.items())),
+            self.max_result_bytes,
+            self.max_schema_bytes,
+            self.legacy,
+            self.is_authors,
+        )

@@ -1,0 +1,182 @@
+"""Catalogs of agents and other artifacts: entries and identifiers (AI Catalog 1.0, ARD §4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+CATALOG = "application/ai-catalog+json"
+"""The media type of a catalog; an entry of it is a nested catalog."""
+
+A2A_CARD = "application/a2a-agent-card+json"
+MCP_CARD = "application/mcp-server-card+json"
+REGISTRY = "application/ai-registry+json"
+REGISTRY_TYPES = (REGISTRY, "application/ai-registry")
+A2A_CARD_TYPES = (A2A_CARD, "application/agent-card+json")
+
+CATALOG_PATH = "/.well-known/ai-catalog.json"
+
+MAX_NESTING = 4
+"""How deep catalogs may be nested; the AI Catalog recommends it."""
+
+
+class CatalogStruct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A value of a catalog. Lists are tuples; fields that equal their defaults are not written."""
+
+
+class Attestation(CatalogStruct, frozen=True, kw_only=True):
+    """A claim that can be verified, such as an audit (ARD §5.2)."""
+
+    type: str
+    uri: str
+    media_type: str = ""
+    digest: str = ""
+
+
+class ProvenanceLink(CatalogStruct, frozen=True, kw_only=True):
+    """Where an artifact comes from (ARD §5.3)."""
+
+    relation: str
+    source_id: str
+    source_digest: str = ""
+
+
+class TrustSchema(CatalogStruct, frozen=True, kw_only=True):
+    """The trust framework that applies to an artifact."""
+
+    identifier: str
+    version: str
+    governance_uri: str = ""
+    verification_methods: tuple[str, ...] = ()
+
+
+class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
+    """Who vouches for an artifact, and by which proofs (ARD §5.1).
+
+    ``signature`` is a detached JWS (compact) over the canonical JSON (RFC 8785) of the manifest
+    without it.
+    """
+
+    identity: str
+    identity_type: str = ""
+    trust_schema: TrustSchema | None = None
+    attestations: tuple[Attestation, ...] = ()
+    provenance: tuple[ProvenanceLink, ...] = ()
+    signature: str = ""
+
+
+class CatalogHost(CatalogStruct, frozen=True, kw_only=True):
+    """Who operates a catalog (ARD §4.3)."""
+
+    display_name: str
+    identifier: str = ""
+    documentation_url: str = ""
+    logo_url: str = ""
+    trust_manifest: TrustManifest | None = None
+
+
+class CatalogEntry(CatalogStruct, frozen=True, kw_only=True):
+    """One artifact of a catalog (ARD §4.2): exactly one of ``url`` and ``data`` is set.
+
+    ``more`` has the members that this version does not know, as they were read; they can be
+    filtered by, and are written again. ``trust_document`` is the trust manifest as it was read,
+    where it would be written otherwise: a signature covers all of it.
+    """
+
+    identifier: str
+    display_name: str
+    type: str
+    url: str = ""
+    data: Any = None
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    representative_queries: tuple[str, ...] = ()
+    version: str = ""
+    updated_at: str = ""
+    metadata: Mapping[str, Any] = {}
+    trust_manifest: TrustManifest | None = None
+    trust_document: Mapping[str, Any] = {}
+    more: Mapping[str, Any] = {}
+
+
+class AICatalog(CatalogStruct, frozen=True, kw_only=True):
+    """A catalog: what ``/.well-known/ai-catalog.json`` holds."""
+
+    spec_version: str = msgspec.field(default="1.0")
+    host: CatalogHost | None = None
+    entries: tuple[CatalogEntry, ...] = ()
+
+
+MAX_URN = 512
+
+_DOMAIN = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+)
+_SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
+_NOT_A_SEGMENT = re.compile(r"[^a-z0-9._-]+")
+
+
+class InvalidUrn(ValueError):
+    """A text is no identifier of a catalog entry. The message says why."""
+
+
+class AirUrn(msgspec.Struct, frozen=True):
+    """An identifier in its parts (ARD §4.2.1). ``publisher`` is a domain in lower case.
+
+    Two identifiers are the same when their texts are: ``str`` writes the publisher in lower case,
+    and the other segments as they were.
+    """
+
+    publisher: str
+    namespace: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> AirUrn:
+        """Read an identifier. Raises ``InvalidUrn``."""
+        if len(text) > MAX_URN:
+            raise InvalidUrn(f"an identifier has at most {MAX_URN} characters")
+        parts = text.split(":")
+        if len(parts) < 4 or [part.lower() for part in parts[:2]] != ["urn", "air"]:
+            raise InvalidUrn(
+                f"{text[:80]!r} is not of the form urn:air:<publisher>:<namespace>:<name>"
+            )
+        publisher = domain(parts[2])
+        for part in parts[3:]:
+            if not _SEGMENT.fullmatch(part):
+                raise InvalidUrn(
+                    f"{part[:40]!r} in {text[:80]!r}: a segment has letters, digits, '.', '_', '-'"
+                )
+        return cls(publisher, tuple(parts[3:-1]), parts[-1])
+
+    def __str__(self) -> str:
+        return ":".join(("urn:air", self.publisher, *self.namespace, self.name))
+
+
+def domain(text: str) -> str:
+    """Return a publisher's domain in lower case. Raises ``InvalidUrn`` for anything else.
+
+    A domain has two labels at least: ``localhost`` is none, ``agent.localhost`` is for tests.
+    """
+    name = text.rstrip(".").lower()
+    if not _DOMAIN.fullmatch(name) or re.fullmatch(r"[0-9.]+", name):
+        raise InvalidUrn(
+            f"{text[:80]!r} is not a domain name such as example.com; a publisher is a domain that "
+            "it controls (agent.localhost on one machine)"
+        )
+    return name
+
+
+def segment(text: str) -> str:
+    """Return a text as a segment of an identifier: ``Trip planner`` becomes ``trip-planner``."""
+    return _NOT_A_SEGMENT.sub("-", text.lower()).strip("-.") or "agent"
+
+
+def is_within(host: str, publisher: str) -> bool:
+    """Return whether a host belongs to a publisher: it is its domain, or below it."""
+    name = host.rstrip(".").lower()
+    return name == publisher or name.endswith(f".{publisher}")

@@ -1,0 +1,398 @@
+"""Requests to a registry and its answers (ARD §7), written and read by who asks.
+
+Answers of others lack members, have scores of another kind, and list wrong entries."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from parley.registry.catalog.entries import REGISTRY, REGISTRY_TYPES, CatalogEntry, CatalogStruct
+from parley.registry.catalog.reading import InvalidEntry, RejectedEntry, read_entry
+
+MAX_PAGE = 100
+MAX_QUERY_TEXT = 2_000
+MAX_FILTERS = 32
+MAX_FACETS = 16
+
+
+class FederationMode(StrEnum):
+    """Who asks other registries (ARD §8)."""
+
+    AUTO = "auto"
+    REFERRALS = "referrals"
+    NONE = "none"
+
+
+class QueryModel(CatalogStruct, frozen=True, kw_only=True):
+    """A need in words, and constraints by field path; both must hold (ARD §7.1).
+
+    The values of one path are alternatives.
+    """
+
+    text: str = ""
+    filter: Mapping[str, tuple[str, ...]] = {}
+
+
+class SearchRequest(CatalogStruct, frozen=True, kw_only=True):
+    """``POST /search``."""
+
+    query: QueryModel
+    federation: FederationMode = FederationMode.AUTO
+    page_size: int = 10
+    page_token: str = ""
+
+
+class SearchResult(CatalogStruct, frozen=True, kw_only=True):
+    """An entry with its relevance (0 to 100), and the registry that indexed it.
+
+    The entry is JSON (``wire.catalog`` reads and writes it); relevance is no trust.
+    """
+
+    entry: Mapping[str, Any]
+    score: int
+    source: str
+
+
+class RegistryReferral(CatalogStruct, frozen=True, kw_only=True):
+    """Another registry that the client may ask."""
+
+    identifier: str
+    display_name: str
+    type: str
+    url: str
+
+
+class SearchResponse(CatalogStruct, frozen=True, kw_only=True):
+    """The answer to ``POST /search``."""
+
+    results: tuple[SearchResult, ...] = ()
+    referrals: tuple[RegistryReferral, ...] = ()
+    page_token: str = ""
+
+
+class FacetRequest(CatalogStruct, frozen=True, kw_only=True):
+    """A field path whose values are counted."""
+
+    field: str
+    limit: int = 20
+    min_count: int = 1
+
+
+class ExploreRequest(CatalogStruct, frozen=True, kw_only=True):
+    """``POST /explore``."""
+
+    query: QueryModel = QueryModel()
+    facets: tuple[FacetRequest, ...] = ()
+
+
+class FacetBucket(CatalogStruct, frozen=True, kw_only=True):
+    """A value, and how many entries have it."""
+
+    value: str
+    count: int
+
+
+class Facet(CatalogStruct, frozen=True, kw_only=True):
+    """The values of a path; ``other_count`` is the number of entries in buckets left out."""
+
+    buckets: tuple[FacetBucket, ...] = ()
+    other_count: int = 0
+
+
+class ListRequest(CatalogStruct, frozen=True, kw_only=True):
+    """``GET /agents``: an expression to filter by, and fields to order by."""
+
+    filter: str = ""
+    order_by: str = ""
+    page_size: int = 20
+    page_token: str = ""
+
+
+class ListResponse(CatalogStruct, frozen=True, kw_only=True):
+    """The answer to ``GET /agents``; entries are JSON."""
+
+    items: tuple[Mapping[str, Any], ...] = ()
+    total: int = 0
+    page_token: str = ""
+
+
+MAX_REFERRALS = 50
+MAX_TOKEN = 4_096
+"""The length limit of a page token of others: it is sent back to them."""
+
+MAX_MESSAGE = 500
+MAX_DEPTH = 32
+"""How deep the JSON of an answer may be nested."""
+
+
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+
+
+class InvalidAnswer(ValueError):
+    """An answer is none of a registry. The message says what is wrong."""
+
+
+class ListedResult(CatalogStruct, frozen=True, kw_only=True):
+    """A result as a registry wrote it: ``score`` is what it claims, ``None`` if it does not."""
+
+    entry: CatalogEntry
+    document: Mapping[str, Any]
+    score: float | None = None
+    source: str = ""
+
+
+class SearchAnswer(CatalogStruct, frozen=True, kw_only=True):
+    """An answer to a search, without the entries that are wrong."""
+
+    results: tuple[ListedResult, ...] = ()
+    referrals: tuple[RegistryReferral, ...] = ()
+    page_token: str = ""
+    rejected: tuple[RejectedEntry, ...] = ()
+
+
+class BrowseAnswer(CatalogStruct, frozen=True, kw_only=True):
+    """An answer to a list request, without the entries that are wrong."""
+
+    entries: tuple[CatalogEntry, ...] = ()
+    total: int | None = None
+    page_token: str = ""
+    rejected: tuple[RejectedEntry, ...] = ()
+
+
+def write_search(request: SearchRequest) -> bytes:
+    """Return the body of ``POST /search``."""
+    document: dict[str, Any] = {
+        "query": _query(request.query),
+        "federation": request.federation.value,
+        "pageSize": request.page_size,
+    }
+    if request.page_token:
+        document["pageToken"] = request.page_token
+    return msgspec.json.encode(document)
+
+
+def write_explore(request: ExploreRequest) -> bytes:
+    """Return the body of ``POST /explore``."""
+    facets = [
+        {"field": each.field, "limit": each.limit, "minCount": each.min_count}
+        for each in request.facets
+    ]
+    document = {"query": _query(request.query), "resultType": {"facets": facets}}
+    return msgspec.json.encode(document)
+
+
+def _query(query: QueryModel) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    if query.text:
+        written["text"] = query.text
+    if query.filter:
+        written["filter"] = {path: list(values) for path, values in query.filter.items()}
+    return written
+
+
+def read_search(body: bytes, *, max_results: int) -> SearchAnswer:
+    """Read the answer to a search. Raises ``InvalidAnswer``.
+
+    Results beyond ``max_results`` are rejected as one.
+    """
+    document = _object(body)
+    listed = _listed(document, ("results", "items"))
+    results: list[ListedResult] = []
+    rejected: list[RejectedEntry] = []
+    for each in listed[:max_results]:
+        try:
+            results.append(_result(each))
+        except InvalidEntry as error:
+            rejected.append(_rejected(each, str(error)))
+    rejected += _beyond(listed, max_results)
+    return SearchAnswer(
+        results=tuple(results),
+        referrals=tuple(_referrals(document.get("referrals"))),
+        page_token=_token(document),
+        rejected=tuple(rejected),
+    )
+
+
+def read_explore(body: bytes) -> dict[str, Facet]:
+    """Read the answer to an exploration. Raises ``InvalidAnswer``."""
+    facets = _object(body).get("facets")
+    if not isinstance(facets, Mapping):
+        raise InvalidAnswer("an answer to an exploration has facets, an object")
+    return {str(name): _facet(each) for name, each in facets.items() if isinstance(each, Mapping)}
+
+
+def read_list(body: bytes, *, max_items: int) -> BrowseAnswer:
+    """Read the answer to a list request. Raises ``InvalidAnswer``."""
+    document = _object(body)
+    listed = _listed(document, ("items", "results", "agents"))
+    entries: list[CatalogEntry] = []
+    rejected: list[RejectedEntry] = []
+    for each in listed[:max_items]:
+        try:
+            entries.append(read_entry(each))
+        except InvalidEntry as error:
+            rejected.append(_rejected(each, str(error)))
+    rejected += _beyond(listed, max_items)
+    total = document.get("total")
+    return BrowseAnswer(
+        entries=tuple(entries),
+        total=total if isinstance(total, int) and total >= 0 else None,
+        page_token=_token(document),
+        rejected=tuple(rejected),
+    )
+
+
+def read_one(body: bytes) -> tuple[CatalogEntry, Mapping[str, Any]]:
+    """Read an entry alone, and what Parley's registries say beside it. Raises ``InvalidAnswer``."""
+    document = _object(body)
+    inner = document.get("entry")
+    is_described = isinstance(inner, Mapping)
+    try:
+        entry = read_entry(inner if is_described else document)
+    except InvalidEntry as error:
+        raise InvalidAnswer(str(error)) from None
+    return entry, {n: v for n, v in document.items() if n != "entry"} if is_described else {}
+
+
+def read_error(body: bytes) -> tuple[str, str]:
+    """Return the code and the message of an error; empty for what is none."""
+    try:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return "", ""
+    if isinstance(document, Mapping) and isinstance(document.get("error"), Mapping):
+        document = document["error"]
+    if not isinstance(document, Mapping):
+        return "", ""
+    code = _first(document, ("errorCode", "code", "status", "error"))
+    message = _first(document, ("message", "detail", "error_description"))
+    return code if _CODE.fullmatch(code) else "", _line(message)
+
+
+def _line(text: str) -> str:
+    """Return a text of a registry on one line: it goes into errors, logs and terminals."""
+    cut = " ".join(text[: 2 * MAX_MESSAGE].split())[:MAX_MESSAGE]
+    return "".join(sign if sign.isprintable() else "?" for sign in cut)
+
+
+def clamped(score: float | None) -> int:
+    """Return a score that a registry claims as one of 0 to 100; none is 0."""
+    return 0 if score is None else round(min(max(score, 0.0), 100.0))
+
+
+def _result(given: Any) -> ListedResult:
+    if isinstance(given, Mapping) and isinstance(given.get("entry"), Mapping):
+        given = {**given["entry"], **{n: given[n] for n in ("score", "source") if n in given}}
+    entry = read_entry(given)
+    score, source = given.get("score"), given.get("source")
+    more = {name: each for name, each in entry.more.items() if name not in ("score", "source")}
+    return ListedResult(
+        entry=msgspec.structs.replace(entry, more=more),
+        document={name: each for name, each in given.items() if name not in ("score", "source")},
+        score=_number(score),
+        source=source if isinstance(source, str) and len(source) <= MAX_TOKEN else "",
+    )
+
+
+def _number(given: Any) -> float | None:
+    """Return a finite number; ``None`` for all else."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return None
+    try:
+        number = float(given)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _referrals(given: Any) -> Iterable[RegistryReferral]:
+    for each in given[:MAX_REFERRALS] if isinstance(given, list) else ():
+        if not isinstance(each, Mapping):
+            continue
+        url = each.get("url")
+        kind = each.get("type") or each.get("mediaType") or REGISTRY
+        if isinstance(url, str) and url and kind in REGISTRY_TYPES:
+            identifier, name = each.get("identifier"), each.get("displayName")
+            yield RegistryReferral(
+                identifier=identifier[:MAX_MESSAGE] if isinstance(identifier, str) else "",
+                display_name=name[:MAX_MESSAGE] if isinstance(name, str) else "",
+                type=kind,
+                url=url[:MAX_TOKEN],
+            )
+
+
+def _facet(given: Mapping[str, Any]) -> Facet:
+    buckets = given.get("buckets")
+    read = [
+        FacetBucket(value=str(each["value"]), count=_count(each.get("count")))
+        for each in (buckets if isinstance(buckets, list) else ())
+        if isinstance(each, Mapping) and isinstance(each.get("value"), str | int | float)
+    ]
+    return Facet(buckets=tuple(read), other_count=_count(given.get("otherCount")))
+
+
+def _count(given: Any) -> int:
+    return given if isinstance(given, int) and given > 0 else 0
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        raise InvalidAnswer("the answer is no JSON") from None
+    if not isinstance(document, Mapping):
+        raise InvalidAnswer("the answer is no JSON object")
+    if _is_deeper(document, MAX_DEPTH):
+        raise InvalidAnswer(f"the answer is nested more than {MAX_DEPTH} levels deep")
+    return document
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(levels):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, Mapping):
+                inner.extend(each.values())
+            elif isinstance(each, list):
+                inner.extend(each)
+        level = inner
+        if not level:
+            return False
+    return any(isinstance(each, Mapping | list) for each in level)
+
+
+def _listed(document: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
+    for name in names:
+        if isinstance(document.get(name), list):
+            found: list[Any] = document[name]
+            return found
+    raise InvalidAnswer(f"the answer has no list of {names[0]}")
+
+
+def _beyond(listed: list[Any], limit: int) -> list[RejectedEntry]:
+    if len(listed) <= limit:
+        return []
+    more = f"{len(listed) - limit} entries beyond the {limit} that were asked for are not read"
+    return [RejectedEntry(identifier="", reason=more)]
+
+
+def _rejected(given: Any, reason: str) -> RejectedEntry:
+    named = given.get("identifier") if isinstance(given, Mapping) else ""
+    return RejectedEntry(identifier=named[:512] if isinstance(named, str) else "", reason=reason)
+
+
+def _token(document: Mapping[str, Any]) -> str:
+    """Return the token of the next page; one that is too long ends the pages."""
+    token = _first(document, ("pageToken", "nextPageToken"))
+    return token if len(token) <= MAX_TOKEN else ""
+
+
+def _first(document: Mapping[str, Any], names: Iterable[str]) -> str:
+    return next((document[name] for name in names if isinstance(document.get(name), str)), "")

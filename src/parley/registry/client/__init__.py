@@ -1,0 +1,1 @@
+"""The client of registries and catalogs: ``parley.find`` and ``RemoteRegistry``."""

@@ -1,0 +1,159 @@
+"""What a user names as a registry, and what goes wrong with it.
+
+A place is an address, a domain, a catalog, a file or JSON. The errors are ``ClientError``s:
+``RegistryRefused`` (an answer with an error), ``NotARegistry`` (something else answers) and
+``AgentNotFound`` (no such entry). ``NoRegistry`` is a ``ValueError``: none was named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from parley.client.bindings.http import redacted
+from parley.client.errors import ClientError
+from parley.client.origin import Origin
+from parley.registry.catalog.entries import CATALOG_PATH
+from parley.security.networks import is_loopback
+
+
+class RegistryRefused(ClientError):
+    """A registry refused a request: ``status`` is that of HTTP, ``code`` its own error code."""
+
+    def __init__(
+        self, message: str, *, status: int, code: str = "", retry_after: float | None = None
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class NotARegistry(ClientError):
+    """The reference leads to no registry, and to no catalog."""
+
+
+class AgentNotFound(ClientError):
+    """A registry has no entry of an identifier, or shows it to others only."""
+
+
+class NoRegistry(ValueError):
+    """No registry was named; there is no default."""
+
+
+VARIABLE = "PARLEY_REGISTRY"
+ROUTES = ("search", "explore", "agents")
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?")
+
+RegistryReference = str | bytes | os.PathLike[str] | Mapping[str, Any]
+"""A registry: its address or its domain, the address or the file of a catalog, or a catalog."""
+
+HOW = (
+    "name one: registry='https://registry.example.com', a domain that publishes a catalog "
+    f"('example.com'), a catalog file ('agents.json'), or set {VARIABLE}"
+)
+
+
+class PlaceKind(StrEnum):
+    """What a reference leads to, as far as its words say."""
+
+    ADDRESS = "address"
+    """The base address of a registry; one without a path may also be a domain."""
+    DOMAIN = "domain"
+    """A domain: its catalog names the registry."""
+    CATALOG = "catalog"
+    """The address of a catalog."""
+    FILE = "file"
+    JSON = "json"
+
+
+class RegistryPlace(NamedTuple):
+    """A reference, read."""
+
+    kind: PlaceKind
+    url: str = ""
+    path: Path | None = None
+    document: bytes | Mapping[str, Any] = b""
+
+
+def place_of(
+    reference: RegistryReference | None, environ: Mapping[str, str] = os.environ
+) -> RegistryPlace:
+    """Read a reference; without one, that of ``PARLEY_REGISTRY``.
+
+    Raises ``NoRegistry`` if neither names a registry, and ``ValueError`` for what is none.
+    """
+    if reference is None or reference == "":
+        reference = environ.get(VARIABLE, "").strip()
+        if not reference:
+            raise NoRegistry(f"no registry to ask: {HOW}")
+    if isinstance(reference, Mapping | bytes):
+        return RegistryPlace(PlaceKind.JSON, document=reference)
+    if isinstance(reference, os.PathLike):
+        return RegistryPlace(PlaceKind.FILE, path=Path(reference))
+    if not isinstance(reference, str):
+        raise TypeError(f"registry is an address, a file or a catalog, not {reference!r:.100}")
+    text = reference.strip()
+    if text[:1] in ("{", "["):
+        return RegistryPlace(PlaceKind.JSON, document=text.encode())
+    if re.match(r"file:", text, re.IGNORECASE):
+        from urllib.request import url2pathname  # a large import, seldom needed
+
+        return RegistryPlace(PlaceKind.FILE, path=Path(url2pathname(urlsplit(text).path)))
+    if re.match(r"https?://", text, re.IGNORECASE):
+        return _of_url(text)
+    if _is_file_name(text):
+        return RegistryPlace(PlaceKind.FILE, path=Path(text))
+    if host := _HOST.fullmatch(text):
+        name = host[1]
+        scheme = "http" if is_loopback(name.strip("[]")) else "https"
+        found = _of_url(f"{scheme}://{text}")
+        is_bare = not host[2] and not (host[3] or "").strip("/") and not is_loopback(name)
+        return found._replace(kind=PlaceKind.DOMAIN) if is_bare else found
+    raise NoRegistry(f"{text[:200]!r} is no registry: {HOW}")
+
+
+def base_of(url: str) -> str:
+    """Return the base address of a registry: without the name of a route, and a slash at the end.
+
+    Some registries are listed by the address of their search. Raises ``ValueError``.
+    """
+    try:
+        Origin.of(url)
+    except ValueError as error:
+        raise ValueError(f"{redacted(url)[:200]!r} is no registry; expected {error}") from None
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise ValueError(
+            f"the address of a registry has no query and no fragment: {redacted(url)[:200]}"
+        )
+    path = parts.path.rstrip("/")
+    before, _, last = path.rpartition("/")
+    if last in ROUTES:
+        path = before
+    return urlunsplit(parts._replace(path=f"{path}/"))
+
+
+def catalog_of(url: str) -> str:
+    """Return the well-known address of the catalog at the host of an address."""
+    return urlunsplit(urlsplit(url)._replace(path=CATALOG_PATH, query="", fragment=""))
+
+
+def _of_url(url: str) -> RegistryPlace:
+    try:
+        Origin.of(url)
+    except ValueError as error:
+        raise NoRegistry(f"{redacted(url)[:200]!r} is no registry; expected {error}") from None
+    if urlsplit(url).path.lower().endswith(".json"):
+        return RegistryPlace(PlaceKind.CATALOG, url=url)
+    return RegistryPlace(PlaceKind.ADDRESS, url=base_of(url))
+
+
+def _is_file_name(text: str) -> bool:
+    return text.lower().endswith(".json") or text.startswith(("./", "../", "/", "~", ".\\"))

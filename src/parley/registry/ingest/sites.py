@@ -1,0 +1,647 @@
+"""Sites: how their catalogs are found (ARD §6.1), and which sources a visit leads to.
+
+Catalogs are named by robots.txt, links, the well-known address, DNS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable
+from html import unescape
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from parley.model.bounded import Bounded
+from parley.registry.catalog.entries import CATALOG_PATH
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.ingest.addresses import (
+    AUDIENCE,
+    AUTHORITY,
+    DOMAINS,
+    ROOT,
+    PlainHosts,
+    UnfitAddress,
+    announcers_of,
+    authority_of,
+    checked_address,
+    domain_of,
+    domains_of,
+    domains_of_nested,
+    is_same_site,
+    is_well_known_catalog,
+    origin_text,
+)
+from parley.registry.ingest.fetching import (
+    AGENT_NAME,
+    JSON_TYPES,
+    IngestLimits,
+    PageUnavailable,
+    WebFetcher,
+)
+from parley.registry.ingest.names import DnsNames, DnsUnavailable
+from parley.registry.records import Authority, Source, SourceKind
+from parley.security.networks import is_loopback, literal_address
+
+# Links to catalogs: ``Link`` headers (RFC 8288), and ``<link>`` in the head of a page.
+
+RELATION = "ai-catalog"
+MAX_LINKS = 32
+_MAX_HEADER = 16 * 1024
+
+_LINK = re.compile(r"<([^<>]{1,2048})>((?:\s*;\s*[^;,\"]+(?:\"[^\"]*\")?)*)")
+_PARAMETER = re.compile(r";\s*([!#$&+\-^_`|~\w]+)\s*=\s*(?:\"([^\"]*)\"|([^\s;,\"]+))")
+
+_MARK = re.compile(
+    r"<!--|<(?:link|script|style|title|template|noscript|textarea|body)(?=[\s/>])|</head(?=[\s>])",
+    re.IGNORECASE,
+)
+_ENDS = ("<body", "</head")
+_TAG = re.compile(r"(?:[^<>\"']|\"[^\"<>]{0,2048}\"|'[^'<>]{0,2048}'){0,512}>")
+_ATTRIBUTE = re.compile(r"([^\s=\"'<>/]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))")
+
+
+def links_of_header(value: str) -> list[str]:
+    """Return the addresses of catalogs in a ``Link`` header, as they are written."""
+    found = []
+    for match in _LINK.finditer(value[:_MAX_HEADER]):
+        relations = ""
+        for name, quoted, bare in _PARAMETER.findall(match[2]):
+            if name.lower() == "rel":
+                relations = relations or quoted or bare
+        if RELATION in relations.lower().split():
+            found.append(match[1].strip())
+    return found[:MAX_LINKS]
+
+
+def links_of_page(body: bytes) -> list[str]:
+    """Return the addresses of catalogs in the head of a page, as they are written.
+
+    What stands in comments, scripts and titles is text, and what comes after the head is not read:
+    the users of a site may have written it. It takes time in proportion to the page.
+    """
+    text = body.decode("utf-8", "replace")
+    found: list[str] = []
+    at = 0
+    while (match := _MARK.search(text, at)) and len(found) < MAX_LINKS:
+        mark, at = match[0].lower(), match.end()
+        if mark in _ENDS:
+            break
+        if mark == "<link":
+            if (tag := _TAG.match(text, at)) is None:
+                continue
+            named = _attributes(tag[0])
+            if RELATION in named.get("rel", "").lower().split() and named.get("href", "").strip():
+                found.append(unescape(named["href"]).strip())
+            continue
+        end = "-->" if mark == "<!--" else f"</{mark[1:]}"
+        close = re.compile(re.escape(end), re.IGNORECASE).search(text, at)
+        if close is None:
+            break
+        at = close.end()
+    return found
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Return the attributes of a tag; the first of each name counts."""
+    found: dict[str, str] = {}
+    for name, double, single, bare in _ATTRIBUTE.findall(text):
+        found.setdefault(name.lower(), double or single or bare)
+    return found
+
+
+# robots.txt (RFC 9309): paths that a site closes to crawlers, and its ``Agentmap`` lines.
+
+MAX_RULES = 5_000
+MAX_AGENTMAPS = 32
+_MAX_PATTERN = 1024
+
+_Rule = tuple[bool, str]
+"""Whether a rule allows, and its pattern."""
+
+
+class Robots(msgspec.Struct, frozen=True):
+    """What a robots.txt says. ``own`` are the rules for our name, ``None`` if it has no group."""
+
+    own: tuple[_Rule, ...] | None = None
+    others: tuple[_Rule, ...] = ()
+    agentmaps: tuple[str, ...] = ()
+
+    def allows_page(self, url: str) -> bool:
+        """Return whether a page may be read, by the rules for our name, or those for everybody."""
+        return _allows(self.others if self.own is None else self.own, url)
+
+    def allows_catalog(self, url: str) -> bool:
+        """Return whether a catalog may be read: who publishes one means it for registries, so only
+        rules for our name count.
+        """
+        return _allows(self.own or (), url)
+
+
+NO_PAGES = Robots(others=((False, "/"),))
+"""What counts while a robots.txt cannot be had (RFC 9309 §2.3.1.4)."""
+
+
+def read_robots(body: bytes) -> Robots:
+    """Return what a robots.txt says. Unknown lines are left out."""
+    groups: dict[str, list[_Rule]] = {}  # of the names that count here, and of no others
+    agentmaps: list[str] = []
+    names: list[str] = []
+    in_rules, count = False, 0
+    for line in body.decode("utf-8", "replace").lstrip("\ufeff").splitlines():
+        name, separator, value = line.partition("#")[0].partition(":")
+        name, value = name.strip().lower(), value.strip()
+        if not separator:
+            continue
+        if name == "agentmap":
+            # The value has a ':' of its own; a '#' in it would be a fragment.
+            if value and len(agentmaps) < MAX_AGENTMAPS:
+                agentmaps.append(value)
+        elif name == "user-agent":
+            names = [] if in_rules else names
+            in_rules = False
+            agent = value.lower().partition("/")[0].strip()
+            if agent in (AGENT_NAME, "*") and agent not in names:
+                names.append(agent)
+                groups.setdefault(agent, [])
+        elif name in ("allow", "disallow"):
+            in_rules = True
+            count += 1
+            if value and count <= MAX_RULES and len(value) <= _MAX_PATTERN:
+                for each in names:
+                    groups[each].append((name == "allow", value))
+    own = groups.get(AGENT_NAME)
+    return Robots(None if own is None else tuple(own), tuple(groups.get("*", ())), tuple(agentmaps))
+
+
+def _allows(rules: tuple[_Rule, ...], url: str) -> bool:
+    """Return whether rules allow an address: the longest pattern wins, and allowing a draw."""
+    parts = urlsplit(url)
+    path = unquote(parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    best, allowed = -1, True
+    for allows, pattern in rules:
+        is_better = len(pattern) > best or (len(pattern) == best and allows)
+        if is_better and _matches(unquote(pattern), path):
+            best, allowed = len(pattern), allows
+    return allowed
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """Return whether a pattern (``*`` for anything, ``$`` for the end) matches a path.
+
+    Parts are looked for from left to right: no pattern takes more than linear time each.
+    """
+    is_whole = pattern.endswith("$")
+    first, *rest = re.split(r"\*+", pattern.removesuffix("$"))
+    if not path.startswith(first):
+        return False
+    at = len(first)
+    if not rest:
+        return not is_whole or at == len(path)
+    *middle, last = rest
+    for part in middle:
+        found = path.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    if is_whole:
+        return path.endswith(last) and len(path) - len(last) >= at
+    return path.find(last, at) >= 0
+
+
+ROBOTS_PATH = "/robots.txt"
+_PAGE_TYPES = "text/html, application/xhtml+xml, */*;q=0.1"
+_ROBOTS_TYPES = "text/plain, */*;q=0.1"
+_ROBOTS_SECONDS = 3600.0
+_MAX_ROBOTS = 1000
+
+
+class FoundCatalog(msgspec.Struct, frozen=True):
+    """A catalog that a site announces, and how. ``domains`` vouch for it."""
+
+    url: str
+    how: str
+    domains: tuple[str, ...] = ()
+
+
+class SiteReport(msgspec.Struct, frozen=True):
+    """The catalogs of a site, and in ``notes`` what was tried without success.
+
+    ``retry_after`` is in seconds, if the site asked for a pause. ``is_refused``: the site must not
+    be asked. ``is_whole``: nothing of it was unavailable.
+    """
+
+    found: tuple[FoundCatalog, ...] = ()
+    notes: tuple[str, ...] = ()
+    retry_after: float | None = None
+    is_refused: bool = False
+    is_whole: bool = False
+
+
+def site_address(text: str, fetcher: WebFetcher) -> str:
+    """Return the address of a site's page: ``acme.com`` is ``https://acme.com/``.
+
+    A site of this machine without a scheme is asked over http. Raises ``UnfitAddress``.
+    """
+    if "://" not in text:
+        host = text.partition("/")[0].rpartition(":")[0] or text.partition("/")[0]
+        is_here = is_loopback(host.strip("[]")) or host.endswith(".localhost")
+        text = f"{'http' if is_here else 'https'}://{text}"
+    return checked_address(text, plain=fetcher.plain)
+
+
+class RobotsCache:
+    """The robots.txt of sites, each kept for an hour."""
+
+    def __init__(
+        self, fetcher: WebFetcher, limits: IngestLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fetcher = fetcher
+        self._limits = limits
+        self._clock = clock
+        self._kept: Bounded[str, tuple[float, Robots]] = Bounded(_MAX_ROBOTS)
+
+    async def of(self, url: str) -> Robots:
+        """Return the robots.txt of the site of an address."""
+        origin = origin_text(url)
+        kept = self._kept.use(origin)
+        if kept is not None and self._clock() < kept[0]:
+            return kept[1]
+        try:
+            answer = await self._fetcher.get(
+                origin + ROBOTS_PATH, accept=_ROBOTS_TYPES, limit=self._limits.robots_bytes
+            )
+        except PageUnavailable:
+            found = NO_PAGES
+        else:
+            found = NO_PAGES if answer.status >= 500 or answer.status == 429 else Robots()
+            if answer.status == 200:
+                found = read_robots(answer.body)
+        self._kept[origin] = (self._clock() + _ROBOTS_SECONDS, found)
+        return found
+
+    def forget(self, url: str) -> None:
+        """Drop the robots.txt of a site."""
+        self._kept.pop(origin_text(url), None)
+
+
+class CatalogFinder:
+    """Looks for the catalogs of sites. Without ``names`` it asks no DNS."""
+
+    def __init__(
+        self,
+        fetcher: WebFetcher,
+        *,
+        names: DnsNames | None = None,
+        robots: RobotsCache | None = None,
+        limits: IngestLimits | None = None,
+    ) -> None:
+        self._fetcher = fetcher
+        self._names = names
+        self._limits = limits or fetcher.limits
+        self.robots = robots or RobotsCache(fetcher, self._limits)
+
+    async def find(self, site: str) -> SiteReport:
+        """Return the catalogs of a site: a domain, or the address of a page of it."""
+        try:
+            page = site_address(site, self._fetcher)
+        except UnfitAddress as error:
+            return SiteReport(notes=(str(error),), is_refused=True)
+        self.robots.forget(page)
+        robots = await self.robots.of(page)
+        domain = domain_of(page)
+        found, notes = self._agentmaps(robots, page, domain), []
+        failures: list[PageUnavailable] = []
+        is_whole = robots is not NO_PAGES
+        for step in await asyncio.gather(
+            self._from_page(page, robots, domain),
+            self._from_well_known(page, robots, domain),
+            self._from_dns(page, domain),
+            return_exceptions=True,
+        ):
+            if isinstance(step, PageUnavailable | DnsUnavailable):
+                notes.append(str(step))
+                is_whole = False
+                if isinstance(step, PageUnavailable):
+                    failures.append(step)
+            elif isinstance(step, BaseException):
+                raise step
+            elif isinstance(step, str):
+                notes.append(step)
+            else:
+                found += step
+        unique = {each.url: each for each in reversed(found)}
+        kept = tuple(reversed(unique.values()))
+        if len(kept) > self._limits.catalogs_per_site:
+            notes.append(f"{len(kept) - self._limits.catalogs_per_site} more are not read")
+        waits = [each.retry_after for each in failures if each.retry_after is not None]
+        return SiteReport(
+            found=kept[: self._limits.catalogs_per_site],
+            notes=tuple(notes),
+            retry_after=max(waits, default=None),
+            is_refused=bool(failures) and all(each.is_refused for each in failures),
+            is_whole=is_whole,
+        )
+
+    def _agentmaps(self, robots: Robots, page: str, domain: str) -> list[FoundCatalog]:
+        return self._catalogs(robots.agentmaps, page, "Agentmap of robots.txt", (domain,))
+
+    async def _from_page(self, page: str, robots: Robots, domain: str) -> list[FoundCatalog] | str:
+        """Return the catalogs that a page links to, or why there are none."""
+        if not robots.allows_page(page):
+            return f"robots.txt disallows {page}"
+        answer = await self._fetcher.get(page, accept=_PAGE_TYPES, limit=self._limits.page_bytes)
+        if answer.status != 200:
+            return f"{page} answered {answer.status}"
+        # A page below the root may be somebody else's: its links prove nothing for the domain.
+        is_root = urlsplit(page).path == "/" and is_same_site(domain_of(answer.url), domain)
+        domains = (domain,) if is_root else ()
+        header = answer.headers.get("link", "")
+        found = self._catalogs(links_of_header(header), answer.url, "Link header", domains)
+        kind = answer.headers.get("content-type", "").lower()
+        if "html" in kind or (not kind and answer.body.lstrip()[:1] == b"<"):
+            linked = links_of_page(answer.body)
+            found += self._catalogs(linked, answer.url, "link of the page", domains)
+        return found or f"{page} has no link to a catalog"
+
+    async def _from_well_known(
+        self, page: str, robots: Robots, domain: str
+    ) -> list[FoundCatalog] | str:
+        url = origin_text(page) + CATALOG_PATH
+        if not robots.allows_catalog(url):
+            return f"robots.txt disallows {url}"
+        answer = await self._fetcher.get(url, accept=JSON_TYPES, limit=self._limits.catalog_bytes)
+        if answer.status != 200:
+            return f"{url} answered {answer.status}"
+        if answer.body.lstrip()[:1] != b"{":
+            return f"{url} is no JSON object"
+        return [FoundCatalog(url, "well-known address", (domain,))]
+
+    async def _from_dns(self, page: str, domain: str) -> list[FoundCatalog] | str:
+        host = urlsplit(page).hostname or ""
+        if self._names is None or literal_address(host) is not None or "." not in host:
+            return []
+        pointers = await self._names.catalogs(host)
+        found: list[FoundCatalog] = []
+        for each in pointers:
+            # DNS is seldom signed: it leads elsewhere, and lets no other speak for the domain.
+            vouched = (domain,) if is_same_site(domain_of(each.url), domain) else ()
+            found += self._catalogs((each.url,), page, each.record, vouched)
+        return found or f"DNS has no catalog of {host}"
+
+    def _catalogs(
+        self, addresses: Iterable[str], near: str, how: str, domains: tuple[str, ...]
+    ) -> list[FoundCatalog]:
+        found = []
+        for each in addresses:
+            try:
+                url = checked_address(each, near=near, plain=self._fetcher.plain)
+            except UnfitAddress:
+                continue
+            found.append(FoundCatalog(url, how, domains))
+        return found
+
+
+# The sources that a visit finds: nested catalogs and catalogs of a site, within limits, no loops.
+
+
+PATH = "path"
+"""A member of ``Source.settings``: the addresses of the catalogs that a nested one is in."""
+
+NAMED = "named"
+"""A member of ``Source.settings``: the digest of the sources that it named at its last visit."""
+
+NOTHING = "nothing"
+MAX_KNOWN = 100_000
+MAX_ANNOUNCERS = 16
+
+
+class SiteSources:
+    """The sources of the site of one source, as the index has them when a visit begins."""
+
+    def __init__(
+        self, index: RegistryIndex, limits: IngestLimits, source: Source, plain: PlainHosts
+    ) -> None:
+        self._index = index
+        self._limits = limits
+        self._source = source
+        self._plain = plain
+        self._known: dict[str, Source] | None = None
+        self.root = root_of(source)
+        self._found: dict[str, Source] = {}
+        self._room: int | None = None
+
+    async def entries_left(self) -> int:
+        """Return how many entries this source may have, for what others of its site have."""
+        others = sum(
+            each.entries
+            for each in (await self._sources()).values()
+            if self._is_of_site(each) and each.url != self._source.url
+        )
+        return max(0, min(self._limits.entries_per_site - others, self._limits.entries_per_site))
+
+    async def nest(self, address: str, depth: int, near: str) -> str:
+        """Note a catalog that is nested in this one; return why it is not read, empty if it is.
+
+        ``depth`` is that of the catalog which has it, ``near`` its address after redirects.
+        """
+        source = self._source
+        try:
+            url = checked_address(address, near=near, plain=self._plain)
+        except UnfitAddress as error:
+            return f"its address is wrong: {error}"
+        path = [*_texts(source.settings.get(PATH)), source.url]
+        if url in path:
+            return "it is a loop: this catalog is nested in itself"
+        if depth >= self._limits.depth:
+            return f"it is nested deeper than {self._limits.depth} catalogs"
+        if url not in self._found and await self._is_full(url):
+            return f"its site has {self._limits.catalogs_per_site} catalogs, which is the limit"
+        settings: dict[str, Any] = {
+            ROOT: self.root,
+            PATH: path[-self._limits.depth - 1 :],
+            DOMAINS: {source.url: list(domains_of_nested(domains_of(source), url))},
+            **_audience(source),
+        }
+        is_vouched = authority_of(source) is Authority.OPERATOR
+        if is_vouched and is_same_site(domain_of(url), domain_of(source.url)):
+            settings[AUTHORITY] = Authority.OPERATOR.value
+        self._found[url] = Source(
+            url=url,
+            kind=SourceKind.CATALOG,
+            found_by=source.url,
+            depth=depth + 1,
+            settings=settings,
+        )
+        return ""
+
+    async def announce(self, found: Iterable[FoundCatalog]) -> None:
+        """Note the catalogs that a site announces; its finder bounds how many."""
+        source = self._source
+        for each in found:
+            settings: dict[str, Any] = {
+                ROOT: self.root,
+                DOMAINS: {source.url: list(each.domains)},
+                **_audience(source),
+            }
+            if authority_of(source) is Authority.OPERATOR:
+                settings[AUTHORITY] = Authority.OPERATOR.value
+            self._found[each.url] = Source(
+                url=each.url, kind=SourceKind.CATALOG, found_by=source.url, settings=settings
+            )
+
+    async def store(self, *, is_whole: bool) -> dict[str, Any]:
+        """Add what was found. If the visit saw all of it, leave what is not there any more.
+
+        A source that is known is visited again if it is announced better than before: otherwise,
+        whoever names an address first could keep it from being listed. Return settings of this
+        source: as long as it names the same, the sources of the index are not looked through.
+        """
+        named = _digest(self._found.values())
+        if self._found:
+            await self._index.add_sources(list(self._found.values()))
+        if named == self._source.settings.get(NAMED, NOTHING):
+            return {}
+        known = await self._sources()
+        for url, each in self._found.items():
+            if (before := known.get(url)) is not None:
+                await self._announced(each, before)
+        if is_whole:
+            for url, before in known.items():
+                if url not in self._found and url != self._source.url:
+                    await self._left(before)
+        return {NAMED: named if is_whole else ""}
+
+    async def _announced(self, found: Source, before: Source) -> None:
+        """Note that this source announces one that is known."""
+        announcers = announcers_of(before)
+        own = announcers_of(found)
+        if len(announcers) < MAX_ANNOUNCERS or domains_of(found):
+            announcers = {**announcers, **own}
+        is_nearer = found.depth < before.depth and before.found_by != ""
+        is_vouched = AUTHORITY in found.settings and AUTHORITY not in before.settings
+        # What an operator restricts stays so, however else it is found.
+        is_restricted = (
+            AUDIENCE in found.settings and AUDIENCE not in before.settings and before.found_by != ""
+        )
+        is_same = announcers == announcers_of(before)
+        if is_same and not is_nearer and not is_vouched and not is_restricted:
+            return
+        settings = {**before.settings, DOMAINS: announcers}
+        if is_restricted:
+            settings[AUDIENCE] = found.settings[AUDIENCE]
+        if is_vouched:
+            settings[AUTHORITY] = found.settings[AUTHORITY]
+        if is_nearer:
+            settings.update({name: found.settings[name] for name in (ROOT, PATH) if name in
+                             found.settings})  # fmt: skip
+        await self._again(
+            msgspec.structs.replace(
+                before,
+                found_by=found.found_by if is_nearer else before.found_by,
+                depth=found.depth if is_nearer else before.depth,
+                settings=settings,
+            )
+        )
+
+    async def _left(self, before: Source) -> None:
+        """Note that this source does not announce one any more, if it did."""
+        announcers = announcers_of(before)
+        is_ours = before.found_by == self._source.url
+        if not is_ours and self._source.url not in announcers:
+            return
+        announcers.pop(self._source.url, None)
+        if is_ours and not announcers:
+            if not is_well_known_catalog(before.url):  # which ends by itself, if it is not there
+                await remove_source(self._index, before.url)
+            return
+        await self._again(
+            msgspec.structs.replace(
+                before,
+                found_by=next(iter(announcers)) if is_ours else before.found_by,
+                settings={**before.settings, DOMAINS: announcers},
+            )
+        )
+
+    async def _again(self, source: Source) -> None:
+        """Have a source read again, whole: who vouches for its entries has changed."""
+        again = msgspec.structs.replace(source, etag="", last_modified="", due_at=0)
+        await self._index.change_source(again)
+
+    async def _sources(self) -> dict[str, Source]:
+        if self._known is None:
+            listed = await self._index.sources(limit=MAX_KNOWN)
+            self._known = {each.url: each for each in listed}
+        return self._known
+
+    def _is_of_site(self, source: Source) -> bool:
+        return source.settings.get(ROOT) == self.root or source.url == self.root
+
+    async def _is_full(self, url: str) -> bool:
+        known = await self._sources()
+        if url in known:
+            return False
+        if self._room is None:  # counted once: a catalog may nest thousands
+            there = sum(self._is_of_site(each) for each in known.values())
+            self._room = self._limits.catalogs_per_site - there
+        if self._room <= 0:
+            return True
+        self._room -= 1
+        return False
+
+
+async def remove_source(index: RegistryIndex, url: str) -> bool:
+    """Remove a source, and those that it alone led to; return whether it was known.
+
+    Their entries are withdrawn.
+    """
+    is_known = await index.remove_source(url)
+    known = {each.url: each for each in await index.sources(limit=MAX_KNOWN)}
+    removed = [url]
+    while removed:
+        left = removed.pop()
+        for each in list(known.values()):
+            announcers = announcers_of(each)
+            if each.found_by != left and left not in announcers:
+                continue
+            announcers.pop(left, None)
+            others = [name for name in announcers if name in known and name != each.url]
+            if each.found_by == left and not others:
+                del known[each.url]
+                await index.remove_source(each.url)
+                removed.append(each.url)
+                continue
+            known[each.url] = again = msgspec.structs.replace(
+                each,
+                found_by=others[0] if each.found_by == left else each.found_by,
+                etag="",
+                last_modified="",
+                due_at=0,
+                settings={**each.settings, DOMAINS: announcers},
+            )
+            await index.change_source(again)
+    return is_known
+
+
+def _audience(source: Source) -> dict[str, Any]:
+    """Return the setting of who sees what a source leads to, if the operator restricted it."""
+    return {AUDIENCE: source.settings[AUDIENCE]} if source.settings.get(AUDIENCE) else {}
+
+
+def root_of(source: Source) -> str:
+    """Return the source that led to one first, itself if it was not led to."""
+    return str(source.settings.get(ROOT) or source.url)
+
+
+def _digest(found: Iterable[Source]) -> str:
+    """Return what changes when a source names others, or vouches for them otherwise."""
+    lines = sorted(f"{each.url} {each.depth} {sorted(each.settings.items())}" for each in found)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else NOTHING
+
+
+def _texts(value: object) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

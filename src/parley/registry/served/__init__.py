@@ -1,0 +1,1 @@
+"""The catalog that every server can publish of its own agents."""

@@ -1,0 +1,110 @@
+"""The catalog of a server as a binding of it (``docs/extend-parley.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from parley.engine.description import AgentDescription
+from parley.host.bindings import ServerParts
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH
+from parley.registry.served.catalog import (
+    RELATION,
+    ROBOTS_PATH,
+    ManifestSigner,
+    RobotsPage,
+    Unpublished,
+)
+from parley.registry.served.publication import catalog_pages, log_publication, read_publication
+from parley.server.app import App
+from parley.server.cards.catalog_link import CatalogLink
+from parley.server.endpoint import AgentBinding, Endpoint
+
+if TYPE_CHECKING:
+    from parley.registry.served.registration import AgentRegistrar, RegistryRegistration
+
+
+class CatalogBinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The catalog that every server can publish, as a binding without messages.
+
+    ``registrar`` publishes what agents register over the connections of other bindings; by default
+    the registry of the server does (``parley.asgi(..., registry=...)``).
+    """
+
+    registrar: AgentRegistrar | None = None
+    name: ClassVar[str] = "catalog"
+
+    def bind(self, parts: ServerParts) -> ServerCatalog:
+        """Return the catalog of one server. Raises ``ValueError`` for invalid options."""
+        return ServerCatalog(parts, self.registrar)
+
+
+class ServerCatalog:
+    """The catalog of one server (``BoundBinding``).
+
+    ``publisher`` is the domain whose agents these are, ``registry`` the address of the registry in
+    which they are published; either is empty if there is none. ``registrar`` publishes agents that
+    register over a connection.
+    """
+
+    def __init__(self, parts: ServerParts, registrar: AgentRegistrar | None) -> None:
+        self._publication = read_publication(parts.publisher, parts.namespace, parts.unlisted)
+        self.publisher = "" if self._publication is None else self._publication.publisher
+        self.registry = parts.registry or ""
+        self._registration: RegistryRegistration | None = None
+        if self.registry:
+            from parley.registry.served.registration import RestRegistrar, read_registration
+
+            self._registration = read_registration(
+                self.registry, parts.url, publishes=self._publication is not None
+            )
+            registrar = registrar or RestRegistrar(self.registry, self.publisher)
+        self.registrar = registrar
+        self._parts = parts
+        self._app: App | None = None
+        self._tenants: list[str] = []
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What the audit says about it."""
+        return {"publisher": self.publisher}
+
+    def of(self, agent: AgentDescription) -> AgentBinding | None:
+        """Return nothing: messages go over other bindings."""
+
+    def serve(self, app: App, endpoints: Mapping[str, Endpoint]) -> None:
+        """Add the catalog, and links to it. Raises ``ValueError`` for identifiers that clash."""
+        publication, keys, url = self._publication, self._parts.signing_keys, self._parts.url
+        if not endpoints:
+            return
+        if publication is None:
+            app.publish(None, {CATALOG_PATH: (Unpublished(app.handler_at(CATALOG_PATH)), None)})
+            return
+        settings = self._parts.settings
+        pages = catalog_pages(
+            publication,
+            app.served,
+            app.address,
+            settings=settings,
+            signer=None if keys is None else ManifestSigner(keys, url),
+        )
+        if app.cards_are_public:
+            pages[ROBOTS_PATH] = RobotsPage(app.address, settings), None
+        app.publish(CatalogLink(CATALOG_PATH, RELATION, CATALOG, url), pages)
+        self._app = app
+        self._tenants = [name for each in endpoints.values() for name in each.tenants]
+
+    async def start(self) -> None:
+        """Begin to publish in the registry."""
+        if self._publication is None or self._app is None:
+            return
+        log_publication(self._publication, self._parts.url, self._tenants)
+        if self._registration is not None:
+            self._registration.start(self._app)
+
+    async def close(self) -> None:
+        """Stop publishing."""
+        if self._registration is not None:
+            await self._registration.stop()

@@ -1,0 +1,382 @@
+"""The catalog of a server's agents, at its well-known path (ARD §4, §6.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import formatdate
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parley.model.cards import AgentCard, AgentSkill
+from parley.registry.catalog.entries import (
+    A2A_CARD,
+    CATALOG,
+    CATALOG_PATH,
+    AICatalog,
+    CatalogEntry,
+    CatalogHost,
+    ProvenanceLink,
+    TrustManifest,
+)
+from parley.registry.catalog.reading import write_catalog
+from parley.security.signing.canonical import canonical
+from parley.security.signing.cards import JWKS_PATH
+from parley.security.signing.keys import SigningKey, SigningKeys
+from parley.server.address import BadAddress
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.discovery import CARD_PATHS, CardFile, is_fresh
+from parley.server.http.responses import (
+    refuse_method,
+    reply,
+    reply_with_message,
+    reply_without_body,
+)
+from parley.server.log import log_unforeseen
+from parley.server.settings import Settings
+
+MIN_QUERIES, MAX_QUERIES = 2, 5
+MAX_QUERY = 300
+"""The most characters of a query; a longer example is no query that somebody would search by."""
+
+MAX_LABELS = 64
+"""The most tags, and the most capabilities, of an entry."""
+
+MAX_DESCRIPTION = 2_000
+
+ROBOTS_PATH = "/robots.txt"
+RELATION = "ai-catalog"
+
+_SENTENCE = re.compile(r"(.+?[.!?])(?:\s|$)", re.DOTALL)
+_SPACES = re.compile(r"\s+")
+
+
+def agent_entry(
+    card: AgentCard, identifier: str, url: str, publisher: str, *, agent_type: str = ""
+) -> CatalogEntry:
+    """Return the entry of an agent, whose public card is at ``url``. It has no time yet.
+
+    ``agent_type`` is the type that the agent declares, by which messages are routed.
+    """
+    return CatalogEntry(
+        identifier=identifier,
+        display_name=card.name,
+        type=A2A_CARD,
+        url=url,
+        description=_cut(card.description, MAX_DESCRIPTION),
+        tags=_labels(tag for skill in card.skills for tag in skill.tags),
+        capabilities=_labels(skill.id for skill in card.skills),
+        representative_queries=queries_of(card.skills),
+        version=card.version,
+        metadata={"agentType": agent_type} if agent_type else {},
+        trust_manifest=manifest_of(identifier, publisher),
+        more={"mediaType": A2A_CARD},
+    )
+
+
+def tenant_entry(
+    tenant: str, card: AgentCard, identifier: str, url: str, publisher: str
+) -> CatalogEntry:
+    """Return the entry of the catalog of a tenant, which is at ``url``."""
+    return CatalogEntry(
+        identifier=identifier,
+        display_name=tenant,
+        type=CATALOG,
+        url=url,
+        description=f"The agents of {tenant}: {card.name}.",
+        trust_manifest=manifest_of(identifier, publisher),
+        more={"mediaType": CATALOG},
+    )
+
+
+def manifest_of(identifier: str, publisher: str) -> TrustManifest:
+    """Return the trust manifest of an entry, without a signature.
+
+    ARD wants an identity whose domain is that of the publisher, the AI Catalog one that equals the
+    entry's identifier. The identity is the domain, because ARD is what registries search by;
+    ``provenance`` names the entry, so that a signature counts for no other one.
+    """
+    return TrustManifest(
+        identity=f"https://{publisher}",
+        identity_type="https",
+        provenance=(ProvenanceLink(relation="publishedFrom", source_id=identifier),),
+    )
+
+
+def host_of(cards: Iterable[AgentCard], publisher: str) -> CatalogHost:
+    """Return who operates the catalog: the provider that all cards name, else the domain."""
+    names = {card.provider.organization if card.provider else "" for card in cards}
+    name = names.pop() if len(names) == 1 else ""
+    return CatalogHost(display_name=name or publisher, identifier=publisher)
+
+
+def queries_of(skills: Iterable[AgentSkill]) -> tuple[str, ...]:
+    """Return two to five queries that the skills answer, none if there are not two.
+
+    Examples come first, one of each skill before the second of any. Where there are not enough,
+    the first sentences of descriptions help out, and then names.
+    """
+    skills = tuple(skills)
+    found = _queries(_in_turn(skill.examples for skill in skills))[:MAX_QUERIES]
+    for others in ([_first_sentence(s.description) for s in skills], [s.name for s in skills]):
+        if len(found) < MIN_QUERIES:
+            found = _queries((*found, *others))[:MIN_QUERIES]
+    return found if len(found) >= MIN_QUERIES else ()
+
+
+def _in_turn(lists: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for row in zip_longest(*lists, fillvalue=""):
+        yield from row
+
+
+def _queries(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return texts in one line each, without those that are too long, empty or there before."""
+    found: dict[str, str] = {}
+    for text in texts:
+        line = _SPACES.sub(" ", text).strip()
+        if 0 < len(line) <= MAX_QUERY:
+            found.setdefault(line.casefold(), line)
+    return tuple(found.values())
+
+
+def _first_sentence(text: str) -> str:
+    found = _SENTENCE.match(text.strip())
+    return found[1] if found else text
+
+
+def _labels(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text.strip()))[:MAX_LABELS]
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
+log = logging.getLogger("parley.server")
+
+_MAX_FILES = 64
+_MEDIA_TYPE = (b"content-type", CATALOG.encode())
+
+
+class CatalogItem(msgspec.Struct, frozen=True):
+    """One entry of a catalog: an agent, or the catalog of a tenant (``is_catalog``).
+
+    ``card`` returns the public card of the agent. ``path`` is the path of what the entry is of,
+    below the address of ``advertised``. ``agent_type`` is the type that the agent declares, if any.
+    """
+
+    identifier: str
+    card: Callable[[], AgentCard]
+    advertised: AdvertisedInterfaces
+    path: str = ""
+    tenant: str = ""
+    is_catalog: bool = False
+    agent_type: str = ""
+
+    def entry(self, scope: Scope, publisher: str) -> CatalogEntry:
+        """Return the entry, with the address that the caller can reach. Raises ``BadAddress``."""
+        address = self.advertised.address(scope).rstrip("/") + self.path
+        if self.is_catalog:
+            url = address + CATALOG_PATH
+            return tenant_entry(self.tenant, self.card(), self.identifier, url, publisher)
+        url = address + CARD_PATHS[0]
+        return agent_entry(self.card(), self.identifier, url, publisher, agent_type=self.agent_type)
+
+
+class CatalogPage:
+    """Serves the catalog of a server, or of one of its tenants.
+
+    Like a card, it is made for each address at which it is asked for, kept for the last 64 of them,
+    and made again when it is older than caches may keep it and when the keys change. ``advertised``
+    tells the address. The ETag is weak: it stays the same over restarts and on all replicas, whose
+    times and signatures may differ.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[CatalogItem],
+        advertised: AdvertisedInterfaces,
+        *,
+        publisher: str,
+        settings: Settings,
+        signer: ManifestSigner | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._items = items
+        self._advertised = advertised
+        self._publisher = publisher
+        self._max_age = settings.card_max_age
+        self._signer = signer
+        self._clock = clock
+        self._since = int(clock())
+        self._files: dict[str, CardFile] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD, conditional ones too."""
+        if scope["method"] not in ("GET", "HEAD"):
+            await refuse_method(scope, send, "GET, HEAD", "a catalog is read with GET")
+            return
+        try:
+            file = self._file(scope)
+        except BadAddress as error:
+            await reply_with_message(scope, send, 400, str(error))
+            return
+        except Exception:
+            failure = log_unforeseen("making a catalog")
+            await reply_with_message(scope, send, 500, failure.message)
+            return
+        headers = [
+            (b"cache-control", b"public, max-age=%d" % self._max_age),
+            (b"etag", b"W/" + file.etag.encode()),
+            (b"last-modified", formatdate(file.modified, usegmt=True).encode()),
+        ]
+        if varies := self._advertised.varies:
+            headers.append((b"vary", b", ".join(varies)))
+        if is_fresh(scope, file):
+            await reply_without_body(send, 304, headers)
+            return
+        headers += [_MEDIA_TYPE, (b"content-length", b"%d" % len(file.body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        body = file.body if scope["method"] == "GET" else b""
+        await send({"type": "http.response.body", "body": body})
+
+    def _file(self, scope: Scope) -> CardFile:
+        address = self._advertised.address(scope)
+        now = self._clock()
+        file = self._files.pop(address, None)
+        revision = 0 if self._signer is None else self._signer.revision
+        if file is None or now - file.made >= self._max_age or file.revision != revision:
+            file = self._make(scope, now, file, revision)
+        self._files[address] = file
+        if len(self._files) > _MAX_FILES:
+            del self._files[next(iter(self._files))]
+        return file
+
+    def _make(self, scope: Scope, now: float, before: CardFile | None, revision: int) -> CardFile:
+        cards = [item.card() for item in self._items]
+        catalog = AICatalog(
+            host=host_of(cards, self._publisher),
+            entries=tuple([item.entry(scope, self._publisher) for item in self._items]),
+        )
+        kid = "" if self._signer is None else self._signer.key.kid
+        content = hashlib.sha256(write_catalog(catalog) + kid.encode()).hexdigest()
+        etag = f'"{content[:32]}"'
+        if before is not None and before.etag == etag:
+            return msgspec.structs.replace(before, made=now, revision=revision)
+        modified = self._since if before is None else int(now)
+        written = [self._finished(entry, modified) for entry in catalog.entries]
+        catalog = msgspec.structs.replace(catalog, entries=tuple(written))
+        return CardFile(write_catalog(catalog), etag, modified, now, revision)
+
+    def _finished(self, entry: CatalogEntry, modified: int) -> CatalogEntry:
+        """Return an entry with its time, and with a signature if the server has keys."""
+        manifest = entry.trust_manifest
+        if self._signer is not None and manifest is not None:
+            manifest = self._signer.sign(manifest)
+        time_of = datetime.fromtimestamp(modified, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return msgspec.structs.replace(entry, trust_manifest=manifest, updated_at=time_of)
+
+
+class RobotsPage:
+    """Serves a ``robots.txt`` that forbids nothing and says where the catalog is."""
+
+    def __init__(self, advertised: AdvertisedInterfaces, settings: Settings) -> None:
+        self._advertised = advertised
+        self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD."""
+        if scope["method"] not in ("GET", "HEAD"):
+            await refuse_method(scope, send, "GET, HEAD", "robots.txt is read with GET")
+            return
+        try:
+            address = self._advertised.address(scope).rstrip("/")
+        except BadAddress as error:
+            await reply_with_message(scope, send, 400, str(error))
+            return
+        body = f"User-agent: *\nDisallow:\n\nAgentmap: {address}{CATALOG_PATH}\n".encode()
+        headers = [self._cached]
+        if varies := self._advertised.varies:
+            headers.append((b"vary", b", ".join(varies)))
+        kind = b"text/plain; charset=utf-8"
+        if scope["method"] == "HEAD":
+            length = b"%d" % len(body)
+            head = [(b"content-type", kind), (b"content-length", length), *headers]
+            await reply_without_body(send, 200, head)
+        else:
+            await reply(send, 200, body, headers, kind)
+
+
+def signed_form(manifest: TrustManifest) -> bytes:
+    """Return what is signed of a manifest: its canonical JSON (RFC 8785) without the signature."""
+    members: dict[str, Any] = msgspec.to_builtins(manifest)
+    members.pop("signature", None)
+    return canonical(members)
+
+
+MAX_SIGNED = 10_000
+
+
+class ManifestSigner:
+    """Signs manifests with the first of the keys that sign now, each once.
+
+    Signatures are kept, because a manifest is the same in the catalogs of all addresses, and
+    requests choose these.
+
+    ``url`` is the public address of the server, if the operator named it: then a signature says
+    where the public keys are (``jku``). Without it, they are found at the identity's domain.
+    """
+
+    def __init__(self, keys: SigningKeys, url: str | None) -> None:
+        self._keys = keys
+        self._header = {"typ": "JOSE"}
+        if url is not None:
+            self._header["jku"] = url.rstrip("/") + JWKS_PATH
+        self._kept: dict[bytes, str] = {}
+        self._kept_of = 0
+
+    @property
+    def revision(self) -> int:
+        """A number that changes with the keys."""
+        return self._keys.revision
+
+    @property
+    def key(self) -> SigningKey:
+        """The key that signs now."""
+        return self._keys.signers[0]
+
+    def sign(self, manifest: TrustManifest) -> TrustManifest:
+        """Return the manifest with a detached JWS over the rest of it."""
+        revision, payload = self.revision, signed_form(manifest)
+        if revision != self._kept_of or len(self._kept) >= MAX_SIGNED:
+            self._kept, self._kept_of = {}, revision
+        signature = self._kept.get(payload)
+        if signature is None:
+            signature = self._kept[payload] = self.key.jws(self._header, payload, detached=True)
+        return msgspec.structs.replace(manifest, signature=signature)
+
+
+class Unpublished:
+    """Answers at the path of a catalog where none is published, and logs once how to."""
+
+    def __init__(self, fallback: ASGIApp) -> None:
+        self._fallback = fallback
+        self._is_logged = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as where there is nothing."""
+        if not self._is_logged:
+            self._is_logged = True
+            log.info(
+                "somebody asked for %s, and no catalog is published: name the domain whose agents "
+                "these are (publisher=, --publisher or PARLEY_PUBLISHER)",
+                CATALOG_PATH,
+            )
+        await self._fallback(scope, receive, send)

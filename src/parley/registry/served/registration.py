@@ -1,0 +1,428 @@
+"""Publishing in a registry: what a server does for its catalog, and for agents that register."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from parley.client.errors import ClientError
+from parley.model.backoff import Backoff, uniform
+from parley.model.errors import InvalidParamsError, PermissionDeniedError
+from parley.model.service import Caller
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, AirUrn
+from parley.registry.client.places import PlaceKind, place_of
+from parley.registry.client.remote_registry import RemoteRegistry
+
+if TYPE_CHECKING:
+    from starlette.types import Message
+
+    from parley.server.app import App
+
+_LISTED = "specVersion", "entries", "host"
+
+
+class RegistryPublisher:
+    """What publishers and operators do in a registry. Every method raises ``RegistryRefused``,
+    whose message says what would be right, and the errors of ``RemoteRegistry``.
+    """
+
+    def __init__(self, registry: RemoteRegistry) -> None:
+        self._registry = registry
+
+    async def challenge(self, domain: str, *, origin: str = "") -> dict[str, Any]:
+        """Return what has to be shown to prove a domain: ``record`` in DNS, or ``document``."""
+        asked = {"domain": domain, **({"origin": origin} if origin else {})}
+        return await self._registry.send("POST", "publish/challenges", asked)
+
+    async def prove(self, domain: str, method: str = "", *, origin: str = "") -> dict[str, Any]:
+        """Have it looked for, by ``dns``, by ``well-known``, or by both."""
+        asked = {"domain": domain, "method": method, **({"origin": origin} if origin else {})}
+        return await self._registry.send("POST", "publish/domains", asked, safe=True)
+
+    async def release(self, domain: str) -> None:
+        """Give a domain up."""
+        await self._registry.send("DELETE", f"publish/domains/{quote(domain, safe='')}")
+
+    async def publish(
+        self,
+        catalog: Mapping[str, Any],
+        *,
+        audience: Sequence[str | Mapping[str, str]] | None = None,
+        probe: str | None = None,
+        replace: bool = False,
+    ) -> dict[str, Any]:
+        """Publish the entries of a catalog; publishing them again changes nothing."""
+        body = _publish(catalog, audience, probe, replace=replace)
+        return await self._registry.send("POST", "publish", body, safe=True)
+
+    async def published(self) -> dict[str, Any]:
+        """Return the entries and domains of the caller, with their states."""
+        return await self._registry.send("GET", "publish", safe=True)
+
+    async def withdraw(self, identifier: str) -> int:
+        """Withdraw an entry; return how many were listed."""
+        route = f"entries/{quote(identifier, safe='')}"
+        answer = await self._registry.send("DELETE", route, safe=True)
+        return int(answer.get("withdrawn", 0))
+
+    async def beat(
+        self, identifiers: Sequence[str], details: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Say that agents are alive; the answer says when to do so again (``interval``)."""
+        body = {"identifiers": list(identifiers), "details": dict(details or {})}
+        return await self._registry.send("POST", "heartbeats", body, safe=True)
+
+    async def bring_in(
+        self,
+        name: str,
+        catalog: Mapping[str, Any],
+        *,
+        audience: Sequence[str | Mapping[str, str]] | None = None,
+        replace: bool = False,
+    ) -> dict[str, Any]:
+        """Import a catalog as the operator of the registry, who vouches for it."""
+        body = _publish(catalog, audience, None, replace=replace)
+        route = f"operator/import/{quote(name, safe='')}"
+        return await self._registry.send("POST", route, body, safe=True)
+
+    async def add_source(self, url: str, *, vouches: bool = False) -> dict[str, Any]:
+        """Have a site or a catalog read from now on."""
+        body = {"url": url, "vouches": vouches}
+        return await self._registry.send("POST", "operator/sources", body)
+
+    async def waiting(self, standings: Sequence[str] = (), limit: int = 100) -> list[Any]:
+        """Return entries by standing, for the operator; those that are not listed by default."""
+        asked = {"limit": str(limit), **({"standing": ",".join(standings)} if standings else {})}
+        route = f"operator/entries?{urlencode(asked)}"
+        found = (await self._registry.send("GET", route, safe=True)).get("entries")
+        return found if isinstance(found, list) else []
+
+    async def decide(
+        self, identifier: str, standing: str, reason: str = "", *, source: str = ""
+    ) -> dict[str, Any]:
+        """List, hold or reject an entry, as the operator."""
+        body = {"standing": standing, "reason": reason, "source": source}
+        route = f"operator/entries/{quote(identifier, safe='')}"
+        return await self._registry.send("POST", route, body, safe=True)
+
+
+def _publish(
+    catalog: Mapping[str, Any],
+    audience: Sequence[str | Mapping[str, str]] | None,
+    probe: str | None,
+    *,
+    replace: bool,
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "catalog": {name: catalog[name] for name in _LISTED if name in catalog},
+        "replace": replace,
+    }
+    if audience is not None:
+        body["audience"] = list(audience)
+    if probe is not None:
+        body["probe"] = probe
+    return body
+
+
+log = logging.getLogger("parley.host")
+
+FIRST_SECONDS = 1.0
+"""How long after the start the catalog is published: by then the server answers."""
+
+PUBLISH_SECONDS = 3600.0
+BEAT_SECONDS = 30.0
+SHORTEST, LONGEST = 1.0, 3600.0
+MAX_NAMED = 500
+TIMEOUT = 90.0
+STOP_SECONDS = 5.0
+
+
+class RegistryRegistration:
+    """Publishes the catalog of a server in a registry, and beats for its agents.
+
+    ``url`` is the public address of the server. Credentials are those of the environment for the
+    registry's origin (``PARLEY_AUTH_ORIGIN``), or a login.
+    """
+
+    def __init__(self, registry: str, url: str, *, first_seconds: float = FIRST_SECONDS) -> None:
+        kind = place_of(registry).kind
+        if kind in (PlaceKind.FILE, PlaceKind.JSON, PlaceKind.CATALOG):
+            raise ValueError(
+                f"registry= is the address of a registry that is published in, such as "
+                f"https://registry.example.com, not {registry!r:.200}"
+            )
+        self.registry = registry
+        self.url = url
+        self._first = first_seconds
+        self._task: asyncio.Task[None] | None = None
+        self.problem = ""
+        """Why it is not published, or what of it is not listed; empty if all is well."""
+        self.published: tuple[str, ...] = ()
+        self._waiting: tuple[str, ...] = ()
+        self._is_away = False
+
+    def start(self, app: App) -> None:
+        """Begin to publish and to beat. Idempotent; never fails."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(app), name="parley-registration")
+
+    async def stop(self) -> None:
+        """Stop it. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self, app: App) -> None:
+        backoff = Backoff(2.0, 300.0, jitter=(0.8, 1.2))
+        failures = 0
+        await asyncio.sleep(self._first)
+        while True:
+            try:
+                async with RemoteRegistry(self.registry, timeout=TIMEOUT, retries=0) as remote:
+                    publisher = RegistryPublisher(remote)
+                    while True:
+                        is_whole = await self._publish(app, publisher)
+                        failures = 0 if is_whole else failures + 1
+                        wait = PUBLISH_SECONDS if is_whole else backoff.delay(failures)
+                        await self._beat(publisher, wait)
+            except (ClientError, ValueError) as error:
+                failures += 1
+                self._failed(_line(str(error)) or type(error).__name__)
+            except Exception:
+                failures += 1
+                log.exception("publishing in the registry %s failed", self.registry)
+            await asyncio.sleep(backoff.delay(failures))
+
+    async def _publish(self, app: App, publisher: RegistryPublisher) -> bool:
+        """Publish the catalog; return whether all of it is listed."""
+        catalog = msgspec.json.decode(await catalog_of(app, self.url))
+        report = await publisher.publish(catalog)
+        if self._is_away:
+            log.info("the registry %s answers again", self.registry)
+            self._is_away = False
+        entries, refused = report.get("entries") or [], report.get("refused") or []
+        listed = [each for each in entries if each.get("standing") in ("listed", "shadowed")]
+        own = {each["identifier"] for each in catalog["entries"] if each.get("type") != CATALOG}
+        names = tuple(str(each["identifier"]) for each in entries if each["identifier"] in own)
+        if names != self.published:
+            self.published = names
+            log.info("published in %s: %s", self.registry, ", ".join(names) or "nothing")
+        waiting = tuple(
+            _line(f"{each.get('identifier')} is {each.get('standing')}: {each.get('reason')}")
+            for each in (*refused, *(each for each in entries if each not in listed))
+        )
+        for words in [each for each in waiting if each not in self._waiting][:10]:
+            log.warning("the registry %s: %s", self.registry, words)
+        self._waiting = waiting
+        self.problem = waiting[0] if waiting else ""
+        return not waiting
+
+    async def _beat(self, publisher: RegistryPublisher, seconds: float) -> None:
+        """Send heartbeats for a time. Raises ``ClientError``."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        wait = BEAT_SECONDS
+        is_known = True
+        while self.published and is_known and loop.time() < until:
+            for begin in range(0, len(self.published), MAX_NAMED):
+                answer = await publisher.beat(self.published[begin : begin + MAX_NAMED])
+                wait = _seconds(answer.get("interval"), wait)
+                is_known = is_known and not answer.get("unknown")
+            await asyncio.sleep(min(wait * uniform(0.9, 1.0), max(0.0, until - loop.time())))
+        if is_known:  # else it is time to publish again
+            await asyncio.sleep(max(0.0, until - loop.time()))
+
+    def _failed(self, problem: str) -> None:
+        """Log that the registry cannot be published in: once for each reason."""
+        if not self._is_away or problem != self.problem:
+            log.warning(
+                "the registry %s cannot be published in, and is tried again: %s",
+                self.registry,
+                problem,
+            )
+        self.problem, self._is_away = problem, True
+
+
+def read_registration(
+    registry: str | None, url: str | None, *, publishes: bool
+) -> RegistryRegistration | None:
+    """Return the registration of a server, ``None`` without a registry. Raises ``ValueError``."""
+    if not registry:
+        return None
+    if not publishes:
+        raise ValueError(
+            "registry= publishes the catalog of the server, which needs a publisher= (a domain "
+            "such as example.com, which this server's credentials have proved to the registry)"
+        )
+    if url is None:
+        raise ValueError(
+            "registry= needs the public address of the server (url=): the agents are called there"
+        )
+    return RegistryRegistration(registry, url)
+
+
+async def catalog_of(app: App, url: str) -> bytes:
+    """Return the catalog of a server as it is at an address, from this process."""
+    parts = urlsplit(url)
+    status = 0
+    pieces: list[bytes] = []
+    path = parts.path.rstrip("/")
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": parts.scheme,
+        "path": path + CATALOG_PATH,
+        "raw_path": (path + CATALOG_PATH).encode(),
+        "root_path": path,
+        "query_string": b"",
+        "headers": [(b"host", parts.netloc.encode())],
+        "client": None,
+        "server": (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)),
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            pieces.append(message.get("body", b""))
+
+    await app.handler_at(CATALOG_PATH)(scope, receive, send)
+    if status != 200:
+        raise ValueError(f"the catalog of this server cannot be made for {url}: {status}")
+    return b"".join(pieces)
+
+
+def _line(text: str) -> str:
+    """Return a text on one line, bounded: the registry chooses some of its words."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(line.split())[:500]
+
+
+def _seconds(value: Any, default: float) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return min(max(float(value), SHORTEST), LONGEST)
+    return default
+
+
+# -- agents that register over a connection of the server ---------------------------------------
+
+T = TypeVar("T")
+
+NAMESPACE = "connected"
+REGISTRAR_TIMEOUT = 30.0
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_OWN_NAME = re.compile(r"(?!.*-[0-9a-f]{12}$)[a-z0-9._-]{1,100}")
+"""An id that is a name as it is: in lower case, and unlike a name with a hash."""
+
+
+class AgentRegistrar(Protocol):
+    """Where agents are published that register over a connection, in the name of their caller.
+
+    ``address`` is the caller's address. Its methods raise ``A2AError``, ``ClientError`` for a
+    registry that refuses or is away, and ``StoreUnavailable``.
+    """
+
+    def identifier_of(self, agent_id: str, given: str) -> str:
+        """Return the identifier of the entry of an agent; ``given`` is what it asked for."""
+        ...
+
+    async def publish(
+        self, entry: Mapping[str, Any], audience: Any, caller: Caller, address: str
+    ) -> Mapping[str, Any]:
+        """Publish an entry; return its identifier, standing and reason."""
+        ...
+
+    async def withdraw(self, identifier: str, caller: Caller, address: str) -> None:
+        """Withdraw an entry."""
+        ...
+
+    async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
+        """Note that agents are alive; return what the registry answers."""
+        ...
+
+
+class RestRegistrar:
+    """Publishes in the registry of a server, with the credentials that the environment has for it.
+
+    These prove the server's domain, so it chooses the names: an agent is listed below the server's
+    own ones, under the id that it is authenticated as.
+    """
+
+    def __init__(self, registry: str, publisher: str) -> None:
+        self._registry = registry
+        self._publisher = publisher
+
+    def identifier_of(self, agent_id: str, given: str) -> str:
+        """Return the identifier of an agent (``AgentRegistrar``)."""
+        name = _NOT_A_NAME.sub("-", agent_id)
+        if not _OWN_NAME.fullmatch(agent_id):  # two ids never have one name, in any case
+            name = f"{name[:80]}-{hashlib.sha256(agent_id.encode()).hexdigest()[:12]}"
+        own = str(AirUrn(self._publisher, (NAMESPACE,), name))
+        if given and given.casefold() != own.casefold():
+            raise PermissionDeniedError(
+                f"through this server the agent is {own}: leave out the identifier, or publish "
+                "another name in the registry itself"
+            )
+        return own
+
+    async def publish(
+        self, entry: Mapping[str, Any], audience: Any, caller: Caller, address: str
+    ) -> Mapping[str, Any]:
+        """Publish an entry (``AgentRegistrar``)."""
+        if audience is not None:
+            raise InvalidParamsError(
+                "the audience of an entry is its publisher's to decide, and that is this server"
+            )
+        catalog = {"specVersion": "1.0", "entries": [entry]}
+        report = await self._call(lambda publisher: publisher.publish(catalog))
+        return outcome_of(report)
+
+    async def withdraw(self, identifier: str, caller: Caller, address: str) -> None:
+        """Withdraw an entry (``AgentRegistrar``)."""
+        for own in caller.id, caller.client:
+            if own and self.identifier_of(own, "").casefold() == identifier.casefold():
+                await self._call(lambda publisher: publisher.withdraw(identifier))
+                return
+        raise PermissionDeniedError(f"{identifier[:200]!r} is not this agent's")
+
+    async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
+        """Note that agents are alive (``AgentRegistrar``)."""
+        own = {
+            self.identifier_of(each, "").casefold() for each in (caller.id, caller.client) if each
+        }
+        if strange := [each for each in identifiers if each.casefold() not in own]:
+            raise PermissionDeniedError(f"{strange[0][:200]!r} is not this agent's")
+        return await self._call(lambda publisher: publisher.beat(identifiers))
+
+    async def _call(self, call: Callable[[RegistryPublisher], Awaitable[T]]) -> T:
+        async with RemoteRegistry(self._registry, timeout=REGISTRAR_TIMEOUT, retries=0) as remote:
+            return await call(RegistryPublisher(remote))
+
+
+def outcome_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what became of the only entry of a report. Raises ``PermissionDeniedError``."""
+    for each in report.get("refused") or ():
+        raise PermissionDeniedError(f"the registry refuses it: {str(each.get('reason'))[:500]}")
+    entries: Sequence[Mapping[str, Any]] = report.get("entries") or ({},)
+    return {
+        name: str(entries[0][name])[:1000]
+        for name in ("identifier", "standing", "reason")
+        if entries[0].get(name)
+    }

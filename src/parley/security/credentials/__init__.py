@@ -1,1 +1,0 @@
-"""What schemes verify with: hashes of passwords, verdicts that are kept, addresses of clients."""

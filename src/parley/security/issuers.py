@@ -1,0 +1,201 @@
+"""Issuers of tokens: their metadata (OpenID Connect, RFC 8414), their keys, their introspection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley.model.bounded import Bounded
+from parley.model.concurrency import SingleFlight
+from parley.security.key_sets import KEY_AGES, KeySet, VerificationKey, read_keys
+from parley.security.outbound import (
+    REFETCH_SECONDS,
+    RETRY_SECONDS,
+    Ages,
+    Cached,
+    Document,
+    Fetcher,
+    FetchFailed,
+)
+
+OPENID = "/.well-known/openid-configuration"
+OAUTH = "/.well-known/oauth-authorization-server"
+
+METADATA_AGES = Ages(minimum=300.0, default=3600.0)
+"""How long metadata is fresh."""
+
+_MAX_MISSING = 1000
+
+
+class KeysUnavailable(Exception):
+    """The keys cannot be had now. ``retry_after`` is in seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """The metadata of an issuer; ``url`` is where it was found."""
+
+    issuer: str
+    url: str
+    jwks_uri: str = ""
+    introspection_endpoint: str = ""
+
+
+def openid_url(issuer: str) -> str:
+    """Return the address of an issuer's discovery document; that address itself is one too."""
+    if issuer.endswith(OPENID):
+        return issuer
+    return issuer.rstrip("/") + OPENID
+
+
+def oauth_url(issuer: str) -> str:
+    """Return the address of an issuer's metadata (RFC 8414 §3.1)."""
+    address = urlsplit(issuer)
+    return address._replace(path=OAUTH + address.path.rstrip("/"), query="").geturl()
+
+
+class IssuerClient:
+    """Asks one issuer for its metadata and keys, which are kept, and about tokens.
+
+    Metadata is at the first of ``metadata_urls`` that has it, and names itself as one of ``names``,
+    exactly. Keys are at ``jwks_url``, tokens are introspected at ``introspection_url``, else at the
+    addresses in the metadata. ``named_by`` is the address whose document names ``jwks_url``;
+    without it, the operator does.
+
+    A key that is unknown is looked for once more, by one request for all who wait, and within
+    limits. Beyond them nothing is known about a token: it may be of a new key.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        now: Callable[[], float],
+        *,
+        names: tuple[str, ...] = (),
+        metadata_urls: tuple[str, ...] = (),
+        jwks_url: str = "",
+        introspection_url: str = "",
+        named_by: str = "",
+    ) -> None:
+        self._fetcher = fetcher
+        self._now = now
+        self._names = names
+        self._metadata_urls = metadata_urls
+        self._jwks_url = jwks_url
+        self._introspection_url = introspection_url
+        self._named_by = named_by
+        self._metadata = Cached[Metadata](METADATA_AGES, now, "metadata of an issuer is")
+        self._keys = Cached[KeySet](KEY_AGES, now, "keys of an issuer are")
+        self._missing: Bounded[tuple[str | None, str], float] = Bounded(_MAX_MISSING)
+        self._metadata_flight = SingleFlight(lambda: self._metadata.refresh(self._fetch_metadata))
+        self._keys_flight = SingleFlight(lambda: self._keys.refresh(self._fetch_keys))
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._keys_flight.close()
+        await self._metadata_flight.close()
+
+    # -- metadata ------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> Metadata | None:
+        """The metadata, if it was fetched before."""
+        return self._metadata.known
+
+    async def metadata(self) -> Metadata:
+        """Return the metadata. Raises ``FetchFailed``."""
+        kept = self._metadata
+        if kept.fresh is None and kept.may_fetch:
+            await self._metadata_flight.join()
+        found = kept.usable
+        if found is None:
+            raise FetchFailed(kept.failure or "the issuer cannot be reached")
+        return found
+
+    async def _fetch_metadata(self) -> tuple[Metadata, float | None]:
+        failure = None
+        for url in self._metadata_urls:
+            try:
+                document = await self._fetcher.get(url)
+            except FetchFailed as error:
+                failure = failure or error
+                if error.status not in (400, 404, 405):
+                    raise
+                continue
+            content = document.content
+            if content.get("issuer") not in self._names:
+                raise FetchFailed(
+                    f"{url} is the document of the issuer {str(content.get('issuer'))[:200]!r}, "
+                    f"not of {' or '.join(map(repr, self._names))}"
+                )
+            jwks_uri = content.get("jwks_uri") or ""
+            introspection = content.get("introspection_endpoint") or ""
+            if not isinstance(jwks_uri, str) or not isinstance(introspection, str):
+                raise FetchFailed(f"{url} has an address that is not a text")
+            return Metadata(content["issuer"], url, jwks_uri, introspection), document.max_age
+        raise failure or FetchFailed("no address of metadata is known")
+
+    # -- introspection -------------------------------------------------------------------------
+
+    async def introspect(self, form: Mapping[str, str], headers: Mapping[str, str]) -> Document:
+        """Return the issuer's answer about a token (RFC 7662). Raises ``FetchFailed``."""
+        url, named_by = self._introspection_url, ""
+        if not url:
+            metadata = await self.metadata()
+            url, named_by = metadata.introspection_endpoint, metadata.url
+            if not url:
+                raise FetchFailed(f"{named_by} names no introspection_endpoint")
+        return await self._fetcher.post(url, form, headers=headers, named_by=named_by)
+
+    # -- keys ----------------------------------------------------------------------------------
+
+    def find_now(self, kid: str | None, alg: str) -> VerificationKey | None:
+        """Return a key if it is known and fresh."""
+        keys = self._keys.fresh
+        return None if keys is None else keys.find(kid, alg)
+
+    async def find(self, kid: str | None, alg: str) -> VerificationKey | None:
+        """Return a key, ``None`` if the issuer has none. Raises ``KeysUnavailable``."""
+        kept = self._keys
+        if kept.usable is None:
+            if kept.may_fetch:
+                await self._keys_flight.join()
+        elif kept.fresh is None and kept.may_fetch:
+            self._keys_flight.begin()  # the old keys count meanwhile
+        keys = kept.usable
+        if keys is None:
+            raise KeysUnavailable(kept.failure, max(kept.next_attempt - self._now(), 1.0))
+        found = keys.find(kid, alg)
+        if found is None and not keys.has(kid):
+            found = await self._look_again(kid, alg)
+        return found
+
+    async def _look_again(self, kid: str | None, alg: str) -> VerificationKey | None:
+        """Fetch the keys for the sake of an unknown key. Raises ``KeysUnavailable``."""
+        kept = self._keys
+        if self._now() < self._missing.get((kid, alg), 0.0):
+            return None
+        if not self._keys_flight.is_under_way and not kept.may_refetch():
+            raise KeysUnavailable("too many unknown keys were looked for", REFETCH_SECONDS)
+        await self._keys_flight.join()
+        if kept.next_attempt:
+            raise KeysUnavailable(kept.failure, RETRY_SECONDS)
+        found = None if kept.known is None else kept.known.find(kid, alg)
+        if found is None:
+            self._missing[kid, alg] = self._now() + REFETCH_SECONDS
+        return found
+
+    async def _fetch_keys(self) -> tuple[KeySet, float | None]:
+        url, named_by = self._jwks_url, self._named_by
+        if not url:
+            metadata = await self.metadata()
+            url, named_by = metadata.jwks_uri, metadata.url
+            if not url:
+                raise FetchFailed(f"{named_by} names no jwks_uri")
+        document = await self._fetcher.get(url, named_by=named_by)
+        return KeySet(read_keys(document.content)), document.max_age

@@ -1,1 +1,0 @@
-"""Issuers of tokens: their metadata and keys, fetched within limits."""

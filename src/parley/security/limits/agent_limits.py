@@ -1,0 +1,586 @@
+"""The limits of an agent, asked once for each call of any binding, and once for each message.
+
+The dispatcher asks before it reads a request (``begin``): it knows operation, caller and address.
+It asks for the tenant once that is known (``LimitGrant.of_tenant``), and admission when it
+knows the skill (``AgentLimits.admit``). A caller learns of limits by the error, and by the fields
+of draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy`` has the policies, ``RateLimit`` the
+remainders and the seconds until more is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from ipaddress import ip_address, ip_network
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from parley.model.errors import FieldViolation, InvalidParamsError, TooManyRequestsError
+from parley.model.ids import RIGHT_ID, may_be_id
+from parley.model.operations import SendMessageRequest
+from parley.model.service import CallContext, Caller
+from parley.model.struct import encode
+from parley.security.limits.counters import Counters, LocalCounters, Taken, short_key
+from parley.security.limits.declaration import (
+    DAY_MS,
+    Applies,
+    Budget,
+    Limit,
+    Rate,
+    SizeLimit,
+    StreamLimit,
+)
+from parley.security.limits.usage import UsageMeter, Whose
+from parley.security.networks import network_of
+
+QUOTA_FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
+
+Fields = list[tuple[str, str]]
+"""Names, in lower case, and values of headers or metadata."""
+
+
+class Standing(NamedTuple):
+    """One limit's state for a caller: ``reset`` and ``period`` (0 for streams) are in seconds."""
+
+    name: str
+    amount: int
+    period: int
+    remaining: int
+    reset: float
+
+
+class LimitExceeded(TooManyRequestsError):
+    """A limit is reached. ``standings`` are the known states of the request's limits."""
+
+    standings: Sequence[Standing] = ()
+
+
+class MessageTooLarge(InvalidParamsError):
+    """A message is larger than the agent takes."""
+
+    http_status = 413
+
+
+def exceeded(text: str, standing: Standing, *, what: str = "") -> LimitExceeded:
+    """Return the error of a limit that was declared as ``text``."""
+    seconds = max(1, math.ceil(standing.reset))
+    soon = f"wait {seconds} second{'' if seconds == 1 else 's'}"
+    message = f"the limit of {text} is reached{what}; {soon} and send this again"
+    error = LimitExceeded(
+        message,
+        metadata={"limit": text, "policy": standing.name, "remaining": str(standing.remaining)},
+        details=(
+            {
+                "@type": QUOTA_FAILURE,
+                "violations": [{"subject": standing.name, "description": f"limit: {text}"}],
+            },
+        ),
+        retry_after=seconds,
+    )
+    error.standings = (standing,)
+    return error
+
+
+def fields_of(standings: Iterable[Standing]) -> Fields:
+    """Return ``RateLimit-Policy`` and ``RateLimit``, or nothing without a limit."""
+    policies, states = [], []
+    for each in standings:
+        window = f";w={each.period}" if each.period else ""
+        policies.append(f'"{each.name}";q={each.amount}{window}')
+        reset = f";t={max(0, math.ceil(each.reset))}" if each.period else ""
+        states.append(f'"{each.name}";r={max(0, each.remaining)}{reset}')
+    if not policies:
+        return []
+    return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(states))]
+
+
+_AS_SENT = {"SendStreamingMessage": "SendMessage"}
+"""Limits of the operation on the right hold for that on the left too."""
+
+
+class Sender(Protocol):
+    """Knows where a request comes from."""
+
+    def sender(self) -> str:
+        """Return the address of the sender; empty if there is none (unix sockets)."""
+        ...
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """Who asks for what."""
+
+    caller: Caller
+    tenant: str
+    address: str
+    operation: str
+    skill: str = ""
+
+    @property
+    def billed(self) -> str:
+        """The caller of usage and budgets; empty without proof of who it is."""
+        return self.caller.owner if self.caller.authenticated else ""
+
+    def key(self, applies: Applies) -> tuple[str, ...]:
+        """Return the key by which a limit counts this.
+
+        Callers without proof of who they are count by their address: an id costs them nothing.
+        """
+        return tuple([f"{name}={self._value(name)}" for name in applies.per])
+
+    def _value(self, name: str) -> str:
+        if name == "caller":
+            return self.billed or f"@{network_of(self.address)}"
+        if name == "address":
+            return network_of(self.address)
+        if name == "operation":
+            return _AS_SENT.get(self.operation, self.operation)
+        return self.skill if name == "skill" else self.tenant
+
+    def is_exempt(self, applies: Applies) -> bool:
+        """Return whether a limit does not hold for this. Ids and roles count if they are proved."""
+        for each in applies.exempt:
+            if each.kind == "address":
+                if _is_within(self.address, each.value):
+                    return True
+            elif self.caller.authenticated:
+                kind = "client" if self.caller.is_application else "caller"
+                if each.kind == kind and each.value in _names(self.caller):
+                    return True
+                if each.kind == "scope" and each.value in self.caller.scopes:
+                    return True
+                if each.kind == "role" and each.value in _roles(self.caller):
+                    return True
+        return False
+
+
+class _Scoped(msgspec.Struct, frozen=True):
+    """A limit of the server (``scope`` is empty) or of an agent, and what counts it."""
+
+    limit: Any
+    scope: str
+    counters: Any = None
+
+    def key(self, asking: Asking) -> str:
+        limit = self.limit
+        return short_key(self.scope, limit.name, limit.text, *asking.key(limit.applies))
+
+
+class LimitGrant:
+    """The grant of a call, and the limits that are still to be awaited.
+
+    ``of_tenant`` is called once the tenant is known, ``settle`` awaited before the call is
+    answered. ``fields`` are for the response.
+    """
+
+    __slots__ = ("_asking", "_limits", "_of_tenants", "_pending", "_standings", "_taken")
+
+    def __init__(
+        self, limits: AgentLimits, asking: Asking, of_tenants: Sequence[_Scoped] = ()
+    ) -> None:
+        self._limits = limits
+        self._asking = asking
+        self._of_tenants = of_tenants
+        self._standings: list[Standing] = []
+        self._taken: list[tuple[_Scoped, str]] = []
+        self._pending: list[tuple[_Scoped, str]] = []
+
+    def of_tenant(self, tenant: str) -> None:
+        """Count the request for its tenant. Raises ``InvalidParamsError``, ``LimitExceeded``."""
+        if tenant:
+            if not may_be_id(tenant):
+                violations = (FieldViolation("tenant", RIGHT_ID),)
+                raise InvalidParamsError(f"tenant: an id has {RIGHT_ID}", violations=violations)
+            self._asking = msgspec.structs.replace(self._asking, tenant=tenant)
+        self._limits.requested(self._asking)
+        for scoped in self._of_tenants:
+            self.take(scoped)
+
+    def take(self, scoped: _Scoped) -> None:
+        """Count the call for a rate, now or in ``settle``, unless the caller is exempt.
+
+        Raises ``LimitExceeded``.
+        """
+        applies = scoped.limit.applies
+        if applies.exempt and self._asking.is_exempt(applies):
+            return
+        key = scoped.key(self._asking)
+        taken = scoped.counters.try_take(key, scoped.limit)
+        if taken is None:
+            self._pending.append((scoped, key))
+        else:
+            self._note(scoped, key, taken)
+
+    @property
+    def address(self) -> str:
+        """The address of the sender."""
+        return self._asking.address
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be awaited."""
+        return not self._pending
+
+    async def settle(self) -> None:
+        """Count the call for the rates that have to be awaited. Raises ``LimitExceeded``."""
+        pending, self._pending = self._pending, []
+        for scoped, key in pending:
+            self._note(scoped, key, await scoped.counters.take(key, scoped.limit))
+
+    def _note(self, scoped: _Scoped, key: str, taken: Taken) -> None:
+        rate = scoped.limit
+        standing = Standing(
+            rate.name, rate.amount, rate.period_ms // 1000, taken.remaining, taken.reset
+        )
+        self._standings.append(standing)
+        if taken.allowed:
+            self._taken.append((scoped, key))
+            return
+        for other, its_key in self._taken:
+            other.counters.give_back(its_key, other.limit)
+        self._limits.refused(self._asking)
+        error = exceeded(rate.text, standing)
+        error.standings = self._standings
+        raise error
+
+    @property
+    def standings(self) -> Sequence[Standing]:
+        """What remains of the limits of this call."""
+        return self._standings
+
+    @property
+    def fields(self) -> Fields:
+        """The headers, or metadata, of the response."""
+        return fields_of(self._standings)
+
+    def stream(self) -> Any:
+        """Return the context in which the call has a stream open."""
+        return self._limits.stream(self._asking)
+
+
+class TurnSizes(msgspec.Struct, frozen=True):
+    """The limits on the writes of a turn, with their texts; ``None`` is none."""
+
+    artifact: SizeLimit | None = None
+    task: SizeLimit | None = None
+    history: SizeLimit | None = None
+
+
+class AgentLimits:
+    """The limits of one agent, and of its server.
+
+    ``server`` and ``own`` are limits; limits of skills are among ``own``. ``counters`` count rates
+    and ``daily`` the messages and tasks of a day. ``usage`` meters, if anything asks for it.
+    ``declared`` are all of them. ``admits_at_once``: a message waits for nothing, since all that
+    counts it is in this process.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        *,
+        server: Sequence[Limit],
+        own: Sequence[Limit],
+        counters: Counters,
+        daily: Counters,
+        streams: OpenStreams,
+        usage: UsageMeter | None,
+        now: Any,
+    ) -> None:
+        self.agent = agent
+        self.usage = usage
+        self._now = now
+        self._open = streams
+        every = [("", each) for each in server] + [(agent, each) for each in own]
+        self.declared = tuple([each for _, each in every])
+        rates = [
+            _Scoped(each, scope, daily if each.is_daily else counters)
+            for scope, each in every
+            if isinstance(each, Rate)
+        ]
+        self._early = [
+            each
+            for each in rates
+            if each.limit.counts == "requests" and not each.limit.applies.needs_skill
+        ]
+        self._late = [each for each in rates if each not in self._early]
+        self._streams = [
+            _Scoped(each, scope) for scope, each in every if isinstance(each, StreamLimit)
+        ]
+        self._budgets = [_Scoped(each, scope) for scope, each in every if isinstance(each, Budget)]
+        self._sizes = [each for _, each in every if isinstance(each, SizeLimit)]
+        self.admits_at_once = not self._budgets and all(
+            [isinstance(each.counters, LocalCounters) for each in self._late]
+        )
+        self._by_operation: dict[str, tuple[list[_Scoped], list[_Scoped]]] = {}
+        self._message_sizes: dict[str, tuple[SizeLimit | None, SizeLimit | None]] = {}
+        self.limits_turns = any(
+            each.what in ("artifact", "task", "history") for each in self._sizes
+        )
+
+    @property
+    def limits_messages(self) -> bool:
+        """Whether admission has anything to ask."""
+        sized = any(each.what in ("message", "parts") for each in self._sizes)
+        return bool(sized or self._late or self._budgets or self.usage is not None)
+
+    # -- the dispatcher ------------------------------------------------------------------------
+
+    def begin(self, operation: str, caller: Caller, sender: Sender) -> LimitGrant:
+        """Count a call before it is read; its tenant is not known. Raises ``LimitExceeded``."""
+        asking = Asking(caller, "", sender.sender(), operation)
+        rates, of_tenants = self._by_operation.get(operation) or self._rates(operation)
+        grant = LimitGrant(self, asking, of_tenants)
+        try:
+            for scoped in rates:
+                grant.take(scoped)
+        except LimitExceeded:
+            self.requested(asking)
+            raise
+        return grant
+
+    def _rates(self, operation: str) -> tuple[list[_Scoped], list[_Scoped]]:
+        """Return the rates of an operation that are asked before it is read, and those after."""
+        rates = list(self._of(operation))
+        found = (
+            [each for each in rates if "tenant" not in each.limit.applies.per],
+            [each for each in rates if "tenant" in each.limit.applies.per],
+        )
+        self._by_operation[operation] = found
+        return found
+
+    def _of(self, operation: str) -> Iterator[_Scoped]:
+        for each in self._early:
+            names = each.limit.applies.operations
+            if not names or operation in names or _AS_SENT.get(operation) in names:
+                yield each
+
+    def requested(self, asking: Asking) -> None:
+        """Count a request."""
+        if self.usage is not None:
+            self.usage.count("requests", self.agent, asking.tenant, asking.billed)
+
+    def refused(self, asking: Asking) -> None:
+        """Count a refusal."""
+        if self.usage is not None:
+            self.usage.count("refusals", self.agent, asking.tenant, asking.billed, asking.skill)
+
+    @contextmanager
+    def stream(self, asking: Asking) -> Iterator[None]:
+        """Have a stream open while the context lasts. Raises ``LimitExceeded``."""
+        held: list[str] = []
+        try:
+            for scoped in self._streams:
+                if asking.is_exempt(scoped.limit.applies):
+                    continue
+                key = scoped.key(asking)
+                if not self._open.acquire(key, scoped.limit.amount):
+                    self.refused(asking)
+                    standing = Standing(scoped.limit.name, scoped.limit.amount, 0, 0, 1.0)
+                    raise exceeded(scoped.limit.text, standing, what=": close another stream")
+                held.append(key)
+            yield
+        finally:
+            for key in held:
+                self._open.release(key)
+
+    # -- admission -----------------------------------------------------------------------------
+
+    async def admit(
+        self, request: SendMessageRequest, context: CallContext, skill: str, *, begins: bool
+    ) -> None:
+        """Count a message whose skill is known, before anything is logged.
+
+        ``begins``: it names no task. Raises ``LimitExceeded``, ``MessageTooLarge``.
+        """
+        asking = self._asking(request, context, skill)
+        for scoped in self._budgets:
+            if not asking.is_exempt(scoped.limit.applies):
+                await self._check_budget(scoped, asking)
+        grant = self._take_late(asking, begins)
+        if not grant.is_settled:
+            await grant.settle()
+        self._admitted(asking)
+
+    def admit_at_once(self, request: SendMessageRequest, context: CallContext, skill: str) -> None:
+        """Count a message that begins a task, as ``admit`` does, if ``admits_at_once``.
+
+        Raises ``LimitExceeded``, ``MessageTooLarge``.
+        """
+        asking = self._asking(request, context, skill)
+        grant = self._take_late(asking, begins=True)
+        assert grant.is_settled
+        self._admitted(asking)
+
+    def _asking(self, request: SendMessageRequest, context: CallContext, skill: str) -> Asking:
+        """Return who sends a message, if it is small enough. Raises ``MessageTooLarge``."""
+        asking = Asking(context.caller, context.tenant, context.address, "SendMessage", skill)
+        if self._sizes:
+            self._check_size(request, asking)
+        return asking
+
+    def _take_late(self, asking: Asking, begins: bool) -> LimitGrant:
+        """Take of the rates of messages, as far as that is possible now."""
+        grant = LimitGrant(self, asking)
+        for scoped in self._late:
+            rate = scoped.limit
+            skills = rate.applies.skills
+            if skills and asking.skill not in skills:
+                continue
+            if rate.counts == "tasks" and not begins:
+                continue
+            grant.take(scoped)
+        return grant
+
+    def _admitted(self, asking: Asking) -> None:
+        """Count a message."""
+        if self.usage is not None:
+            self.usage.count("messages", self.agent, asking.tenant, asking.billed, asking.skill)
+
+    async def _check_budget(self, scoped: _Scoped, asking: Asking) -> None:
+        budget: Budget = scoped.limit
+        assert self.usage is not None
+        column, whose = self._budget_of(scoped, asking)
+        used = self.usage.known(column, whose)
+        if used is None:
+            used = await self.usage.used(column, whose)
+        if used >= budget.amount:
+            self.refused(asking)
+            reset = (DAY_MS - self._now() % DAY_MS) / 1000
+            standing = Standing(budget.name, budget.amount, DAY_MS // 1000, 0, reset)
+            is_shared = "caller" in budget.applies.per and not asking.billed
+            what = " by all callers without proof of who they are" if is_shared else ""
+            raise exceeded(budget.text, standing, what=what)
+
+    def _budget_of(self, scoped: _Scoped, asking: Asking) -> tuple[str, Whose]:
+        """Return the column of a budget, and whose usage counts."""
+        budget: Budget = scoped.limit
+        per = budget.applies.per
+        whose = (
+            self._now() // DAY_MS,
+            scoped.scope or None,
+            asking.tenant if "tenant" in per else None,
+            asking.billed if "caller" in per else None,
+        )
+        return ("output_bytes" if budget.what == "output" else "run_ms"), whose
+
+    def _check_size(self, request: SendMessageRequest, asking: Asking) -> None:
+        limits = self._message_sizes.get(asking.skill)
+        if limits is None:
+            limits = self._size("message", asking.skill), self._size("parts", asking.skill)
+            self._message_sizes[asking.skill] = limits
+        size, parts = limits
+        if parts is not None and len(request.message.parts) > parts.amount:
+            self._too_large(asking, parts, "message.parts", f"{len(request.message.parts)} parts")
+        if size is not None and (found := len(encode(request.message))) > size.amount:
+            self._too_large(asking, size, "message", f"{found} bytes as JSON")
+
+    def _too_large(self, asking: Asking, limit: SizeLimit, field: str, found: str) -> None:
+        self.refused(asking)
+        description = f"it has {found}, which is more than the limit of {limit.text}"
+        raise MessageTooLarge(
+            f"{field}: {description}",
+            metadata={"limit": limit.text},
+            violations=(FieldViolation(field, description),),
+        )
+
+    def _size(self, what: str, skill: str) -> SizeLimit | None:
+        """Return the smallest limit of something for a skill."""
+        found = [
+            each
+            for each in self._sizes
+            if each.what == what and (not each.skills or skill in each.skills)
+        ]
+        return min(found, key=lambda each: each.amount, default=None)
+
+    def turn_sizes(self, skill: str) -> TurnSizes:
+        """Return the limits on the writes of a skill's turn."""
+        return TurnSizes(
+            self._size("artifact", skill), self._size("task", skill), self._size("history", skill)
+        )
+
+    # -- reports -------------------------------------------------------------------------------
+
+    async def report(self, context: CallContext) -> list[tuple[Limit, int | None, float | None]]:
+        """Return the limits that hold for a caller: what is left, and when there is more (s)."""
+        asking = Asking(context.caller, context.tenant, context.address, "")
+        found: list[tuple[Limit, int | None, float | None]] = []
+        for scoped in (*self._early, *self._late):
+            applies = scoped.limit.applies
+            if asking.is_exempt(applies):
+                continue
+            taken = None
+            if "operation" not in applies.per and "skill" not in applies.per:
+                taken = scoped.counters.peek(scoped.key(asking), scoped.limit)
+            found.append((scoped.limit, taken and max(0, taken.remaining), taken and taken.reset))
+        for scoped in self._streams:
+            if not asking.is_exempt(scoped.limit.applies):
+                left = scoped.limit.amount - self._open.count(scoped.key(asking))
+                found.append((scoped.limit, max(0, left), None))
+        for scoped in self._budgets:
+            if not asking.is_exempt(scoped.limit.applies) and self.usage is not None:
+                column, whose = self._budget_of(scoped, asking)
+                used = await self.usage.used(column, whose)
+                reset = (DAY_MS - self._now() % DAY_MS) / 1000
+                found.append((scoped.limit, max(0, scoped.limit.amount - used), reset))
+        return [*found, *[(each, None, None) for each in self._sizes]]
+
+
+class OpenStreams:
+    """The open streams of this process, by the keys of limits."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+
+    def acquire(self, key: str, limit: int) -> bool:
+        """Count a stream more, unless there are as many as may be."""
+        count = self._open.get(key, 0)
+        if count >= limit:
+            return False
+        self._open[key] = count + 1
+        return True
+
+    def count(self, key: str) -> int:
+        """Return how many are open."""
+        return self._open.get(key, 0)
+
+    def release(self, key: str) -> None:
+        """Count a stream less."""
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
+
+
+def standings_of(error: Exception) -> Sequence[Standing]:
+    """Return the states of limits in an error."""
+    return error.standings if isinstance(error, LimitExceeded) else ()
+
+
+def _is_within(address: str, network: str) -> bool:
+    try:
+        return ip_address(address) in ip_network(network)
+    except ValueError:
+        return False
+
+
+def _names(caller: Caller) -> tuple[str, ...]:
+    """Return the names of a caller: ``ISSUER:ID``, and its id, unless that looks like the former.
+
+    Of a caller without issuer the id is the only one.
+    """
+    if not caller.issuer:
+        return (caller.id,)
+    full = f"{caller.issuer}:{caller.id}"
+    return (full,) if ":" in caller.id else (full, caller.id)
+
+
+def _roles(caller: Caller) -> set[str]:
+    found: set[str] = set()
+    for name in ("role", "roles", "groups"):
+        value = caller.claims.get(name)
+        if isinstance(value, str):
+            found.update(value.split())
+        elif isinstance(value, list | tuple):
+            found.update([each for each in value if isinstance(each, str)])
+    return found

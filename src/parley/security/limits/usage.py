@@ -1,0 +1,357 @@
+"""The usage of callers: counted in memory, and added to the store in batches.
+
+The store also counts the amounts of limits that replicas share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import astuple
+
+from parley.model.bounded import Bounded
+from parley.model.concurrency import Periodic
+from parley.model.errors import StoreError
+from parley.model.service import group_key
+from parley.security.limits.declaration import DAY_MS
+
+log = logging.getLogger("parley.server")
+
+# -- the store --------------------------------------------------------------------------------
+
+USAGE_KEPT_DAYS = 400
+"""How many days of usage a store keeps."""
+
+MOST_USAGE_ROWS = 10_000
+"""How many rows one reading returns at most, the latest days first."""
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage of an agent's skill by a caller on a day (days of UTC since 1970).
+
+    ``caller`` is the key of the caller (``Caller.owner``), empty for callers without proof of who
+    they are. Requests and refusals of other operations than messages have no ``skill``.
+    """
+
+    day: int
+    agent: str
+    tenant: str = ""
+    caller: str = ""
+    skill: str = ""
+    requests: int = 0
+    refusals: int = 0
+    messages: int = 0
+    tasks: int = 0
+    output_bytes: int = 0
+    run_ms: int = 0
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects usage: ``None`` is any agent, tenant or caller. Days are inclusive."""
+
+    since: int = 0
+    until: int = 2**31
+    agent: str | None = None
+    tenant: str | None = None
+    caller: str | None = None
+    limit: int = MOST_USAGE_ROWS
+
+
+class QuotaAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for up to ``wanted`` of an amount. Slots from ``oldest`` on count.
+
+    A negative number gives back an amount of ``slot``. ``ends_at`` (ms) is when the slot
+    no longer counts.
+    """
+
+    key: str
+    slot: int
+    oldest: int
+    amount: int
+    wanted: int
+    ends_at: int
+
+
+class QuotaGrant(msgspec.Struct, frozen=True):
+    """How much was given, how much is taken now in all, and the oldest slot with some of it."""
+
+    given: int
+    taken: int
+    first: int
+
+
+class UsageStore(Protocol):
+    """Counts that are added up over replicas. They are never exported: another store counts anew.
+
+    - Exact: all replicas together are never given more than an amount.
+    - At most once: an addition counts once, or not at all if the call fails.
+
+    Every call may raise ``StoreError``.
+    """
+
+    def now(self) -> int:
+        """Return the time in ms."""
+        ...
+
+    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
+        """Take from amounts, one after another. Durable when it returns."""
+        ...
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to the usage. The keys of the rows differ."""
+        ...
+
+    async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return the usage, the latest days first."""
+        ...
+
+    async def sum_usage(self, query: UsageQuery) -> UsageRow:
+        """Return the sum of all rows that are selected, without their keys; no ``limit`` holds."""
+        ...
+
+    async def prune_usage(self, before_day: int, now: int) -> None:
+        """Remove the usage of days before one, and slots that no longer count at a time (ms)."""
+        ...
+
+
+UsageKey = tuple[int, str, str, str, str]
+
+OTHERS = group_key("others")
+"""The key of the caller whose usage stands for callers that are too many to be counted each.
+
+No caller has this key.
+"""
+
+NO_KEY: UsageKey = (0, "", "", "", "")
+"""The key of a sum over all keys."""
+
+COUNTED = ("requests", "refusals", "messages", "tasks", "output_bytes", "run_ms")
+"""The columns of a row that are added up."""
+
+
+def usage_key(row: UsageRow) -> UsageKey:
+    """Return the key of a row: its columns that are not added up."""
+    return (row.day, row.agent, row.tenant, row.caller, row.skill)
+
+
+def usage_row(values: Sequence[Any]) -> UsageRow:
+    """Return the usage in a row of the table."""
+    day, agent, tenant, caller, skill, *counts = values
+    counted = dict(zip(COUNTED, counts, strict=True))
+    return UsageRow(day=day, agent=agent, tenant=tenant, caller=caller, skill=skill, **counted)
+
+
+def added(first: UsageRow, second: UsageRow) -> UsageRow:
+    """Return the sum of two rows with the key of the first."""
+    counts = [a + b for a, b in zip(astuple(first)[5:], astuple(second)[5:], strict=True)]
+    return usage_row((*usage_key(first), *counts))
+
+
+# -- the meter --------------------------------------------------------------------------------
+
+FLUSH_SECONDS = 2.0
+"""How often usage is added to the store: a killed process loses the usage of this time."""
+
+MOST_ROWS = 10_000
+"""The most keys between two flushes. Further ones count by caller, up to as many again; the rest
+count together.
+"""
+
+MOST_TENANTS = 10_000
+"""The most tenants of one caller on a day; usage of further ones has no tenant."""
+
+MOST_TOTALS = 10_000
+PRUNE_SECONDS = 3600.0
+_PLACE = {name: index for index, name in enumerate(COUNTED)}
+
+Whose = tuple[int, str | None, str | None, str | None]
+"""A day, and the agent, tenant and caller that count; ``None`` is all."""
+
+
+class _Total(msgspec.Struct):
+    stored: list[int]
+    own: list[int]
+    read_at: int
+
+
+class UsageMeter:
+    """Counts usage. ``now`` returns ms. Nothing here costs a request a write."""
+
+    def __init__(self, store: UsageStore, now: Callable[[], int]) -> None:
+        self._store = store
+        self._now = now
+        self._pending: dict[UsageKey, list[int]] = {}
+        self._writing: dict[UsageKey, list[int]] = {}
+        self._totals: Bounded[Whose, _Total] = Bounded(MOST_TOTALS)
+        self._tenants: dict[tuple[str, str], set[str]] = {}
+        self._tenants_of = 0
+        self._all = [0] * len(COUNTED)
+        self._flushing = asyncio.Lock()
+        self._flushes = Periodic(
+            "usage", self._flush_once, FLUSH_SECONDS, log=log, waits_first=True
+        )
+        self._pruned_at = 0
+        self._is_failing = False
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """The counts of this process since its start, by the names of the columns."""
+        return dict(zip(COUNTED, self._all, strict=True))
+
+    def count(
+        self, what: str, agent: str, tenant: str, caller: str, skill: str = "", amount: int = 1
+    ) -> None:
+        """Add to a column."""
+        place = _PLACE[what]
+        day = self._now() // DAY_MS
+        key = (day, agent, tenant, caller, skill)
+        counts = self._pending.get(key)
+        if counts is None:
+            counts = self._row(self._told_apart(key))
+        counts[place] += amount
+        self._all[place] += amount
+        if self._totals:
+            for whose in _budgets_of(day, agent, tenant, caller):
+                if (total := self._totals.get(whose)) is not None:
+                    total.own[place] += amount
+
+    def _told_apart(self, key: UsageKey) -> UsageKey:
+        """Return a key, without its tenant if its caller, who may invent them, named too many."""
+        day, agent, tenant, caller, skill = key
+        if not tenant:
+            return key
+        if self._tenants_of != day:
+            self._tenants, self._tenants_of = {}, day
+        named = self._tenants.setdefault((agent, caller), set())
+        if tenant not in named and len(named) >= MOST_TENANTS:
+            return (day, agent, "", caller, skill)
+        named.add(tenant)
+        return key
+
+    def _row(self, key: UsageKey) -> list[int]:
+        """Return the pending counts of a key, or of a wider key if there are too many."""
+        day, agent, _, caller, _ = key
+        if key not in self._pending and len(self._pending) >= MOST_ROWS:
+            key = (day, agent, "", caller, "")
+        if key not in self._pending and len(self._pending) >= 2 * MOST_ROWS:
+            key = (day, agent, "", OTHERS, "")
+        return self._pending.setdefault(key, [0] * len(COUNTED))
+
+    def known(self, what: str, whose: Whose) -> int | None:
+        """Return the usage of a column, ``None`` if the store has to be asked again."""
+        total = self._totals.get(whose)
+        if total is None or self._now() - total.read_at > FLUSH_SECONDS * 1000:
+            return None
+        return total.stored[_PLACE[what]] + total.own[_PLACE[what]]
+
+    async def used(self, what: str, whose: Whose) -> int:
+        """Return the usage of a column; while the store fails, the last known usage."""
+        found = self.known(what, whose)
+        if found is not None:
+            return found
+        try:
+            async with self._flushing:  # counts on their way would count twice
+                stored = await self._sum(whose)
+                own = self._sum_pending(whose)
+        except StoreError as error:
+            self._failed(error)
+            total = self._totals.get(whose) or _Total([0] * len(COUNTED), [0] * len(COUNTED), 0)
+            total.read_at = self._now()
+        else:
+            total = _Total(stored, own, self._now())
+        self._totals[whose] = total
+        return total.stored[_PLACE[what]] + total.own[_PLACE[what]]
+
+    async def _sum(self, whose: Whose) -> list[int]:
+        day, agent, tenant, caller = whose
+        query = UsageQuery(since=day, until=day, agent=agent, tenant=tenant, caller=caller)
+        total = await self._store.sum_usage(query)
+        return [getattr(total, name) for name in COUNTED]
+
+    def _sum_pending(self, whose: Whose) -> list[int]:
+        found = [0] * len(COUNTED)
+        for pending in (self._pending, self._writing):
+            for key, counts in pending.items():
+                if all(
+                    want is None or want == has for want, has in zip(whose, key[:4], strict=True)
+                ):
+                    found = [a + b for a, b in zip(found, counts, strict=True)]
+        return found
+
+    async def read(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return the usage, also unstored counts. Raises ``StoreError``."""
+        rows = {usage_key(row): row for row in await self._store.usage(query)}
+        for pending in (self._pending, self._writing):
+            for key, counts in pending.items():
+                row = usage_row((*key, *counts))
+                if (
+                    query.since <= row.day <= query.until
+                    and query.agent in (None, row.agent)
+                    and query.tenant in (None, row.tenant)
+                    and query.caller in (None, row.caller)
+                ):
+                    rows[key] = added(rows[key], row) if key in rows else row
+        return sorted(rows.values(), key=lambda row: (-row.day, *usage_key(row)[1:]))
+
+    # -- flushing ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to add to the store regularly."""
+        self._flushes.start()
+
+    async def close(self) -> None:
+        """Add the rest, and stop."""
+        await self._flushes.stop()
+        try:
+            await self.flush()
+        except StoreError as error:
+            log.warning("the usage of the last seconds is lost: %s", error)
+
+    async def flush(self) -> None:
+        """Add the counts to the store. Raises ``StoreError``; nothing is lost then."""
+        async with self._flushing:
+            if not self._pending:
+                return
+            self._writing, self._pending = self._pending, {}
+            rows = [usage_row((*key, *counts)) for key, counts in self._writing.items()]
+            try:
+                await asyncio.shield(self._store.add_usage(rows))
+            except StoreError:
+                for key, counts in self._writing.items():
+                    row = self._row(key)
+                    row[:] = [a + b for a, b in zip(counts, row, strict=True)]
+                raise
+            finally:
+                self._writing = {}
+            self._is_failing = False
+
+    async def _flush_once(self) -> None:
+        now = self._now()
+        try:
+            await self.flush()
+            if now - self._pruned_at > PRUNE_SECONDS * 1000:
+                self._pruned_at = now
+                await self._store.prune_usage(now // DAY_MS - USAGE_KEPT_DAYS, now)
+        except StoreError as error:
+            self._failed(error)
+
+    def _failed(self, error: StoreError) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning("usage is counted, and cannot be stored for now: %s", error)
+
+
+def _budgets_of(day: int, agent: str, tenant: str, caller: str) -> tuple[Whose, ...]:
+    """Return whose budgets an addition counts for."""
+    return tuple(
+        [
+            (day, each_agent, each_tenant, each_caller)
+            for each_agent in (None, agent)
+            for each_tenant in (None, tenant)
+            for each_caller in (None, caller)
+        ]
+    )

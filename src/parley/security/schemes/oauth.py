@@ -1,0 +1,468 @@
+"""Schemes for access tokens of an issuer: JWT, OpenID Connect, OAuth 2.0, introspection."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+from urllib.parse import quote_plus
+
+import msgspec
+
+from parley.model.cards import (
+    AuthorizationCodeOAuthFlow,
+    ClientCredentialsOAuthFlow,
+    DeviceCodeOAuthFlow,
+    HTTPAuthSecurityScheme,
+    OAuth2SecurityScheme,
+    OAuthFlows,
+    OpenIdConnectSecurityScheme,
+    SecurityScheme,
+)
+from parley.model.concurrency import SingleFlight
+from parley.model.errors import OverloadedError
+from parley.security.issuers import OPENID, IssuerClient, oauth_url, openid_url
+from parley.security.key_sets import FixedKeys, keys_of
+from parley.security.outbound import FetchFailed, checked_url, is_url
+from parley.security.schemes.scheme import CredentialsRefused
+from parley.security.schemes.tokens import (
+    MAX_TOKEN,
+    UNREACHABLE,
+    AccessToken,
+    ClaimRules,
+    JwtVerifier,
+    TokenScheme,
+    TokenVerifier,
+    audiences_of,
+    checked_algorithms,
+    checked_leeway,
+    read_jwt,
+    token_of,
+)
+
+# -- jwt --------------------------------------------------------------------------------------
+
+
+class Jwt(TokenScheme):
+    """A JWT of ``issuer`` for ``audience``, sent as a bearer token.
+
+    Its key is one at ``jwks_url``, which are fetched and followed as they rotate, or one of
+    ``keys``: JWKs, a key set, PEM, or the bytes of a secret. ``algorithms`` may be fewer than
+    those that fit the keys; a secret is never taken for a public key, nor the other way.
+    ``leeway`` is how far clocks may be apart, in seconds. ID tokens are refused, unless
+    ``accept_id_tokens``.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        audience: str | Collection[str],
+        jwks_url: str = "",
+        keys: Any = None,
+        algorithms: Collection[str] | None = None,
+        leeway: float = 60,
+        accept_id_tokens: bool = False,
+        name: str = "jwt",
+        description: str = "",
+    ) -> None:
+        super().__init__(name=name, description=description)
+        if not issuer:
+            raise ValueError("Jwt needs issuer=: the iss of its tokens")
+        if bool(jwks_url) == (keys is not None):
+            raise ValueError("Jwt needs jwks_url=, where the issuer's keys are, or keys=")
+        found: FixedKeys | IssuerClient
+        if keys is not None:
+            named = keys_of(keys)
+            accepted = checked_algorithms(algorithms, named)
+            found = FixedKeys(named)
+        else:
+            checked_url(jwks_url, "jwks_url=")
+            accepted = checked_algorithms(algorithms, None)
+            found = IssuerClient(self._fetcher, self.now, jwks_url=jwks_url)
+        self.authorization_servers = (issuer,) if is_url(issuer) else ()
+        self._verifier = JwtVerifier(
+            issuers=[issuer],
+            keys=found,
+            algorithms=accepted,
+            rules=ClaimRules(
+                audiences=audiences_of(audience, "Jwt"),
+                leeway=checked_leeway(leeway),
+                accept_id_tokens=accept_id_tokens,
+            ),
+            now=self.now,
+        )
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as a card has it."""
+        return SecurityScheme(
+            http_auth_security_scheme=HTTPAuthSecurityScheme(
+                scheme="Bearer", bearer_format="JWT", description=self._description
+            )
+        )
+
+
+# -- open id connect --------------------------------------------------------------------------
+
+
+class OpenIdConnect(TokenScheme):
+    """A JWT that the OpenID Connect issuer at ``url`` has made for ``audience``.
+
+    ``url`` is the issuer's, or that of its discovery document. The issuer's keys are fetched when
+    the first token comes, and followed as they rotate. ``algorithms``, ``leeway`` and
+    ``accept_id_tokens`` are those of ``Jwt``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        audience: str | Collection[str],
+        algorithms: Collection[str] | None = None,
+        leeway: float = 60,
+        accept_id_tokens: bool = False,
+        name: str = "openid",
+        description: str = "",
+    ) -> None:
+        super().__init__(name=name, description=description)
+        checked_url(url, "the address of an OpenID Connect issuer")
+        self._url = openid_url(url)
+        # An issuer with a trailing slash has the same document as one without.
+        issuer = self._url.removesuffix(OPENID)
+        issuers = (url, *{issuer, f"{issuer}/"} - {url})
+        self.authorization_servers = (issuer if url.endswith(OPENID) else url,)
+        self._verifier = JwtVerifier(
+            issuers=issuers,
+            keys=IssuerClient(self._fetcher, self.now, names=issuers, metadata_urls=(self._url,)),
+            algorithms=checked_algorithms(algorithms, None),
+            rules=ClaimRules(
+                audiences=audiences_of(audience, "OpenIdConnect"),
+                leeway=checked_leeway(leeway),
+                accept_id_tokens=accept_id_tokens,
+            ),
+            now=self.now,
+        )
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as a card has it: clients find everything else in the document."""
+        return SecurityScheme(
+            open_id_connect_security_scheme=OpenIdConnectSecurityScheme(
+                open_id_connect_url=self._url, description=self._description
+            )
+        )
+
+
+# -- introspection ----------------------------------------------------------------------------
+
+log = logging.getLogger("parley.security")
+
+REFUSED_SECONDS = 5.0
+"""How long a token that is not active is not asked about again."""
+
+RETRY_SECONDS = 1.0
+"""The pause after a failure."""
+
+MAX_REFUSED = 4096
+MAX_UNDER_WAY = 200
+"""The tokens that are asked about at the same time."""
+
+_ABOUT_TOKEN = frozenset({400, 413, 414, 422})
+"""Answers about one token: other tokens are asked about without a pause."""
+
+NOT_ACTIVE = "the token is not active"
+
+
+class Introspection(msgspec.Struct, frozen=True):
+    """Where tokens are introspected, and the client as which this server asks.
+
+    Without ``url`` it is the ``introspection_endpoint`` of the issuer's metadata. ``cache_for`` is
+    how many seconds an active token is not asked about again, at most until its time is over; a
+    token that is revoked counts so long.
+    """
+
+    client_id: str
+    client_secret: str
+    url: str = ""
+    cache_for: float = 60
+
+    def __post_init__(self) -> None:
+        if not self.client_id or not self.client_secret:
+            raise ValueError("Introspection needs client_id= and client_secret= of this server")
+        if self.url:
+            checked_url(self.url, "the address of Introspection")
+        if not 0 <= self.cache_for <= 3600:
+            raise ValueError(f"cache_for= is from 0 to 3600 seconds, not {self.cache_for!r}")
+
+    def __repr__(self) -> str:
+        return f"Introspection({self.client_id!r}, url={self.url!r})"
+
+    @property
+    def authorization(self) -> str:
+        """The header of this server's client (RFC 6749 §2.3.1)."""
+        pair = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}"
+        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+class IntrospectionVerifier:
+    """Asks the issuer about tokens, once for all who send the same meanwhile."""
+
+    def __init__(
+        self,
+        introspection: Introspection,
+        client: IssuerClient,
+        *,
+        issuer: str,
+        rules: ClaimRules,
+        now: Callable[[], float],
+        name: str = "",
+    ) -> None:
+        self._introspection = introspection
+        self._client = client
+        self._issuer = issuer
+        self._rules = rules
+        self._now = now
+        self._name = name
+        self._refused: dict[bytes, tuple[float, str, str]] = {}
+        self._asking: dict[bytes, _Question] = {}
+        self._next_attempt = 0.0
+
+    async def verify(self, token: str) -> AccessToken:
+        """Return the proof of a token. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        if len(token) > MAX_TOKEN:
+            raise CredentialsRefused("a token that is too long", NOT_ACTIVE)
+        self._check_issuer(token)
+        digest = hashlib.sha256(token.encode()).digest()
+        until, reason, description = self._refused.get(digest, (0.0, "", ""))
+        if self._now() < until:
+            raise CredentialsRefused(reason, description)
+        question = self._asking.get(digest)
+        if question is None:
+            wait = self._next_attempt - self._now()
+            if wait > 0 or len(self._asking) >= MAX_UNDER_WAY:
+                raise OverloadedError(UNREACHABLE, retry_after=max(wait, 1.0))
+            question = self._asking[digest] = _Question(lambda: self._answer(token, digest))
+        try:
+            return await question.answer()
+        except CredentialsRefused as refusal:
+            self._refused.pop(digest, None)
+            kept = (self._now() + REFUSED_SECONDS, refusal.reason, refusal.description)
+            self._refused[digest] = kept
+            while len(self._refused) > MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            raise
+
+    def _check_issuer(self, token: str) -> None:
+        """Refuse a JWT of another issuer, which is none of this one's business."""
+        if not self._issuer or token.count(".") != 2:
+            return
+        try:
+            issuer = read_jwt(token).claims.get("iss", self._issuer)
+        except CredentialsRefused:
+            return  # of a form that only its issuer knows
+        if issuer != self._issuer:
+            raise CredentialsRefused("a token of another issuer", NOT_ACTIVE, is_foreign=True)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for question in list(self._asking.values()):
+            await question.close()
+        await self._client.close()
+
+    async def _answer(self, token: str, digest: bytes) -> AccessToken:
+        """Ask about a token, which is under way until its answer is there."""
+        try:
+            return await self._ask(token)
+        finally:
+            self._asking.pop(digest, None)
+
+    async def _ask(self, token: str) -> AccessToken:
+        form = {"token": token, "token_type_hint": "access_token"}
+        headers = {"Authorization": self._introspection.authorization}
+        try:
+            document = await self._client.introspect(form, headers)
+        except FetchFailed as failure:
+            log.warning("tokens cannot be introspected: %s (%s)", failure, self._name)
+            if failure.status not in _ABOUT_TOKEN:
+                self._next_attempt = self._now() + RETRY_SECONDS
+            raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS) from None
+        claims = document.content
+        if claims.get("active") is not True:
+            raise CredentialsRefused("a token that is not active", NOT_ACTIVE)
+        if self._issuer and claims.get("iss", self._issuer) != self._issuer:
+            raise CredentialsRefused("a token of another issuer", NOT_ACTIVE)
+        if str(claims.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
+            raise CredentialsRefused("a token that is no bearer token", NOT_ACTIVE)
+        now = self._now()
+        self._rules.check_times(claims, now, needs_exp=False)
+        self._rules.check_audience(claims)
+        claims = {name: value for name, value in claims.items() if name != "active"}
+        return token_of(
+            claims,
+            issuer=self._issuer or self._name,
+            now=now,
+            keep_for=self._introspection.cache_for,
+            leeway=self._rules.leeway,
+        )
+
+
+class _Question:
+    """A question that is asked once, whatever becomes of its waiters."""
+
+    def __init__(self, ask: Callable[[], Awaitable[AccessToken]]) -> None:
+        self._ask = ask
+        self._found: AccessToken | None = None
+        self._error: Exception | None = None
+        self._flight = SingleFlight(self._run)
+
+    async def answer(self) -> AccessToken:
+        """Return the answer, or raise its error."""
+        await self._flight.join()
+        if self._found is not None:
+            return self._found
+        if isinstance(self._error, CredentialsRefused):
+            raise CredentialsRefused(
+                self._error.reason, self._error.description, is_foreign=self._error.is_foreign
+            )
+        raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """Cancel it."""
+        await self._flight.close()
+
+    async def _run(self) -> None:
+        try:
+            self._found = await self._ask()
+        except (CredentialsRefused, OverloadedError) as error:
+            self._error = error
+
+
+# -- oauth2 -----------------------------------------------------------------------------------
+
+Flow = AuthorizationCodeOAuthFlow | ClientCredentialsOAuthFlow | DeviceCodeOAuthFlow
+
+_FIELDS = {
+    AuthorizationCodeOAuthFlow: "authorization_code",
+    ClientCredentialsOAuthFlow: "client_credentials",
+    DeviceCodeOAuthFlow: "device_code",
+}
+_ADDRESSES = ("authorization_url", "device_authorization_url", "token_url", "refresh_url")
+
+
+class OAuth2(TokenScheme):
+    """An access token that clients obtain by ``flow``, as the card says.
+
+    Tokens are JWTs of ``issuer`` for ``audience``. The issuer's keys are those of its metadata,
+    which is at ``metadata_url`` or at its well-known addresses (RFC 8414, OpenID Connect), or at
+    ``jwks_url``, or they are ``keys``. With ``introspection`` tokens may be of any form, and the
+    issuer is asked about each (RFC 7662); ``audience=""`` then accepts what the issuer accepts.
+    ``algorithms``, ``leeway`` and ``accept_id_tokens`` are those of ``Jwt``.
+
+    A card's entry has one flow: for several, declare several schemes, and combine them with ``|``.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        audience: str | Collection[str],
+        issuer: str = "",
+        metadata_url: str = "",
+        jwks_url: str = "",
+        keys: Any = None,
+        introspection: Introspection | None = None,
+        algorithms: Collection[str] | None = None,
+        leeway: float = 60,
+        accept_id_tokens: bool = False,
+        name: str = "oauth2",
+        description: str = "",
+    ) -> None:
+        super().__init__(name=name, description=description)
+        if type(flow) not in _FIELDS:
+            raise TypeError(
+                "OAuth2 takes an AuthorizationCodeOAuthFlow, ClientCredentialsOAuthFlow or "
+                f"DeviceCodeOAuthFlow, not {type(flow).__name__}"
+            )
+        for field in _ADDRESSES:
+            if getattr(flow, field, ""):
+                checked_url(getattr(flow, field), f"{field}= of the flow")
+        if metadata_url:
+            checked_url(metadata_url, "metadata_url=")
+        self.authorization_servers = (issuer,) if is_url(issuer) else ()
+        self.scopes = tuple(flow.scopes)
+        self._flow = flow
+        self._metadata_url = metadata_url
+        self._issuer = issuer
+        rules = ClaimRules(
+            audiences=frozenset()
+            if introspection is not None and audience == ""
+            else audiences_of(audience, "OAuth2"),
+            leeway=checked_leeway(leeway),
+            accept_id_tokens=accept_id_tokens,
+        )
+        if introspection is not None:
+            if jwks_url or keys is not None or algorithms is not None:
+                raise ValueError(
+                    "introspection= verifies tokens without keys: leave out jwks_url=, keys= and "
+                    "algorithms="
+                )
+            self._verifier = IntrospectionVerifier(
+                introspection,
+                self._client(introspection_url=introspection.url),
+                issuer=issuer,
+                rules=rules,
+                now=self.now,
+                name=name,
+            )
+        else:
+            self._verifier = self._by_signature(jwks_url, keys, algorithms, rules)
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as a card has it."""
+        return SecurityScheme(
+            oauth2_security_scheme=OAuth2SecurityScheme(
+                flows=OAuthFlows(**{_FIELDS[type(self._flow)]: self._flow}),  # type: ignore[arg-type]
+                oauth2_metadata_url=self._metadata_url,
+                description=self._description,
+            )
+        )
+
+    def _by_signature(
+        self, jwks_url: str, keys: Any, algorithms: Collection[str] | None, rules: ClaimRules
+    ) -> TokenVerifier:
+        if not self._issuer:
+            raise ValueError(
+                "OAuth2 verifies tokens by issuer=, the iss of its JWTs, or by introspection="
+            )
+        found: FixedKeys | IssuerClient
+        named = None
+        if keys is not None:
+            if jwks_url:
+                raise ValueError("OAuth2 takes jwks_url= or keys=, not both")
+            named = keys_of(keys)
+            found = FixedKeys(named)
+        else:
+            if jwks_url:
+                checked_url(jwks_url, "jwks_url=")
+            found = self._client(jwks_url=jwks_url)
+        return JwtVerifier(
+            issuers=[self._issuer],
+            keys=found,
+            algorithms=checked_algorithms(algorithms, named),
+            rules=rules,
+            now=self.now,
+        )
+
+    def _client(self, *, jwks_url: str = "", introspection_url: str = "") -> IssuerClient:
+        """Return the client of the issuer, whose metadata has the addresses that lack here."""
+        if jwks_url or introspection_url:
+            return IssuerClient(
+                self._fetcher, self.now, jwks_url=jwks_url, introspection_url=introspection_url
+            )
+        if not self._issuer:
+            raise ValueError("OAuth2 needs issuer=, whose metadata names what is to be asked")
+        checked_url(self._issuer, "issuer=")
+        own = (oauth_url(self._issuer), openid_url(self._issuer))
+        urls = (self._metadata_url,) if self._metadata_url else own
+        return IssuerClient(self._fetcher, self.now, names=(self._issuer,), metadata_urls=urls)

@@ -1,0 +1,511 @@
+"""Access tokens: claims, the form of JWTs, verification, and the base of their schemes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from parley.model.errors import OverloadedError
+from parley.model.ids import may_be_name
+from parley.model.service import Caller
+from parley.security.evidence import Evidence
+from parley.security.issuers import IssuerClient, KeysUnavailable
+from parley.security.key_sets import ASYMMETRIC, SYMMETRIC, FixedKeys, VerificationKey
+from parley.security.outbound import Fetcher
+from parley.security.schemes.http import bearer_token
+from parley.security.schemes.scheme import (
+    CredentialsRefused,
+    Proof,
+    Scheme,
+    SchemeResources,
+    bearer_challenge,
+    checked_name,
+)
+from parley.security.signing.canonical import read_strict
+
+# -- access token -----------------------------------------------------------------------------
+
+MAX_ACTORS = 8
+"""The actors of a token, which passed a user's call on."""
+
+MAX_SCOPES = 500
+
+_OF_ID_TOKENS = ("nonce", "at_hash", "c_hash", "s_hash")
+_OF_ACCESS_TOKENS = ("scope", "scp", "client_id", "roles", "entitlements")
+
+_NOT_HERE = "the token is not accepted here"
+
+
+class AccessToken(msgspec.Struct, frozen=True):
+    """A valid token: its proof, its end, and the certificate that it is bound to."""
+
+    proof: Proof
+    until: float
+    thumbprint: str = ""
+
+    def check_sender(self, evidence: Evidence) -> None:
+        """Refuse a token that is bound to a certificate which its sender has not (RFC 8705 §3)."""
+        if not self.thumbprint:
+            return
+        import ssl
+
+        chain = evidence.certificate_chain
+        try:
+            own = ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""
+        except ValueError:
+            own = b""
+        made = base64.urlsafe_b64encode(hashlib.sha256(own).digest()).rstrip(b"=").decode()
+        if not own or not hmac.compare_digest(made.encode(), self.thumbprint.encode()):
+            raise CredentialsRefused(
+                "a token that is bound to another certificate",
+                "the token is bound to a client certificate: call with that",
+            )
+
+
+class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules for the claims of a token. ``leeway`` is in seconds."""
+
+    audiences: frozenset[str]
+    leeway: float
+    accept_id_tokens: bool = False
+
+    def check_kind(self, typ: str, claims: Mapping[str, Any]) -> None:
+        """Refuse a JWT that is something else than an access token (RFC 9068 §4, RFC 8725 §3.11).
+
+        ``typ`` is its header's.
+        """
+        kind = typ.lower().removeprefix("application/")
+        if kind == "at+jwt":
+            return
+        if kind not in ("", "jwt"):
+            raise CredentialsRefused("a JWT that is no access token", _NOT_HERE)
+        if not self.accept_id_tokens and is_id_token(claims):
+            raise CredentialsRefused(
+                "an ID token in place of an access token",
+                "this is an ID token: send the access token",
+            )
+
+    def check_times(self, claims: Mapping[str, Any], now: float, *, needs_exp: bool = True) -> None:
+        """Refuse a token whose time is over, or has not come."""
+        exp, nbf, iat = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+        if exp is None and needs_exp:
+            raise CredentialsRefused("a token without an end", _NOT_HERE)
+        if exp is not None and now >= exp + self.leeway:
+            raise CredentialsRefused("an expired token", "the token is expired")
+        if (nbf is not None and now + self.leeway < nbf) or (
+            iat is not None and now + self.leeway < iat
+        ):
+            raise CredentialsRefused("a token of the future", "the token is not valid yet")
+
+    def check_audience(self, claims: Mapping[str, Any]) -> None:
+        """Refuse a token for somebody else. Without audiences every one is accepted."""
+        if not self.audiences:
+            return
+        named = claims.get("aud")
+        named = [named] if isinstance(named, str) else named
+        if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+            raise CredentialsRefused("a token without an audience", _NOT_HERE)
+        if self.audiences.isdisjoint(named):
+            raise CredentialsRefused(
+                "a token for another audience",
+                "the token is for another audience than this agent",
+                is_foreign=True,
+            )
+
+
+def is_id_token(claims: Mapping[str, Any]) -> bool:
+    """Return whether claims are of an ID token, for issuers that do not say so in ``typ``."""
+    if claims.get("typ") == "ID" or any(name in claims for name in _OF_ID_TOKENS):
+        return True
+    audience = claims.get("aud")
+    azp = claims.get("azp")
+    is_for_client = azp == audience or (isinstance(audience, list) and azp in audience)
+    is_bare = not any(name in claims for name in _OF_ACCESS_TOKENS)
+    return azp is not None and is_for_client and is_bare
+
+
+def token_of(
+    claims: Mapping[str, Any], *, issuer: str, now: float, keep_for: float, leeway: float
+) -> AccessToken:
+    """Return what valid claims prove. Raises ``CredentialsRefused``."""
+    scopes = scopes_of(claims)
+    client = _name(claims, "azp") or _name(claims, "client_id")
+    subject = _name(claims, "sub") or client
+    if not subject:
+        raise CredentialsRefused("a token of nobody", _NOT_HERE)
+    caller = Caller(
+        id=subject,
+        authenticated=True,
+        claims=dict(claims),
+        issuer=issuer,
+        client=client,
+        actors=actors_of(claims),
+        scopes=scopes,
+    )
+    exp = _time(claims, "exp")
+    until = now + keep_for if exp is None else min(exp + leeway, now + keep_for)
+    return AccessToken(Proof(caller, scopes), until, _thumbprint(claims))
+
+
+def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
+    """Return the scopes of a token: of ``scope`` and ``scp``, texts or lists."""
+    found: set[str] = set()
+    for name in ("scope", "scp"):
+        value = claims.get(name, "")
+        each = value.split(" ") if isinstance(value, str) else value
+        if not isinstance(each, list) or not all(isinstance(scope, str) for scope in each):
+            raise CredentialsRefused("malformed scopes", _NOT_HERE)
+        found.update(filter(None, each))
+    if len(found) > MAX_SCOPES:
+        raise CredentialsRefused("too many scopes", f"a token has at most {MAX_SCOPES} scopes")
+    return frozenset(found)
+
+
+def actors_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return who acts for the subject, the current one first (RFC 8693 §4.1)."""
+    found: list[str] = []
+    act = claims.get("act")
+    while act is not None:
+        if len(found) == MAX_ACTORS:
+            raise CredentialsRefused("too many actors", f"at most {MAX_ACTORS} actors are accepted")
+        name = ""
+        if isinstance(act, dict):
+            name = _name(act, "sub") or _name(act, "client_id")
+        if not name:
+            raise CredentialsRefused("malformed actors", _NOT_HERE)
+        found.append(name)
+        act = act.get("act")
+    return tuple(found)
+
+
+def audiences_of(audience: str | Collection[str], what: str) -> frozenset[str]:
+    """Return the audiences that an operator names. Raises ``ValueError`` for none."""
+    found = frozenset([audience] if isinstance(audience, str) else audience)
+    if not found or not all(isinstance(each, str) and each for each in found):
+        raise ValueError(
+            f"{what} needs audience=: the name of this agent in the tokens of the issuer, without "
+            "which it would accept tokens that are meant for others"
+        )
+    return found
+
+
+def _name(claims: Mapping[str, Any], name: str) -> str:
+    value = claims.get(name, "")
+    if not isinstance(value, str) or not may_be_name(value):
+        raise CredentialsRefused(f"a malformed {name}", _NOT_HERE)
+    return value
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None and name not in claims:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e12:
+        raise CredentialsRefused(f"a malformed {name}", _NOT_HERE)
+    return float(value)
+
+
+def _thumbprint(claims: Mapping[str, Any]) -> str:
+    """Return the thumbprint of the certificate that a token is bound to.
+
+    A token that is bound to something else is no bearer token (RFC 9449 §7.2).
+    """
+    bound = claims.get("cnf")
+    if bound is None:
+        return ""
+    thumbprint = bound.get("x5t#S256") if isinstance(bound, dict) else None
+    if not isinstance(thumbprint, str) or not thumbprint or len(bound) != 1:
+        raise CredentialsRefused(
+            "a token that is bound to a key", "the token is bound to a key: it is no bearer token"
+        )
+    return thumbprint
+
+
+class VerifiedTokens:
+    """Valid tokens by their hashes, the last ``size`` that were used."""
+
+    def __init__(self, now: Callable[[], float], size: int = 4096) -> None:
+        self._now = now
+        self._size = size
+        self._kept: dict[bytes, AccessToken] = {}
+
+    def find(self, digest: bytes) -> AccessToken | None:
+        """Return a token whose time is not over."""
+        found = self._kept.pop(digest, None)
+        if found is None or self._now() >= found.until:
+            return None
+        self._kept[digest] = found  # the last ones are at the end
+        return found
+
+    def keep(self, digest: bytes, token: AccessToken) -> None:
+        """Keep a token, in place of the least recently used."""
+        self._kept[digest] = token
+        while len(self._kept) > self._size:
+            del self._kept[next(iter(self._kept))]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+# -- jwt format -------------------------------------------------------------------------------
+
+MAX_TOKEN = 16 * 1024
+MAX_HEADER = 4 * 1024
+"""The characters of a token, and of its header."""
+
+_PART = re.compile(r"[A-Za-z0-9_-]+")
+_MALFORMED = "the token is malformed"
+
+
+class SignedJwt(msgspec.Struct, frozen=True):
+    """A JWT in its parts; nothing of it is verified."""
+
+    alg: str
+    kid: str | None
+    typ: str
+    claims: dict[str, Any]
+    signing_input: bytes
+    signature: bytes
+
+
+def read_jwt(token: str) -> SignedJwt:
+    """Return the parts of a token. Raises ``CredentialsRefused``."""
+    if len(token) > MAX_TOKEN:
+        raise _refused("a token that is too long")
+    parts = token.split(".")
+    if len(parts) != 3 or len(parts[0]) > MAX_HEADER:
+        raise CredentialsRefused("something else than a signed JWT", _MALFORMED, is_foreign=True)
+    header = _object(parts[0])
+    claims = _object(parts[1])
+    alg, kid, typ = header.get("alg"), header.get("kid"), header.get("typ", "")
+    if not isinstance(alg, str) or not isinstance(typ, str):
+        raise _refused("a malformed header of a JWT")
+    if kid is not None and not isinstance(kid, str):
+        raise _refused("a malformed key id")
+    if "crit" in header or "b64" in header:
+        raise _refused("a JWT with critical headers")
+    signature = _decoded(parts[2]) if parts[2] else b""
+    return SignedJwt(alg, kid, typ, claims, f"{parts[0]}.{parts[1]}".encode(), signature)
+
+
+def _object(part: str) -> dict[str, Any]:
+    try:
+        value = read_strict(_decoded(part), "it")
+        msgspec.json.encode(value)  # half a surrogate pair cannot be written
+    except (ValueError, TypeError):
+        raise _refused("a JWT whose parts are not JSON, or have a member twice") from None
+    if not isinstance(value, dict):
+        raise _refused("a JWT whose parts are not JSON objects")
+    return value
+
+
+def _decoded(part: str) -> bytes:
+    """Return what base64url stands for; each value has one spelling only."""
+    if not _PART.fullmatch(part):
+        raise _refused("a JWT whose parts are not base64url")
+    padded = part.replace("-", "+").replace("_", "/") + "=" * (-len(part) % 4)
+    try:
+        value = binascii.a2b_base64(padded)
+    except binascii.Error:
+        raise _refused("a JWT whose parts are not base64url") from None
+    if binascii.b2a_base64(value, newline=False).decode() != padded:
+        raise _refused("a JWT whose parts are not base64url")
+    return value
+
+
+def _refused(reason: str) -> CredentialsRefused:
+    return CredentialsRefused(reason, _MALFORMED)
+
+
+# -- token scheme -----------------------------------------------------------------------------
+
+CACHE_SECONDS = 300.0
+"""How long a verified JWT is not verified again: a key that is withdrawn counts so long."""
+
+MAX_LEEWAY = 600.0
+
+UNREACHABLE = "the issuer of tokens cannot be reached; try again later"
+
+
+class TokenVerifier(Protocol):
+    """Verifies tokens."""
+
+    async def verify(self, token: str) -> AccessToken:
+        """Return the proof of a token. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        ...
+
+    async def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class TokenScheme(Scheme):
+    """A scheme whose credentials are access tokens, sent as bearer tokens (RFC 6750).
+
+    A verified token is known by its hash until its time is over: no network and no signature is
+    involved when it comes again.
+    """
+
+    credential = "bearer"
+
+    def __init__(self, *, name: str, description: str) -> None:
+        self.name = checked_name(name)
+        self._description = description
+        self._now: Callable[[], float] = time.time
+        self._cache = VerifiedTokens(self.now)
+        self._fetcher = Fetcher()
+        self._users: Counter[asyncio.AbstractEventLoop] = Counter()
+        self._verifier: TokenVerifier
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def now(self) -> float:
+        """Return the time of the server, in seconds since the epoch."""
+        return self._now()
+
+    def is_presented(self, evidence: Evidence) -> bool:
+        """Return whether a request has a bearer token."""
+        return any(scheme == "bearer" for scheme, _ in evidence.authorization)
+
+    def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
+        """Return the token's proof. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        token = bearer_token(evidence)
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._cache.find(digest)
+        if known is None:
+            return self._verify(token, digest, evidence)
+        known.check_sender(evidence)
+        return known.proof
+
+    async def _verify(self, token: str, digest: bytes, evidence: Evidence) -> Proof:
+        found = await self._verifier.verify(token)
+        self._cache.keep(digest, found)
+        found.check_sender(evidence)
+        return found.proof
+
+    def challenge(
+        self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
+    ) -> str:
+        """Return the value of ``WWW-Authenticate`` that asks for a token."""
+        return bearer_challenge(error=error, scopes=scopes)
+
+    async def start(self, resources: SchemeResources) -> None:
+        """Take the server's clock and egress policy; the issuer is asked on the first use."""
+        self._users[asyncio.get_running_loop()] += 1
+        self._now = resources.now
+        self._fetcher.egress = resources.egress
+
+    async def close(self) -> None:
+        """End what is under way, and close the connections to the issuer.
+
+        Several servers may use one scheme: the last one of an event loop does so.
+        """
+        loop = asyncio.get_running_loop()
+        self._users[loop] -= 1
+        if self._users[loop] <= 0:
+            del self._users[loop]
+            await self._verifier.close()
+            await self._fetcher.close()
+
+
+class JwtVerifier:
+    """Verifies JWTs: form, algorithm, issuer, signature, claims (RFC 7519, RFC 8725, RFC 9068)."""
+
+    def __init__(
+        self,
+        *,
+        issuers: Sequence[str],
+        keys: FixedKeys | IssuerClient,
+        algorithms: Collection[str],
+        rules: ClaimRules,
+        now: Callable[[], float],
+    ) -> None:
+        self._issuers = tuple(issuers)
+        self._keys = keys
+        self._algorithms = frozenset(algorithms)
+        self._rules = rules
+        self._now = now
+
+    async def verify(self, token: str) -> AccessToken:
+        """Return what a JWT proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        jwt = read_jwt(token)
+        if jwt.alg not in self._algorithms:
+            raise CredentialsRefused(
+                "a signature algorithm that is not accepted", "the token is not accepted here"
+            )
+        issuer = jwt.claims.get("iss")
+        if issuer not in self._issuers:
+            raise _of_another_issuer()
+        key = await self._find(jwt.kid, jwt.alg)
+        known = self._keys.known if isinstance(self._keys, IssuerClient) else None
+        if known is not None and issuer != known.issuer:
+            raise _of_another_issuer()
+        if key is None:
+            raise CredentialsRefused("an unknown signing key", "the token is not accepted here")
+        if not key.verifies(jwt.alg, jwt.signing_input, jwt.signature):
+            raise CredentialsRefused("a wrong signature", "the token is not accepted here")
+        now = self._now()
+        self._rules.check_kind(jwt.typ, jwt.claims)
+        self._rules.check_times(jwt.claims, now)
+        self._rules.check_audience(jwt.claims)
+        return token_of(
+            jwt.claims, issuer=issuer, now=now, keep_for=CACHE_SECONDS, leeway=self._rules.leeway
+        )
+
+    async def close(self) -> None:
+        """End fetches that are under way."""
+        await self._keys.close()
+
+    async def _find(self, kid: str | None, alg: str) -> VerificationKey | None:
+        found = self._keys.find_now(kid, alg)
+        if found is not None:
+            return found
+        try:
+            return await self._keys.find(kid, alg)
+        except KeysUnavailable as unavailable:
+            raise OverloadedError(UNREACHABLE, retry_after=unavailable.retry_after) from None
+
+
+def _of_another_issuer() -> CredentialsRefused:
+    return CredentialsRefused(
+        "a token of another issuer",
+        "the token is of an issuer that is not accepted here",
+        is_foreign=True,
+    )
+
+
+def checked_algorithms(
+    algorithms: Collection[str] | None, keys: Sequence[VerificationKey] | None
+) -> tuple[str, ...]:
+    """Return the algorithms to accept, of one kind. Raises ``ValueError``."""
+    is_secret = keys is not None and all(key.algorithms <= frozenset(SYMMETRIC) for key in keys)
+    kind = SYMMETRIC if is_secret else ASYMMETRIC
+    if algorithms is None:
+        return kind
+    if isinstance(algorithms, str):
+        raise ValueError(f"algorithms= is a list, such as [{algorithms!r}]")
+    wrong = [each for each in algorithms if each not in kind]
+    if wrong or not algorithms:
+        raise ValueError(
+            f"algorithms= of {'a secret' if is_secret else 'public keys'} are of "
+            f"{', '.join(kind)}; {wrong[0] if wrong else 'none'!r} is not"
+        )
+    return tuple(algorithms)
+
+
+def checked_leeway(leeway: float) -> float:
+    """Return a leeway. Raises ``ValueError``."""
+    if not 0 <= leeway <= MAX_LEEWAY:
+        raise ValueError(f"leeway= is from 0 to {MAX_LEEWAY:g} seconds, not {leeway!r}")
+    return float(leeway)

@@ -1,1 +1,0 @@
-"""Catalogs and the registry's messages as JSON: tolerant of what others write, exact in ours."""

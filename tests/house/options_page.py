@@ -1,0 +1,94 @@
+"""The page of a server's options, made from the structs that declare them.
+
+python tests/house/options_page.py --write    write docs/server-options.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from parley.cli.settings.server import FLAGS, ServerFlag, flags_of
+from parley.host.options import AppKeywords, ServerOptions, options_of
+from parley.server.settings import Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "server-options.md"
+
+HEAD = """\
+# Options of a server
+
+`parley.serve(agent, store=..., limits=[...])` and `parley.asgi` take these as keywords, and
+`parley serve` as flags. `parley serve` reads the environment too: a flag counts before a variable.
+`parley config show` says which value is in force, and where it comes from. The audit keeps the
+options of each start ([Audit](audit.md)). A list in a variable is separated by spaces, the limits
+by semicolons; a flag without a value is set by `1` or `true`.
+
+`parley.serve` and `parley.asgi` read the variables of egress, signing keys, the secret key, the
+publisher and the namespace too, and no others. By default, `parley.asgi` keeps tasks in `memory:`.
+Bindings have options of their own: `--envelope-keys` (`PARLEY_ENVELOPE_KEYS`) is one of the
+[envelope protocol](envelope/security.md).
+
+This page is made from the code (`parley.host.options.ServerOptions`).
+"""
+
+SETTINGS = """\
+## `settings`
+
+`parley.Settings(...)` has the limits, times and rules of a server; its docstring says what each
+means. Some are flags:
+"""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|") or " "
+
+
+def _row(name: str, flag: ServerFlag | None, default: str, text: str, variable: str) -> str:
+    flagged = "" if flag is None else f"`{flag.flag}`"
+    named = f"`{variable}`" if variable else ""
+    return f"| `{name}` | {_cell(flagged)} | {_cell(named)} | {_cell(default)} | {_cell(text)} |"
+
+
+def _table(rows: list[str]) -> str:
+    head = "| Keyword | Flag | Variable | Default | Meaning |\n|---|---|---|---|---|"
+    return "\n".join([head, *rows]) + "\n"
+
+
+def page() -> str:
+    """Return the text of the page."""
+    flags = {flag.name: flag for struct in (ServerOptions, Settings) for flag in flags_of(struct)}
+    own, serving = [], []
+    for name, option in options_of(ServerOptions).items():
+        flag = flags.get(name)
+        variable = option.variable or "" if flag is None else flag.variable
+        default = option.default if flag is None else flag.default_text
+        row = _row(name, flag, default, option.help, variable)
+        (own if name in AppKeywords.__annotations__ else serving).append(row)
+    settings = [
+        _row(name, flags[name], flags[name].default_text, option.help, flags[name].variable)
+        for name, option in options_of(Settings).items()
+    ]
+    others = [
+        _row(" ", flag, flag.default_text, flag.option.help, flag.variable)
+        for _, flag in FLAGS.values()
+        if flag.name not in flags
+    ]
+    return "\n".join(
+        [
+            HEAD,
+            "## `parley.asgi` and `parley.serve`\n",
+            _table(own),
+            "## `parley.serve` alone\n",
+            _table(serving),
+            SETTINGS,
+            _table(settings),
+            "## Flags of `egress` and `webhook_certificate`\n",
+            _table(others).replace("| ` ` |", "| |"),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit(__doc__)
+    PAGE.write_text(page(), "utf-8")
