@@ -64,8 +64,6 @@ OUTBOUND = {
     "cli/calls/agent_call.py": USER,
     "registry/client/remote_registry.py": GIVEN,
     "registry/federation/federated.py": OPERATOR,
-    "host/audit/otlp.py": OPERATOR,
-    "host/audit/syslog.py": OPERATOR,
     "registry/ingest/fetching.py": CRAWL,
     "registry/ingest/names.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
@@ -100,7 +98,7 @@ def test_every_place_that_connects_is_known_with_its_guard() -> None:
 def test_sessions_are_made_in_one_place() -> None:
     """It bounds responses, and keeps no cookies. A collector of the operator's may need a proxy."""
     makers = {path for path, name in openers() if name == "ClientSession"}
-    assert makers == {"security/outbound.py", "host/audit/otlp.py"}
+    assert makers == {"security/outbound.py"}
 
 
 def test_nothing_takes_proxies_from_the_environment_where_a_policy_holds() -> None:

@@ -39,12 +39,12 @@ from parley.engine.skill import form_of
 from parley.engine.turn.attempt import Attempt
 from parley.files.objects import ObjectStore
 from parley.files.turn_files import TurnFiles
-from parley.host.audit.server_audit import ServerAudit
 from parley.host.egress import EgressPolicies
 from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.limits import HostLimits
 from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
 from parley.host.options import Identify, ServerOptions
+from parley.host.server_audit import ServerAudit
 from parley.model.concurrency import see_through
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
@@ -333,10 +333,7 @@ class Host:
             failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
         )
         self.audit = ServerAudit(
-            store,
-            self.scheme_resources.failures,
-            destinations=options.audit,
-            retention=options.audit_retention,
+            store, self.scheme_resources.failures, retention=options.audit_retention
         )
         self.authenticator_of = partial(
             authenticator_of, resources=self.scheme_resources, kind=authenticator

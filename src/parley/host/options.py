@@ -322,14 +322,6 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     usage: Annotated[bool, Option("Count what callers use, for parley usage.", panel=_AMOUNTS)] = (
         False
     )
-    audit: Annotated[
-        tuple[str, ...],
-        Option(
-            "Forward the audit: syslog://HOST, syslog+tcp://HOST, syslog+tls://HOST, "
-            "otlp+http://HOST:4318; may be repeated.",
-            metavar="URL",
-        ),
-    ] = ()
     audit_retention: Annotated[
         timedelta | None,
         Option(
@@ -464,7 +456,6 @@ class AppKeywords(TypedDict, total=False):
     egress: Egress | None
     limits: Iterable[str]
     usage: bool
-    audit: str | Iterable[str]
     audit_retention: timedelta | None
     publisher: str | None
     namespace: str | None
@@ -494,7 +485,6 @@ _LISTS = (
     "allow_private_files",
     "allow_private_agents",
     "limits",
-    "audit",
     "unlisted",
 )
 

@@ -153,30 +153,15 @@ async def test_a_prune_removes_so_many_lines_at_once(
     assert (await verified(store)).is_intact
 
 
-async def test_a_prune_keeps_what_is_not_sent_and_stops_at_the_first_that_is_not_old(
+async def test_a_prune_stops_at_the_first_line_that_is_not_old(
     store: TaskStore, clock: Clock
 ) -> None:
     for now in (1, 2, 50, 3, 4):
         clock.now = now
         await store.append_audit([entry()])
-    assert await store.prune_audit(pruning(10, keep_after=0)) == 0
-    assert await store.prune_audit(pruning(10, keep_after=1)) == 1
-    assert await store.prune_audit(pruning(10)) == 1
+    assert await store.prune_audit(pruning(10)) == 2
     assert [line.at for line in await store.read_audit(EVERYTHING)][:3] == [50, 3, 4]
     assert (await verified(store)).is_intact
-
-
-async def test_a_cursor_has_one_holder_at_a_time(store: TaskStore, clock: Clock) -> None:
-    assert await store.claim_audit_cursor("d", "one", clock.now + 100) == 0
-    assert await store.claim_audit_cursor("d", "two", clock.now + 100) is None
-    assert await store.claim_audit_cursor("e", "two", clock.now + 100) == 0
-    assert await store.save_audit_cursor("d", "one", 7, clock.now + 100)
-    assert not await store.save_audit_cursor("d", "two", 9, clock.now + 100)
-    clock.now += 101
-    assert await store.claim_audit_cursor("d", "two", clock.now + 100) == 7
-    assert not await store.save_audit_cursor("d", "one", 8, clock.now + 100)
-    assert await store.save_audit_cursor("d", "two", 8, 0)
-    assert await store.claim_audit_cursor("d", "one", clock.now + 100) == 8
 
 
 async def append_many(store: TaskStore, name: str) -> None:

@@ -106,11 +106,16 @@ async def test_a_failure_of_another_kind_is_logged_and_tried_again(
     monkeypatch.setattr(recording, "_BACKOFF", recording.Backoff(0.01, 0.01))
     failures = [False, True, True]
 
-    def flushed() -> None:
+    append = store.append_audit
+
+    async def broken(entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        lines = await append(entries)
         if failures.pop():
             raise RuntimeError("a bug")
+        return lines
 
-    recorder = AuditRecorder(store, flushed)
+    monkeypatch.setattr(store, "append_audit", broken)
+    recorder = AuditRecorder(store)
     await recorder.start()
     for kind in ("a", "b", "c"):
         left = len(failures)

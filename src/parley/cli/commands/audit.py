@@ -93,10 +93,7 @@ def register(app: typer.Typer) -> None:
         settings: CommandSettings,
         output: Output,
         target: str = typer.Argument(
-            "-",
-            metavar="TARGET",
-            help="A new file, - for standard output, or an address: syslog://HOST, "
-            "syslog+tcp://HOST, syslog+tls://HOST, otlp+http://HOST:4318.",
+            "-", metavar="TARGET", help="A new file, or - for standard output."
         ),
         since: str = _time("--since", "From this time on"),
         until: str = _time("--until", "Before this time"),
@@ -109,7 +106,7 @@ def register(app: typer.Typer) -> None:
         ),
         store: str = store_option(),
     ) -> None:
-        """Write who did what as lines of JSON, or send it to a syslog or a collector, once.
+        """Write who did what as lines of JSON.
 
         Lines of the audit have a number and a hash, and parley audit verify FILE checks
         them; facts of tasks have none. Shows the anchor of the last line: keep it elsewhere.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -35,23 +34,16 @@ from parley.store.audit.trail import (
 )
 from parley.store.audit.trail import verify as verify_lines
 
-if TYPE_CHECKING:
-    from parley.host.audit.destinations import AuditDestination
-
 POLL_SECONDS = 1.0
 
 OVERLAP = 60_000
 """Facts may become visible this many ms after others with a later time."""
-
-SENT_AT_ONCE = 200
 
 LONGEST = 10_000 * 366 * 86_400_000
 """The longest span (ms)."""
 
 MAX_DETAIL = 160
 """How long the details of an entry are in a table."""
-
-ADDRESSES = ("syslog:", "syslog+", "otlp+", "otlp:")
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,10 +151,14 @@ def _follow(
 def export(
     output: Output, admin: StoreAdmin, target: str, selection: Selection, *, content: bool
 ) -> None:
-    """Write entries to a file or to standard output, or send them to an address."""
+    """Write entries to a file or to standard output."""
     require_current(admin)
     which = selection.filter(admin.now())
-    destination = _destination(target) if target.startswith(ADDRESSES) else None
+    if "://" in target:
+        raise UsageFailure(
+            "an export goes to a file or to standard output, not to an address; the logger "
+            "parley.audit.lines of a server has each line as it is appended"
+        )
     if target == "-" and output.is_json:
         raise UsageFailure(
             "--output json is about the export, which is on standard output itself; name a file"
@@ -176,9 +172,7 @@ def export(
     with admin.audit() as reading:
         last = reading.last()
         entries = reading.entries(which, content=content)
-        if destination is not None:
-            count = asyncio.run(_send(destination, entries))
-        elif target == "-":
+        if target == "-":
             for count, entry in enumerate(entries, 1):  # noqa: B007
                 sys.stdout.write(_line(entry) + "\n")
             sys.stdout.flush()
@@ -190,11 +184,10 @@ def export(
     if target == "-":
         output.note(f"exported {_count(count)}; the anchor of the audit is {anchor or 'none'}")
     elif output.is_json:
-        name = target if destination is None else destination.name
-        document = {"store": admin.name, "target": name, "entries": count, "anchor": anchor}
+        document = {"store": admin.name, "target": target, "entries": count, "anchor": anchor}
         output.document(document)
     else:
-        output.text.field("Target", target if destination is None else destination.name)
+        output.text.field("Target", target)
         output.text.field("Exported", _count(count))
         output.text.field("Anchor", anchor or "none")
 
@@ -273,41 +266,6 @@ def _report(output: Output, name: str, result: Verification) -> int:
         output.text.field("Intact", "yes" if result.is_intact else "no")
         output.text.field("Anchor", result.anchor or "none")
     return 0 if result.is_intact else 1
-
-
-async def _send(destination: AuditDestination, entries: Iterator[AuditEntry]) -> int:
-    from parley.host.audit.destinations import DestinationFailed, EntriesRejected
-
-    count = 0
-    try:
-        group: list[AuditEntry] = []
-        for entry in entries:
-            group.append(entry)
-            if len(group) == SENT_AT_ONCE:
-                await destination.send(group)
-                count, group = count + len(group), []
-        if group:
-            await destination.send(group)
-        return count + len(group)
-    except EntriesRejected as error:
-        raise CommandFailure(
-            "PARLEY_ERR_AUDIT", f"{error}; {_count(count)} were sent before"
-        ) from error
-    except DestinationFailed as error:
-        raise CommandFailure(
-            "PARLEY_ERR_AUDIT", f"{error}; {_count(count)} were sent", hint="do it again"
-        ) from error
-    finally:
-        await destination.close()
-
-
-def _destination(target: str) -> AuditDestination:
-    from parley.host.audit.addresses import destination_of
-
-    try:
-        return destination_of(target)
-    except ValueError as error:
-        raise UsageFailure(str(error)) from None
 
 
 def _anchor(text: str) -> Anchor:

@@ -246,7 +246,6 @@ class Registry:
         settings: Settings | None = None,
         tasks: str | TaskStore | None = None,
         signing_keys: SigningKeys | str | Path | None = None,
-        audit: str | Iterable[str] = (),
         migrate: bool = True,
         publishing: PublishingLimits | None = None,
         health: HealthSettings | None = None,
@@ -328,7 +327,6 @@ class Registry:
             settings=settings,
             drain=DRAIN_SECONDS,
             signing_keys=keys,
-            audit=audit,
             limits=[each.text for each in counted if not _is_on(each, rest)],
             publisher="" if publication is None else publication.publisher,
             bindings=[

@@ -51,7 +51,7 @@ class SearchRequest(CatalogStruct, frozen=True, kw_only=True):
 class SearchResult(CatalogStruct, frozen=True, kw_only=True):
     """An entry with its relevance (0 to 100), and the registry that indexed it.
 
-    The entry is JSON (``wire.catalog`` reads and writes it); relevance is no trust.
+    The entry is JSON (``registry.catalog.reading`` reads and writes it); relevance is no trust.
     """
 
     entry: Mapping[str, Any]

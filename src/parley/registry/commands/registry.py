@@ -34,7 +34,6 @@ OPTIONS = (
     "allow_anonymous",
     "signing_keys",
     "limits",
-    "audit",
     "publisher",
     "restrict",
     "allowed_hosts",
@@ -233,7 +232,6 @@ def register(app: typer.Typer) -> None:
                 limits=options.limits,
                 publisher=options.publisher,
                 signing_keys=options.signing_keys,
-                audit=options.audit,
                 migrate=options.migrate,
             )
         except ValueError as error:

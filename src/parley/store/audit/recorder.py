@@ -20,10 +20,11 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.backoff import Backoff
-from parley.store.audit.trail import AuditEntry, AuditTrail
+from parley.store.audit.trail import AuditEntry, AuditTrail, canonical, fields_of
 from parley.store.protocols.errors import StoreError
 
 log = logging.getLogger("parley.audit")
+_lines_log = logging.getLogger("parley.audit.lines")
 
 FLUSH_SECONDS = 1.0
 """How long entries wait for others. A process that is killed loses the waiting entries."""
@@ -45,14 +46,14 @@ class AuditRecorder:
 
     ``record`` never waits, and never fails; its entries are durable about ``FLUSH_SECONDS``
     later, and after ``stop``. ``append`` is durable when it returns. ``dropped`` is how many
-    entries found the queue full. ``flushed`` is called after lines were appended.
+    entries found the queue full. Each line that was appended is a record of the logger
+    ``parley.audit.lines``, as JSON.
     """
 
-    def __init__(self, store: AuditTrail, flushed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: AuditTrail) -> None:
         self.dropped = 0
         self.failures = FailureSummary(self.record, store.now)
         self._store = store
-        self._flushed = flushed
         self._queue: deque[AuditEntry] = deque()
         self._unreported = 0
         self._filled = asyncio.Event()
@@ -71,8 +72,7 @@ class AuditRecorder:
     async def append(self, entries: Sequence[AuditEntry]) -> None:
         """Record entries now, after the waiting entries. Raises ``StoreError``."""
         await self.flush()
-        await self._store.append_audit(entries)
-        self._flushed()
+        await self._append(entries)
 
     async def start(self) -> None:
         """Begin to flush."""
@@ -106,10 +106,15 @@ class AuditRecorder:
                 self._queue.append(replace(drops, at=self._store.now()))
             while self._queue:
                 group = [self._queue[i] for i in range(min(GROUP, len(self._queue)))]
-                await self._store.append_audit(group)
+                await self._append(group)
                 for _ in group:
                     self._queue.popleft()
-                self._flushed()
+
+    async def _append(self, entries: Sequence[AuditEntry]) -> None:
+        lines = await self._store.append_audit(entries)
+        if _lines_log.isEnabledFor(logging.INFO):
+            for line in lines:
+                _lines_log.info("%s", canonical(fields_of(line)).decode())
 
     async def _run(self) -> None:
         attempts = 0

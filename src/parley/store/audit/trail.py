@@ -117,12 +117,11 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPrune(msgspec.Struct, frozen=True, kw_only=True):
     """What to remove: the lines before the first that is not older than ``before`` (ms).
 
-    Lines after ``keep_after`` stay (``None``: none has to). ``by`` has who removes them.
+    ``by`` has who removes them.
     """
 
     before: int
     by: AuditEntry
-    keep_after: int | None = None
 
 
 class AuditTrail(Protocol):
@@ -157,18 +156,6 @@ class AuditTrail(Protocol):
         Returns how many went, ``PRUNED_AT_ONCE`` at most: then call it again. Without any, nothing
         is appended.
         """
-        ...
-
-    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination until a time (ms), or keep it claimed.
-
-        Returns the number of the last line that it was sent (0: none), or ``None`` while another
-        holder has it claimed.
-        """
-        ...
-
-    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed; ``until`` 0 releases it. Return whether it was."""
         ...
 
 
@@ -241,8 +228,7 @@ def checkpoint(prune: AuditPrune, last: AuditLine, removed: int) -> AuditEntry:
 
 def prune_values(prune: AuditPrune) -> dict[str, int]:
     """Return the values of the query ``audit_prunable``."""
-    keep_after = LAST if prune.keep_after is None else prune.keep_after
-    return {"before": prune.before, "keep_after": keep_after, "most": PRUNED_AT_ONCE}
+    return {"before": prune.before, "most": PRUNED_AT_ONCE}
 
 
 def hash_of(line: AuditLine) -> str:

@@ -51,12 +51,11 @@ class Aging(Generic[K]):
 
 
 class MemoryAudit:
-    """A chain of lines, and the cursors of destinations. ``clock`` returns ms."""
+    """A chain of lines. ``clock`` returns ms."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.lines: list[AuditLine] = []
         self._clock = clock
-        self._cursors: dict[str, tuple[int, str, int]] = {}
 
     def append(self, entries: Sequence[AuditEntry]) -> list[AuditLine]:
         """Append entries; return their lines."""
@@ -79,26 +78,10 @@ class MemoryAudit:
         """Remove old lines; return how many."""
         count, most = 0, prune_values(prune)["most"]
         for line in self.lines:
-            is_sent = prune.keep_after is None or line.seq <= prune.keep_after
-            if line.at >= prune.before or not is_sent or count == most:
+            if line.at >= prune.before or count == most:
                 break
             count += 1
         return self._remove(prune, count) if count else 0
-
-    def claim(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim a cursor; return where it stands."""
-        seq, held_by, held_until = self._cursors.get(destination, (0, "", 0))
-        if held_by != holder and held_until > self._clock():
-            return None
-        self._cursors[destination] = (seq, holder, until)
-        return seq
-
-    def save(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed; return whether it was."""
-        if destination not in self._cursors or self._cursors[destination][1] != holder:
-            return False
-        self._cursors[destination] = (seq, holder, until)
-        return True
 
     @property
     def _head(self) -> tuple[int, str] | None:

@@ -256,14 +256,6 @@ class MemoryTables(ABC):
         """Remove old lines of the audit, and append a checkpoint."""
         return self._opened().audit.prune(prune)
 
-    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination until a time (ms)."""
-        return self._opened().audit.claim(destination, holder, until)
-
-    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed."""
-        return self._opened().audit.save(destination, holder, seq, until)
-
     # -- webhooks ------------------------------------------------------------------------------
 
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:

@@ -298,17 +298,6 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         now = self.now()
         return await self._change(lambda tables: tables.prune_audit(prune, now))
 
-    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination until a time (ms)."""
-        values = {"destination": destination, "holder": holder, "until": until, "now": self.now()}
-        rows = await self._execute("claim_audit_cursor", values)
-        return rows[0][0] if rows else None
-
-    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed."""
-        values = {"destination": destination, "holder": holder, "seq": seq, "until": until}
-        return bool(await self._execute("save_audit_cursor", values))
-
     async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
         """Take from amounts of limits."""
         return await self._change(lambda tables: tables.take_quotas(asks))

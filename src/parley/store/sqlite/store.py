@@ -228,18 +228,6 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         """Remove old lines of the audit, and append a checkpoint."""
         return await self._change(lambda batch: batch.prune_audit(prune))
 
-    async def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination until a time (ms)."""
-        return await self._change(
-            lambda batch: batch.claim_audit_cursor(destination, holder, until)
-        )
-
-    async def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed."""
-        return await self._change(
-            lambda batch: batch.save_audit_cursor(destination, holder, seq, until)
-        )
-
     async def save_delivery(
         self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
     ) -> bool:

@@ -305,24 +305,6 @@ class SqliteTables(Batch):
         removed: int = count
         return removed
 
-    def claim_audit_cursor(self, destination: str, holder: str, until: int) -> int | None:
-        """Claim the cursor of a destination; return where it stands."""
-        rows = self.read("audit_cursor", (destination,))
-        seq, held_by, held_until = rows[0] if rows else (0, "", 0)
-        if held_by != holder and held_until > self.at:
-            return None
-        self.add("put_audit_cursor", (destination, seq, holder, until))
-        position: int = seq
-        return position
-
-    def save_audit_cursor(self, destination: str, holder: str, seq: int, until: int) -> bool:
-        """Move a cursor that is still claimed; return whether it was."""
-        rows = self.read("audit_cursor", (destination,))
-        if not rows or rows[0][1] != holder:
-            return False
-        self.add("put_audit_cursor", (destination, seq, holder, until))
-        return True
-
     # -- pruning: a piece at a time, so that the writer does other jobs between two pieces -------
 
     def prune(self, agent: str, before: int, limit: int) -> tuple[int, bool]:

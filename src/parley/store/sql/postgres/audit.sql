@@ -46,7 +46,7 @@ SELECT {audit_columns}, (SELECT count(*) FROM {schema}.audit b WHERE b.seq <= a.
 FROM {schema}.audit a
 WHERE seq < coalesce(
         (SELECT min(seq) FROM {schema}.audit WHERE at >= %(before)s), 9223372036854775807)
-    AND seq <= %(keep_after)s AND seq < (SELECT min(seq) FROM {schema}.audit) + %(most)s
+    AND seq < (SELECT min(seq) FROM {schema}.audit) + %(most)s
 ORDER BY seq DESC LIMIT 1;
 
 -- name: allow_audit_prune
@@ -54,17 +54,3 @@ UPDATE {schema}.audit_pruned SET below = %s;
 
 -- name: prune_audit
 DELETE FROM {schema}.audit WHERE seq < %s;
-
--- name: claim_audit_cursor
--- Claim a cursor that nobody else has claimed now.
-INSERT INTO {schema}.audit_cursors AS c (destination, seq, holder, until)
-VALUES (%(destination)s, 0, %(holder)s, %(until)s)
-ON CONFLICT (destination) DO UPDATE SET holder = excluded.holder, until = excluded.until
-WHERE c.holder = excluded.holder OR c.until <= %(now)s
-RETURNING seq;
-
--- name: save_audit_cursor
--- Move a cursor that its holder has still claimed.
-UPDATE {schema}.audit_cursors SET seq = %(seq)s, until = %(until)s
-WHERE destination = %(destination)s AND holder = %(holder)s
-RETURNING seq;

@@ -40,7 +40,7 @@ ORDER BY seq DESC LIMIT :limit;
 -- to it.
 SELECT {audit_columns}, (SELECT count(*) FROM audit b WHERE b.seq <= a.seq) FROM audit a
 WHERE seq < coalesce((SELECT min(seq) FROM audit WHERE at >= :before), 9223372036854775807)
-    AND seq <= :keep_after AND seq < (SELECT min(seq) FROM audit) + :most
+    AND seq < (SELECT min(seq) FROM audit) + :most
 ORDER BY seq DESC LIMIT 1;
 
 -- name: allow_audit_prune
@@ -48,11 +48,3 @@ UPDATE audit_pruned SET below = ?;
 
 -- name: prune_audit
 DELETE FROM audit WHERE seq < ?;
-
--- name: audit_cursor
-SELECT seq, holder, until FROM audit_cursors WHERE destination = ?;
-
--- name: put_audit_cursor
-INSERT INTO audit_cursors (destination, seq, holder, until) VALUES (?, ?, ?, ?)
-ON CONFLICT (destination) DO UPDATE
-SET seq = excluded.seq, holder = excluded.holder, until = excluded.until;
