@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Execution, Message, Task, Turn
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import CardNotFound
-from parley.host.lifespan import AppNotStarted
+from parley.host.in_process import AppNotStarted
 from parley.testing import completed, working
 
 pytestmark = pytest.mark.anyio

@@ -101,7 +101,7 @@ BOUNDARIES = {
     ("registry/health/prober.py", "_one"): LOOP,
     ("registry/served/registration.py", "_run"): LOOP,
     ("host/in_process.py", "receive"): CALLER,
-    ("host/lifespan.py", "_live"): SERVER,
+    ("host/in_process.py", "_live"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_post_reply"): PUSH,
     ("push/receiving/handling.py", "_handle"): HANDLER,

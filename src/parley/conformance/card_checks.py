@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.client.bindings.binding import canonical, is_supported
-from parley.conformance.server_check import ALL_BINDINGS, Checks
-from parley.conformance.verdicts import ConformanceViolation, NotApplicable
-from parley.conformance.wire_log import LoggedTransport, WireExchange
+from parley.conformance.probe import LoggedTransport, WireExchange
+from parley.conformance.verdicts import ALL_BINDINGS, Checks, ConformanceViolation, NotApplicable
 from parley.model.errors import an
 from parley.security.exposed_secrets import exposed, plain_urls
 

@@ -66,9 +66,6 @@ class ClientScenario(msgspec.Struct, frozen=True, kw_only=True):
         return self.serves(request, visit)
 
 
-# -- how it is judged --------------------------------------------------------------------------
-
-
 def asked(visit: Visit) -> None:
     """The client sends a message."""
     if not visit.requests:
@@ -290,9 +287,6 @@ def extension_requested(visit: Visit) -> None:
             )
 
 
-# -- what the server does ----------------------------------------------------------------------
-
-
 def carded(**options: Any) -> Callable[[Visit], dict[str, Any]]:
     """Return what makes the card of a visit."""
     return lambda visit: card(visit, **options)
@@ -446,9 +440,6 @@ def other_id(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 def rich(value: dict[str, Any]) -> dict[str, Any]:
     """Return a value with members that no version has."""
     return {**value, "newMember": {"nested": [1, None]}, "another": True}
-
-
-# -- the tables -------------------------------------------------------------------------------
 
 
 def scenario(

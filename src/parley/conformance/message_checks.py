@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parley.conformance.probe import MISSING_TASK, Probe
-from parley.conformance.server_check import OVER_HTTP, Checks
-from parley.conformance.verdicts import ConformanceViolation, NotApplicable
-from parley.conformance.wire_log import WireExchange
+from parley.conformance.probe import MISSING_TASK, Probe, WireExchange
+from parley.conformance.verdicts import OVER_HTTP, Checks, ConformanceViolation, NotApplicable
 from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,

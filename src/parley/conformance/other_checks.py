@@ -6,10 +6,8 @@ import json
 from typing import Any
 
 from parley.client.errors import AuthenticationRequired
-from parley.conformance.probe import MISSING_TASK, Probe
-from parley.conformance.server_check import Checks
-from parley.conformance.verdicts import ConformanceViolation, NotApplicable
-from parley.conformance.wire_log import WireExchange
+from parley.conformance.probe import MISSING_TASK, Probe, WireExchange
+from parley.conformance.verdicts import Checks, ConformanceViolation, NotApplicable
 from parley.model.errors import (
     A2AError,
     ExtendedAgentCardNotConfiguredError,
@@ -168,9 +166,6 @@ async def _(probe: Probe) -> None:
         raise ConformanceViolation(f"the Content-Type of an answer is {kind!r}")
 
 
-# -- push notifications ------------------------------------------------------------------------
-
-
 @check("PUSH-1", "MUST", "3.3.4", "Push notifications that the card does not declare are refused")
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.push_notifications:
@@ -211,9 +206,6 @@ async def _(probe: Probe) -> None:
         raise NotApplicable("the card does not declare capabilities.pushNotifications")
     said = await _create(probe, MISSING_TASK)
     said.refused_with(TaskNotFoundError, why="for a task that does not exist")
-
-
-# -- extended cards ----------------------------------------------------------------------------
 
 
 @check("EXT-1", "MUST", "3.1.11", "An extended card that is not declared is refused", versions=NEW)

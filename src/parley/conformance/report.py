@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from parley.conformance.sections import shown
-from parley.conformance.verdicts import Verdict
+from parley.conformance.verdicts import Verdict, shown
 from parley.model.distribution import VERSION
 
 Format = Literal["text", "json", "markdown", "html"]

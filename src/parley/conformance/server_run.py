@@ -15,19 +15,19 @@ from parley.client.errors import ClientError
 from parley.client.origin import Origin
 from parley.conformance import card_checks, message_checks, other_checks, stream_checks, task_checks
 from parley.conformance.card_checks import CardProbe
-from parley.conformance.probe import Probe, ProbedTexts
+from parley.conformance.probe import LoggedTransport, Probe, ProbedTexts, WireExchange
 from parley.conformance.report import ConformanceReport
-from parley.conformance.sections import in_version
-from parley.conformance.server_check import ALL_BINDINGS, ServerCheck
 from parley.conformance.verdicts import (
+    ALL_BINDINGS,
     ConformanceRequirement,
     ConformanceViolation,
     NotApplicable,
     Outcome,
+    ServerCheck,
     Verdict,
     chosen,
+    in_version,
 )
-from parley.conformance.wire_log import LoggedTransport, WireExchange
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.wire import versions

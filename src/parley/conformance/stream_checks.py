@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from parley.conformance.probe import MISSING_TASK, Probe, Streamed, last_state
-from parley.conformance.server_check import OVER_HTTP, Checks
-from parley.conformance.verdicts import ConformanceViolation, NotApplicable
+from parley.conformance.verdicts import OVER_HTTP, Checks, ConformanceViolation, NotApplicable
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError, an
 from parley.model.operations import SubscribeToTaskRequest
 from parley.model.parts import Message

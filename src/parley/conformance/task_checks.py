@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parley.conformance.probe import MISSING_TASK, Probe
-from parley.conformance.server_check import OVER_HTTP, Checks
-from parley.conformance.verdicts import ConformanceViolation, NotApplicable
+from parley.conformance.verdicts import OVER_HTTP, Checks, ConformanceViolation, NotApplicable
 from parley.model.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
 from parley.model.operations import CancelTaskRequest, ListTasksRequest
 from parley.model.tasks import Task, TaskState
@@ -169,9 +168,6 @@ async def _(probe: Probe) -> None:
         raise ConformanceViolation(
             f"the state is {state!r}, not one like 'completed' or 'input-required'"
         )
-
-
-# -- lists -----------------------------------------------------------------------------------
 
 
 @check("LIST-1", "MUST", "3.1.4", "ListTasks has the caller's task", versions=NEW)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from parley.conformance.cassettes.tape import NotOnTape, TapeUnreadable
     from parley.conformance.faults.proxy import FaultProxy
     from parley.conformance.issuer import Issuer
-    from parley.testing.assertions import assert_events
-    from parley.testing.in_process_client import Client, TestedAgent, client
+    from parley.testing.in_process_client import Client, TestedAgent, TestTime, client
     from parley.testing.matchers import (
         Matcher,
         anything,
         artifact,
+        assert_events,
         auth_required,
         canceled,
         completed,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         submitted,
         working,
     )
-    from parley.testing.moved_time import TestTime
     from parley.testing.scripted import Received, ScriptedAgent
     from parley.testing.webhooks import Deliveries, Delivery
 
@@ -59,11 +58,11 @@ _HOMES = {
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
     "TapeUnreadable": "parley.conformance.cassettes.tape",
-    "TestTime": "parley.testing.moved_time",
+    "TestTime": "parley.testing.in_process_client",
     "TestedAgent": "parley.testing.in_process_client",
     "anything": "parley.testing.matchers",
     "artifact": "parley.testing.matchers",
-    "assert_events": "parley.testing.assertions",
+    "assert_events": "parley.testing.matchers",
     "auth_required": "parley.testing.matchers",
     "canceled": "parley.testing.matchers",
     "cassette": "parley.conformance.cassettes.cassette",

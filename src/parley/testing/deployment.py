@@ -33,8 +33,7 @@ from parley.store.protocols.tables import NEVER
 from parley.store.sql.store import SqlTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from parley.testing.clock import Clock
-from parley.testing.processes import Process
+from parley.testing.loop import Clock, Process
 from parley.testing.webhooks import Deliveries
 
 CALLER = "parley.testing.caller"

@@ -83,7 +83,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     for came, expected in ((left, right), (right, left)):
         are_lists = isinstance(came, list | tuple) and isinstance(expected, list | tuple)
         if are_lists and any([isinstance(each, kind) for each in expected]):  # type: ignore[attr-defined]
-            from parley.testing.assertions import difference
+            from parley.testing.matchers import difference
 
             return ["the events are those expected", *difference(came, expected)]  # type: ignore[arg-type]
     return None

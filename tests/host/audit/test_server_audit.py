@@ -15,7 +15,7 @@ import pytest
 
 import parley
 from parley import Agent, Caller, Execution, Rights, Turn
-from parley.host.lifespan import AppNotStarted
+from parley.host.in_process import AppNotStarted
 from parley.host.server_audit import ServerAudit, flat
 from parley.host.store_urls import open_admin, open_store
 from parley.model.errors import TooManyRequestsError, UnauthenticatedError

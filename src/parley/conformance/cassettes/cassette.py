@@ -18,11 +18,6 @@ from parley.conformance.cassettes.tape import NotOnTape, Tape
 from parley.security.egress import Egress
 from parley.wire.sse import SseParser
 
-# -- bodies -----------------------------------------------------------------------------------
-#
-# Bodies as tapes have them: JSON unfolded, streams frame by frame, other bytes in base64.
-
-
 EVENT_STREAM = "text/event-stream"
 FORM = "application/x-www-form-urlencoded"
 
@@ -87,9 +82,6 @@ def frame_bytes(frame: dict[str, Any]) -> bytes:
     said = json.dumps(frame["data"], ensure_ascii=False) if "data" in frame else frame["text"]
     lines += [f"data: {line}" for line in said.split("\n")]
     return "\n".join(lines).encode() + b"\n\n"
-
-
-# -- cassette ---------------------------------------------------------------------------------
 
 
 Mode = Literal["auto", "record", "replay", "none"]
