@@ -24,8 +24,9 @@ from parley.push.http_sender import (
     answer_status,
     notification_id,
 )
-from parley.push.jobs import DeliveryJob, DestinationCaps, FurtherRequests, further_requests
+from parley.push.jobs import DeliveryJob, FurtherRequests, further_requests
 from parley.push.reader import EventReader, Notification, SignificantReader, TaskReader
+from parley.push.scheduler import PushScheduler
 from parley.security.egress import lookup_caller, on_dial
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreError
@@ -142,14 +143,15 @@ class WebhookDelivery:
         store: TaskStore,
         sender: HttpSender,
         retry_policy: RetryPolicy,
-        caps: DestinationCaps,
+        scheduler: PushScheduler,
         *,
         challenges: Challenges | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
         self._retry_policy = retry_policy
-        self._caps = caps
+        self._scheduler = scheduler
+        self._caps = scheduler.caps
         self._challenges = challenges
 
     def reader(self, task_id: str, push: PushRecord, default: PushEvents) -> Reader:
@@ -214,7 +216,8 @@ class WebhookDelivery:
         further_requests.set(FurtherRequests(self._caps, job))
         answer_status.set(0)
         job.is_held_back = False
-        failure = await sending
+        with self._scheduler.calling(job):
+            failure = await sending
         status = failure.status if failure is not None and failure.status else answer_status.get()
         duration = round((loop.time() - begun) * 1000)
         if failure is not None and not status and job.is_held_back:
@@ -252,8 +255,8 @@ class WebhookDelivery:
         if not await self._save(webhook):  # a cursor that could not be stored before
             return None
         loop, job = get_running_loop(), webhook.job
-        if webhook.is_blocked and job.destination.circuit.remaining(loop.time()) > 0:
-            return await self._block(webhook, self.circuit_wait(job))
+        if webhook.is_blocked and (wait := self.circuit_wait(job)):
+            return await self._block(webhook, wait)
         notifications = await webhook.reader.after(webhook.push.cursor)
         if not notifications:
             await self._check_ended(webhook)

@@ -124,7 +124,7 @@ class PushDispatcher:
             self._store,
             self._sender,
             self._retry_policy,
-            self._scheduler.caps,
+            self._scheduler,
             challenges=Challenges(self._sender) if self._challenges else None,
         )
         # The webhooks of each task that has undelivered events; None until they are loaded.

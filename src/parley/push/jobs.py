@@ -21,6 +21,9 @@ from parley.security.egress import on_dial, site_of
 OPENS_AFTER = 5
 """How many failures in a row open a circuit."""
 
+HANGS_AFTER = 0.5
+"""The seconds without an answer after which a call hangs, and others need not wait for it."""
+
 
 class Circuit:
     """The circuit breaker of a destination. Closed: deliveries go through. Open: none do.
@@ -31,13 +34,17 @@ class Circuit:
 
     A failure is no answer, or an answer of a server that is unable (5xx, 429). A refusal of one
     webhook (another 4xx) is an answer. Times are by the loop's clock.
+
+    Where calls hang, the fault may be in their webhooks and not in the origin. So a job that has
+    not hung need not wait there: it is the probe at once, also in place of a probe that hangs.
     """
 
-    __slots__ = ("failures", "opened", "probe", "reason", "until")
+    __slots__ = ("failures", "hangs", "opened", "probe", "reason", "until")
 
     def __init__(self) -> None:
         self.failures = 0
-        self.probe: object = None
+        self.probe: DeliveryJob | None = None
+        self.hangs = False  # whether it opened because calls hang
         self.opened = 0  # how often since it was closed
         self.until = 0.0
         self.reason = ""
@@ -51,13 +58,18 @@ class Circuit:
         """Return how many seconds until the next probe, 0 if one is due or none is needed."""
         return max(0.0, self.until - now) if self.opened else 0.0
 
-    def wait(self, who: object, now: float, patience: float) -> float:
+    def wait(self, who: DeliveryJob, now: float, patience: float) -> float:
         """Return how many seconds to wait before asking again, 0 to send now.
 
         Who gets 0 from an open circuit is its probe, until ``released``. Others wait for it, for
         ``patience`` at most.
         """
         if not self.opened or self.probe is who:
+            return 0.0
+        if self.hangs and not who.has_hung:
+            if self.probe is not None and not self.probe.has_hung:
+                return HANGS_AFTER * uniform(1.0, 2.0)
+            self.probe = who
             return 0.0
         if self.probe is not None:
             return patience * uniform(0.5, 1.0)
@@ -73,7 +85,7 @@ class Circuit:
         self.failures, self.probe, self.reason = 0, None, ""
         return was_open
 
-    def failed(self, who: object, reason: str) -> bool:
+    def failed(self, who: DeliveryJob, reason: str) -> bool:
         """Note a failure. Return whether it opens the circuit, again or for the first time.
 
         Jobs that were under way when the circuit opened change nothing.
@@ -83,10 +95,10 @@ class Circuit:
             return False
         self.probe = None
         self.opened += 1
-        self.reason = reason
+        self.hangs, self.reason = who.has_hung, reason
         return True
 
-    def released(self, who: object) -> None:
+    def released(self, who: DeliveryJob) -> None:
         """Note that a job, which may be the probe, sends nothing more."""
         if self.probe is who:
             self.probe = None
@@ -113,13 +125,17 @@ class CapGate:
 class Destination:
     """The webhooks of one caller at one origin: their queued jobs, and how the origin answers.
 
+    Jobs whose last call hung are queued apart (``queued_hung``), so that they delay no others.
+    Of ``active`` calls, ``hanging`` are theirs, or hang now.
+
     ``is_quick``: the last answer was good and quick. ``is_slow``: it was not. Neither holds before
     the first call. ``waits_at`` is the cap that it waits for.
     """
 
     __slots__ = (
-        "__weakref__", "active", "backing_off", "caller", "circuit", "has_recovered", "host",
-        "is_exempt", "is_quick", "is_slow", "queued", "queued_in", "waits_at",
+        "__weakref__", "active", "backing_off", "caller", "circuit", "hanging", "has_recovered",
+        "host", "is_exempt", "is_quick", "is_slow", "queued", "queued_hung", "queued_in",
+        "waits_at",
     )  # fmt: skip
 
     def __init__(self, caller: str, origin: str = "") -> None:
@@ -129,10 +145,11 @@ class Destination:
         self.is_exempt: bool | None = None
         self.waits_at: CapGate | None = None
         self.is_quick = self.is_slow = self.has_recovered = False
-        self.active = 0
+        self.active = self.hanging = 0
         self.queued_in: OrderedDict[Destination, None] | None = None
         # Created on demand: there may be very many idle destinations.
         self.queued: deque[DeliveryJob] | None = None
+        self.queued_hung: deque[DeliveryJob] | None = None
         self.backing_off: dict[DeliveryJob, None] | None = None
 
     def answered(self, *, well: bool) -> None:
@@ -148,11 +165,12 @@ class DeliveryJob:
     submitted again. It asks ``DestinationCaps.permit`` before each request. With
     ``may_retry_early`` the delay ends as soon as another job finds that the destination answers
     again, and ``retried_early`` is set. A job that ``is_finished`` never runs again.
+    ``has_hung``: its last call did, or its current one does. ``is_hanging``: it counts so.
     """
 
     __slots__ = (
-        "destination", "gates", "has_request", "is_finished", "is_held_back", "may_retry_early",
-        "retried_early", "task", "timer", "work",
+        "destination", "gates", "has_hung", "has_request", "is_finished", "is_hanging",
+        "is_held_back", "may_retry_early", "retried_early", "task", "timer", "work",
     )  # fmt: skip
 
     def __init__(
@@ -161,7 +179,7 @@ class DeliveryJob:
         self.destination = destination
         self.work = work
         self.gates: list[CapGate] = []
-        self.has_request = self.is_held_back = False
+        self.has_request = self.is_held_back = self.has_hung = self.is_hanging = False
         self.is_finished = self.may_retry_early = self.retried_early = False
         self.task: asyncio.Task[float | None] | None = None
         self.timer: asyncio.TimerHandle | None = None

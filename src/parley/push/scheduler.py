@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from parley.push.jobs import DeliveryJob, Destination, DestinationCap, DestinationCaps
+from parley.push.jobs import HANGS_AFTER, DeliveryJob, Destination, DestinationCap, DestinationCaps
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,13 +23,15 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     origins that failed or were slow share ``slow_slots``. Of both a caller takes at most as many as
     it leaves free: half when it is alone. An origin takes up to ``per_origin`` for each caller, and
     up to ``per_quick_origin`` while it answers well; more than one only while its caller takes less
-    than a quarter of the free slots.
+    than a quarter of the free slots. Calls that hang do not count there, until an origin has
+    ``hanging_per_origin`` of them; jobs that have hung take up to ``per_origin`` of their own.
     """
 
     slots: int = 3072
     slow_slots: int = 512
     per_origin: int = 2
     per_quick_origin: int = 8
+    hanging_per_origin: int = 16
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -144,19 +147,28 @@ class PushScheduler:
         if destination.backing_off is not None:
             destination.backing_off.pop(job, None)
         job.timer = None
-        if destination.queued is None:
-            destination.queued = deque()
-        destination.queued.append(job)
+        if job.has_hung:
+            queue = destination.queued_hung = destination.queued_hung or deque()
+        else:
+            queue = destination.queued = destination.queued or deque()
+        queue.append(job)
         self._requeue(destination)
+
+    def _queue_of(self, destination: Destination) -> deque[DeliveryJob] | None:
+        """Return the queue whose next job may start now: who has hung waits behind who has not."""
+        limits, hanging = self._limits, destination.hanging
+        most = limits.per_quick_origin if destination.is_quick else limits.per_origin
+        is_free = destination.active - hanging < most and hanging < limits.hanging_per_origin
+        if destination.queued and is_free:
+            return destination.queued
+        return destination.queued_hung if hanging < limits.per_origin else None
 
     def _requeue(self, destination: Destination) -> None:
         """Queue a destination for a slot where its state puts it now, if it needs one."""
-        limits = self._limits
-        most = limits.per_quick_origin if destination.is_quick else limits.per_origin
         before, destination.queued_in = destination.queued_in, None
         if destination.waits_at is not None:
             pass  # until it is woken
-        elif destination.queued and destination.active < most:
+        elif self._queue_of(destination):
             destination.queued_in = self._pools[destination.is_slow].enqueue(destination)
         if before is not None and before is not destination.queued_in:
             before.pop(destination, None)
@@ -167,22 +179,24 @@ class PushScheduler:
         for pool in self._pools.values():
             while (destination := pool.next()) is not None:
                 destination.queued_in = None
-                while destination.queued:
-                    job = destination.queued.popleft()
+                while queue := self._queue_of(destination):
+                    job = queue.popleft()
                     if job.is_finished:
                         continue
                     if self.caps.admit(job):
                         self._start(job, pool)
                     else:
-                        destination.queued.appendleft(job)
+                        queue.appendleft(job)
                     break
-                if not destination.queued:
-                    destination.queued = None
+                destination.queued = destination.queued or None
+                destination.queued_hung = destination.queued_hung or None
                 self._requeue(destination)
 
     def _start(self, job: DeliveryJob, pool: _SlotPool) -> None:
         destination = job.destination
         destination.active += 1
+        job.is_hanging = job.has_hung
+        destination.hanging += job.is_hanging
         pool.acquire(destination.caller)
         task = job.task = asyncio.create_task(job.work())
         self._running.add(task)
@@ -190,6 +204,8 @@ class PushScheduler:
         def ended(task: asyncio.Task[float | None]) -> None:
             self._running.discard(task)
             destination.active -= 1
+            destination.hanging -= job.is_hanging
+            job.is_hanging = False
             pool.release(destination.caller)
             if job.gates:
                 self.caps.release(job)
@@ -203,6 +219,24 @@ class PushScheduler:
             self._start_jobs()
 
         task.add_done_callback(ended)
+
+    @contextmanager
+    def calling(self, job: DeliveryJob) -> Generator[None]:
+        """Watch a call of a job: one that hangs lets others start."""
+        timer = asyncio.get_running_loop().call_later(HANGS_AFTER, self._hangs, job)
+        job.has_hung = False
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _hangs(self, job: DeliveryJob) -> None:
+        job.has_hung = True
+        if not job.is_hanging:
+            job.is_hanging = True
+            job.destination.hanging += 1
+            self._requeue(job.destination)
+            self._start_jobs()
 
     def _wake(self, destination: Destination) -> None:
         """Queue a destination that waited for its cap."""
