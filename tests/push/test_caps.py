@@ -16,14 +16,14 @@ from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookAnswer
-from parley.push.jobs import (
+from parley.push.proofs import Problem, StaticProof, WebhookAttempt, WrongUrl
+from parley.push.scheduler import (
     DeliveryJob,
     Destination,
     DestinationBusy,
     DestinationCap,
     DestinationCaps,
 )
-from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
 from parley.security.egress import Egress, dialled, site_of
 from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import Caller
-from parley.push.jobs import OPENS_AFTER, Circuit, DeliveryJob, Destination
+from parley.push.scheduler import OPENS_AFTER, Circuit, DeliveryJob, Destination
 from parley.store.protocols.webhooks import PushState
 from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, gated, pushing, writer

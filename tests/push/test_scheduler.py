@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from parley import Agent
 from parley.model.service import CallContext, Caller
 from parley.push.delivery import RetryPolicy
-from parley.push.jobs import DeliveryJob
-from parley.push.scheduler import DeliveryLimits, PushScheduler
+from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
 from parley.server.sockets import most_connections, most_webhook_calls
 from parley.store.protocols.webhooks import PushState
 from tests.polling import until

@@ -24,9 +24,8 @@ from parley.push.http_sender import (
     answer_status,
     notification_id,
 )
-from parley.push.jobs import DeliveryJob, FurtherRequests, further_requests
 from parley.push.reader import EventReader, Notification, SignificantReader, TaskReader
-from parley.push.scheduler import PushScheduler
+from parley.push.scheduler import DeliveryJob, FurtherRequests, PushScheduler, further_requests
 from parley.security.egress import lookup_caller, on_dial
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreError

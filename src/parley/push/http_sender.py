@@ -22,9 +22,8 @@ from msgspec.structs import replace
 
 from parley.model.backoff import seconds_of
 from parley.model.bounded import Bounded
-from parley.push.jobs import further_requests
-from parley.push.proofs.proof import ProofFailed, WebhookAttempt, WebhookProof
-from parley.push.proofs.proofs import Proofs
+from parley.push.proofs import ProofFailed, Proofs, WebhookAttempt, WebhookProof
+from parley.push.scheduler import further_requests
 from parley.security.egress import Egress, find_cause, find_forbidden, lookup_caller
 from parley.security.outbound import guarded_session, read_start
 from parley.security.response_limits import ResponseLimitExceeded
