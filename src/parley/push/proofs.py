@@ -1,4 +1,6 @@
-"""The proofs of one server, by the scheme that a configuration names; checks of configurations."""
+"""How a webhook knows its sender: one proof for each scheme of a configuration, its checks, and the
+encryption of its secrets. The wire format is ``docs/extensions/push-proofs.md``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from parley.model.concurrency import SingleFlight
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.ids import new_id
 from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig, server_of
-from parley.push.scheduler import DestinationBusy, further_requests
+from parley.push.scheduler import CallRequests, DestinationBusy
 from parley.security.egress import (
     Egress,
     ForbiddenAddress,
@@ -44,11 +46,6 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-# -- the protocol of a proof ------------------------------------------------------------------
-#
-# The protocol of a proof: how a webhook knows its sender. The tokens of client credentials.
-
-
 Problem = tuple[str, str]
 """A field of a configuration, and its right form. Repeats no secret."""
 
@@ -63,7 +60,7 @@ class WebhookAttempt(NamedTuple):
 
     ``id`` is the delivery's, ``at`` the time of this attempt in seconds since 1970.
     ``task_id`` is empty for a direct reply. ``caller`` owns the configuration. ``session`` returns
-    the guarded connections to a host.
+    the guarded connections to a host; ``requests`` counts what the attempt sends.
     """
 
     push: PushRecord
@@ -73,6 +70,7 @@ class WebhookAttempt(NamedTuple):
     task_id: str
     caller: str
     session: Callable[[str], aiohttp.ClientSession]
+    requests: CallRequests | None = None
 
     @property
     def credentials(self) -> str:
@@ -203,19 +201,19 @@ class ClientToken:
         self._value = ""
         self._renew_at = self._expires_at = self._next_attempt = 0.0
         self._failure: ProofFailed | None = None
-        self._session: Callable[[str], aiohttp.ClientSession]
+        self._attempt: WebhookAttempt
         self._flight = SingleFlight(self._renew)
 
     def __repr__(self) -> str:
         return f"ClientToken({self._request!r})"
 
-    async def get(self, session: Callable[[str], aiohttp.ClientSession]) -> str:
-        """Return a valid token, through the connections of ``session``. Raises ``ProofFailed``."""
+    async def get(self, attempt: WebhookAttempt) -> str:
+        """Return a valid token, for an attempt that may ask for one. Raises ``ProofFailed``."""
         now = self._monotonic()
         if self._value and now < self._renew_at:
             return self._value
         if now >= self._next_attempt:
-            self._session = session
+            self._attempt = attempt
             await self._flight.join()
         if self._value and self._monotonic() < self._expires_at:
             return self._value
@@ -255,9 +253,9 @@ class ClientToken:
         where = f"the token endpoint at {server_of(self._request.token_url)}"
         host = urlsplit(self._request.token_url).hostname or ""
         form, headers = self._form()
-        further = further_requests.get()
+        requests = self._attempt.requests
         try:
-            with nullcontext() if further is None else further.token(host):
+            with nullcontext() if requests is None else requests.token(host):
                 return _read_answer(where, *await self._post(host, form, headers))
         except TimeoutError:
             raise ProofFailed(f"{where} does not answer in {TIMEOUT:g} s") from None
@@ -278,7 +276,7 @@ class ClientToken:
         """Post a form to the endpoint. Return the status and the body of the answer."""
         async with (
             asyncio.timeout(TIMEOUT),
-            self._session(host).post(
+            self._attempt.session(host).post(
                 self._request.token_url, data=form, headers=headers, allow_redirects=False
             ) as response,
         ):
@@ -328,11 +326,6 @@ def _read_answer(where: str, status: int, body: bytes) -> tuple[str, float]:
     if isinstance(lifetime, bool) or not isinstance(lifetime, (int, float)) or lifetime <= 0:
         lifetime = DEFAULT_LIFETIME
     return value, min(float(lifetime), MAX_LIFETIME)
-
-
-# -- schemes ----------------------------------------------------------------------------------
-#
-# The proofs of a sender, one class for each scheme of a configuration.
 
 
 # -- authorization ----------------------------------------------------------------------------
@@ -700,7 +693,7 @@ class ClientCredentialsProof(StaticProof):
         if not attempt.credentials.startswith("{"):
             return as_configured(attempt)  # a token, from before the server obtained them
         token = self._token(attempt)
-        return {AUTHORIZATION: f"Bearer {await token.get(attempt.session)}"}
+        return {AUTHORIZATION: f"Bearer {await token.get(attempt)}"}
 
     def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
         """Drop the token that was refused. Return whether another may be had at once."""
@@ -744,9 +737,6 @@ class ClientCredentialsProof(StaticProof):
         self._tokens[caller].popitem(last=False)
         if not self._tokens[caller]:
             del self._tokens[caller]
-
-
-# -- proofs -----------------------------------------------------------------------------------
 
 
 # -- mutual tls -------------------------------------------------------------------------------
@@ -867,7 +857,7 @@ def _reason_of(error: Exception) -> str:
     return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
 
 
-# -- proofs -----------------------------------------------------------------------------------
+# -- all proofs -------------------------------------------------------------------------------
 
 
 class Proofs:

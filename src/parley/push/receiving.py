@@ -55,11 +55,6 @@ if TYPE_CHECKING:
     from starlette.types import Message as AsgiMessage
     from starlette.types import Receive, Scope, Send
 
-# -- handling ---------------------------------------------------------------------------------
-#
-# Handles what was verified: admitted by the inbox, queued, given to the handler, remembered.
-
-
 # -- lanes ------------------------------------------------------------------------------------
 
 
@@ -445,10 +440,7 @@ def _busy() -> NotificationRefused:
     return NotificationRefused(503, "another replica handles this task", retry_after=BUSY_SECONDS)
 
 
-# -- receiver ---------------------------------------------------------------------------------
-
-
-# -- body -------------------------------------------------------------------------------------
+# -- bodies ------------------------------------------------------------------------------------
 
 
 class BodyReads:
@@ -785,9 +777,6 @@ _WORDS = {
 
 def _inbox_failed(error: InboxFailed) -> NotificationRefused:
     return NotificationRefused(503, str(error), retry_after=FAILED_SECONDS)
-
-
-# -- making -----------------------------------------------------------------------------------
 
 
 def receiver(

@@ -10,7 +10,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,12 +19,7 @@ import msgspec
 
 from parley.model.backoff import uniform
 from parley.model.bounded import Bounded
-from parley.security.egress import on_dial, site_of
-
-# -- jobs -------------------------------------------------------------------------------------
-#
-# The jobs that deliver to webhooks, their destinations, circuits, and caps.
-
+from parley.security.egress import lookup_caller, on_dial, site_of
 
 OPENS_AFTER = 5
 """How many failures in a row open a circuit."""
@@ -179,7 +173,7 @@ class DeliveryJob:
 
     __slots__ = (
         "destination", "gates", "has_hung", "has_request", "is_finished", "is_hanging",
-        "is_held_back", "may_retry_early", "retried_early", "task", "timer", "work",
+        "may_retry_early", "retried_early", "task", "timer", "work",
     )  # fmt: skip
 
     def __init__(
@@ -188,7 +182,7 @@ class DeliveryJob:
         self.destination = destination
         self.work = work
         self.gates: list[CapGate] = []
-        self.has_request = self.is_held_back = self.has_hung = self.is_hanging = False
+        self.has_request = self.has_hung = self.is_hanging = False
         self.is_finished = self.may_retry_early = self.retried_early = False
         self.task: asyncio.Task[float | None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -310,6 +304,10 @@ class DestinationCaps:
             self._wake_next(gate)
         job.has_request = False
 
+    def give_back(self, job: DeliveryJob) -> None:
+        """Note that a request that was permitted was not made: it is the job's next one."""
+        job.has_request = True
+
     def dial(self, job: DeliveryJob, address: str) -> None:
         """Take a request of an address that a job dials. Raises ``DestinationBusy``."""
         if not job.gates:
@@ -320,7 +318,6 @@ class DestinationCaps:
         if gate in job.gates:
             return
         if gate.waiting or self._wait(gate, is_new=True) > 0:
-            job.is_held_back = True
             raise DestinationBusy("the address gets as many requests as it may")
         self._take([gate], is_new=True)
         job.gates.append(gate)
@@ -466,29 +463,24 @@ class DestinationCaps:
         self._wake(destination)
 
 
-class FurtherRequests:
-    """The requests that an attempt of a job makes beside its first one."""
+class CallRequests:
+    """The requests that one call of a job makes: to its webhook, and to a token endpoint."""
 
     def __init__(self, caps: DestinationCaps, job: DeliveryJob) -> None:
+        self.caller = job.destination.caller
         self._caps = caps
         self._job = job
 
     def repeat(self) -> bool:
-        """Return whether the attempt may be made once more."""
+        """Return whether the call may be made once more."""
         return self._caps.permit(self._job)
 
     def token(self, host: str) -> AbstractContextManager[None]:
         """Take a request of a token endpoint. Raises ``DestinationBusy``."""
-        return self._caps.token_request(self._job.destination.caller, host)
+        return self._caps.token_request(self.caller, host)
 
 
-further_requests: ContextVar[FurtherRequests | None] = ContextVar(
-    "parley_further_requests", default=None
-)
-"""Those of the job that the task of this context runs."""
-
-
-# -- scheduler --------------------------------------------------------------------------------
+# -- the scheduler ----------------------------------------------------------------------------
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -696,14 +688,19 @@ class PushScheduler:
         task.add_done_callback(ended)
 
     @contextmanager
-    def calling(self, job: DeliveryJob) -> Generator[None]:
-        """Watch a call of a job: one that hangs lets others start."""
+    def calling(self, job: DeliveryJob) -> Generator[CallRequests]:
+        """Watch a call of a job: its addresses count, and one that hangs lets others start."""
         timer = asyncio.get_running_loop().call_later(HANGS_AFTER, self._hangs, job)
         job.has_hung = False
+        dialled, looked_up = on_dial.get(), lookup_caller.get()
+        on_dial.set(partial(self.caps.dial, job))
+        lookup_caller.set(job.destination.caller)
         try:
-            yield
+            yield CallRequests(self.caps, job)
         finally:
             timer.cancel()
+            on_dial.set(dialled)
+            lookup_caller.set(looked_up)
 
     def _hangs(self, job: DeliveryJob) -> None:
         job.has_hung = True

@@ -1,4 +1,4 @@
-"""Verifications of the sender of a delivery, which is neither changed nor repeated.
+"""A delivery as it arrives, and the verifications of its sender and of its bytes.
 
 Each ``Verify...`` is one scheme of ``docs/extensions/push-proofs.md``. Secrets are compared in
 constant time, and are in no log, error or repr.
@@ -25,11 +25,6 @@ from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 from parley.wire.json.syntax import without_bom
-
-# -- request ----------------------------------------------------------------------------------
-#
-# One delivery as it arrived: its limits, the request, and the notification in it.
-
 
 # -- limits -----------------------------------------------------------------------------------
 
@@ -604,9 +599,6 @@ def _hmac_key(secret: str) -> bytes:
     return key
 
 
-# -- access token -----------------------------------------------------------------------------
-
-
 class VerifyAccessToken:
     """``OAuth2``: the access token that the agent's server got for this webhook.
 
@@ -659,9 +651,6 @@ class VerifyAccessToken:
         if self._is_started:
             self._is_started = False
             await self._scheme.close()
-
-
-# -- jwt --------------------------------------------------------------------------------------
 
 
 class VerifyJwt:
