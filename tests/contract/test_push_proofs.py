@@ -14,7 +14,7 @@ import parley
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import InvalidParamsError
 from parley.model.operations import AuthenticationInfo
-from parley.push.proofs.proofs import WebhookCertificate
+from parley.push.proofs import WebhookCertificate
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from parley.conformance.signing_keys import new_key, signed
 from parley.push import DeliveredRequest, NotificationRefused, VerifyAny, VerifyHmac, VerifyJwt
-from parley.push.receiving.receiver import answer_challenge
-from parley.push.receiving.request import lane_of, number_of, read_event, task_id_of
+from parley.push.receiving import answer_challenge
+from parley.push.verification import lane_of, number_of, read_event, task_id_of
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 BODY = b'{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'

@@ -104,7 +104,7 @@ BOUNDARIES = {
     ("host/in_process.py", "_live"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_post_reply"): PUSH,
-    ("push/receiving/handling.py", "_handle"): HANDLER,
+    ("push/receiving.py", "_handle"): HANDLER,
     ("push/dispatcher.py", "_load_requests"): LOOP,
     ("engine/maintenance.py", "_try"): LOOP,
     ("host/files.py", "_run"): LOOP,

@@ -16,14 +16,14 @@ from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookAnswer
-from parley.push.jobs import (
+from parley.push.proofs import Problem, StaticProof, WebhookAttempt, WrongUrl
+from parley.push.scheduler import (
     DeliveryJob,
     Destination,
     DestinationBusy,
     DestinationCap,
     DestinationCaps,
 )
-from parley.push.proofs.proof import Problem, StaticProof, WebhookAttempt, WrongUrl
 from parley.security.egress import Egress, dialled, site_of
 from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
@@ -228,7 +228,6 @@ async def test_an_address_that_is_dialled_counts_for_all_names() -> None:
     assert caps.permit(late)
     with pytest.raises(DestinationBusy):
         caps.dial(late, "::ffff:203.0.113.7")
-    assert late.is_held_back
     caps.release(late)
     assert not caps.admit(job_at("https://n3.example.com:443", "grace")), "its address is known"
     caps.close()

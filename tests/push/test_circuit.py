@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import Caller
-from parley.push.jobs import OPENS_AFTER, Circuit
+from parley.push.scheduler import OPENS_AFTER, Circuit, DeliveryJob, Destination
 from parley.store.protocols.webhooks import PushState
 from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, gated, pushing, writer
@@ -112,6 +112,30 @@ async def idle_but_one(pushed: Pushed) -> None:
         await until(lambda: len(pushed.host.push._scheduler._running) == 1)
 
 
+async def test_a_webhook_that_has_not_hung_is_delivered_to_while_others_hold_the_circuit_open() -> (
+    None
+):
+    policy = replace(FOREVER, timeout=0.7)
+    async with webhook() as hook, pushing(writer(1), retry_policy=policy) as pushed:
+        never = asyncio.Event()
+
+        async def answer(told: Any) -> int:
+            if told.path == "/hang":
+                await never.wait()
+            return 200
+
+        hook.answer = answer
+        for _ in range(10):
+            await pushed.task("go", at(hook, "/hang"), return_immediately=True)
+        async with asyncio.timeout(10):
+            await until(lambda: circuit_of(pushed, hook).is_open)
+        begun = asyncio.get_running_loop().time()
+        task = await pushed.task("go", hook.url)
+        await pushed.settled(task.id, PushState.DONE)
+        assert asyncio.get_running_loop().time() - begun < 4.0
+        never.set()
+
+
 async def test_a_webhook_that_asks_for_a_day_does_not_hold_up_others_for_a_day() -> None:
     async with webhook() as hook, pushing(writer(1), retry_policy=SHORT) as pushed:
         later = {"Retry-After": "86400"}
@@ -180,7 +204,9 @@ async def test_direct_replies_wait_for_it_and_are_given_up() -> None:
 
 
 def test_what_was_under_way_when_it_opened_changes_nothing() -> None:
-    circuit, jobs = Circuit(), [object() for _ in range(9)]
+    async def nothing() -> None: ...
+
+    circuit, jobs = Circuit(), [DeliveryJob(Destination("ada"), nothing) for _ in range(9)]
     opened = [circuit.failed(job, "HTTP 500") for job in jobs]
     assert opened == [False] * 4 + [True] + [False] * 4
     circuit.until = 10.0

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import CallContext, Caller
-from parley.push.jobs import DeliveryJob
-from parley.push.scheduler import DeliveryLimits, PushScheduler
+from parley.push.delivery import RetryPolicy
+from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
 from parley.server.sockets import most_connections, most_webhook_calls
+from parley.store.protocols.webhooks import PushState
 from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, pushing, writer
 from tests.webhooks import webhook
@@ -107,7 +108,28 @@ async def test_webhooks_that_hang_at_one_port_do_not_delay_another_port() -> Non
         await hung.until(2)
         await caller.task("go", good.url)
         await good.until_over()
-        assert len(hung.connections) == 2
+
+
+async def test_a_callers_webhooks_that_hang_delay_no_other_at_their_origin_for_four_seconds() -> (
+    None
+):
+    async with webhook() as hook, pushing(writer(1), retry_policy=RetryPolicy()) as caller:
+        never = asyncio.Event()
+
+        async def answer(told: Any) -> int:
+            if told.path == "/hang":
+                await never.wait()
+            return 200
+
+        hook.answer = answer
+        for _ in range(10):
+            await caller.task("go", hook.url.replace("/hook", "/hang"), return_immediately=True)
+        await hook.until(lambda told: len(told) == 2)
+        begun = asyncio.get_running_loop().time()
+        task = await caller.task("go", hook.url)
+        await caller.settled(task.id, PushState.DONE)
+        assert asyncio.get_running_loop().time() - begun < 4.0
+        never.set()
 
 
 async def test_one_callers_webhooks_that_hang_do_not_delay_anothers_at_the_same_origin() -> None:
@@ -347,3 +369,34 @@ def test_connections_and_webhooks_share_the_files_that_may_be_open() -> None:
         pytest.skip("there is no limit here")
     room = DeliveryLimits().within(most_webhook_calls())
     assert most_connections() + room.slots + room.slow_slots + 100 <= max(soft, 102)
+
+
+async def test_a_call_that_hangs_lets_the_next_job_of_its_origin_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.push.scheduler.HANGS_AFTER", 0.0)
+    scheduler = PushScheduler(DeliveryLimits(per_origin=1, hanging_per_origin=3))
+    destination, begun, never = scheduler.destination("ada", "origin"), [0], asyncio.Event()
+
+    def put(*, has_hung: bool = False) -> None:
+        async def work() -> None:
+            begun[0] += 1
+            with scheduler.calling(job):
+                await never.wait()
+
+        job = DeliveryJob(destination, work)
+        job.has_hung = has_hung
+        scheduler.submit(job)
+
+    for _ in range(6):
+        put()
+    async with asyncio.timeout(10):
+        await until(lambda: begun[0] == 3)
+    assert (destination.active, destination.hanging) == (3, 3)
+    put(has_hung=True)
+    assert len(destination.queued_hung or ()) == 1
+    never.set()
+    async with asyncio.timeout(10):
+        await until(lambda: begun[0] == 7)
+    await scheduler.close(5)
+    assert (destination.active, destination.hanging) == (0, 0)

@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from parley.push.http_sender import DeliveryFailure
+from parley.push.http_sender import DeliveryFailure, WebhookAnswer
+from parley.push.scheduler import CallRequests
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.simulation.checks import LogChecker
 from tests.simulation.world import World
@@ -73,22 +74,22 @@ class Sender:
         self._webhooks = webhooks
 
     async def post(
-        self, push: PushRecord, body: bytes, notification_id: str
-    ) -> DeliveryFailure | None:
-        """Send a body to a webhook; return nothing once it was taken."""
+        self, push: PushRecord, body: bytes, notification_id: str, requests: CallRequests
+    ) -> WebhookAnswer | DeliveryFailure:
+        """Send a body to a webhook; return the answer."""
         world, process = self._world, self._world.here
         assert process is not None
-        future: asyncio.Future[DeliveryFailure | None] = world.loop.create_future()
+        future: asyncio.Future[WebhookAnswer | DeliveryFailure] = world.loop.create_future()
 
-        def answer(failure: DeliveryFailure | None) -> None:
+        def answer(answered: WebhookAnswer | DeliveryFailure) -> None:
             if not future.done():
-                future.set_result(failure)
+                future.set_result(answered)
 
         def arrive() -> None:
             drawn = 1.0 if world.is_quiet else world.random.random()
             if drawn >= 0.05:
                 self._webhooks.receive(body, notification_id)
-            failure = DeliveryFailure("it does not answer") if drawn < 0.1 else None
+            failure = DeliveryFailure("it does not answer") if drawn < 0.1 else WebhookAnswer(200)
             process.after(world.delay(world.plan.net_delay), answer, failure)
 
         world.loop.world.after(world.delay(world.plan.net_delay), arrive)

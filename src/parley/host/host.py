@@ -50,9 +50,8 @@ from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
-from parley.push.jobs import DestinationCap
-from parley.push.proofs.proofs import Proofs, WebhookCertificate
-from parley.push.scheduler import DeliveryLimits
+from parley.push.proofs import Proofs, WebhookCertificate
+from parley.push.scheduler import DeliveryLimits, DestinationCap
 from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.evidence import SchemeResources

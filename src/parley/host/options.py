@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parley.files.objects import ObjectStore
     from parley.host.bindings import ServerBinding
     from parley.model.service import Caller
-    from parley.push.proofs.proofs import CertificateFiles, WebhookCertificate
+    from parley.push.proofs import CertificateFiles, WebhookCertificate
     from parley.security.authorization import Policy
     from parley.security.egress import Egress
     from parley.security.schemes.scheme import Scheme, Security

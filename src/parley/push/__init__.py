@@ -1,14 +1,4 @@
-"""Push notifications: at-least-once delivery of the task log to webhooks, and their receivers.
-
-from parley.push import PushNotification, VerifyHmac, receiver
-
-
-async def handle(notification: PushNotification) -> None:
-print(notification.event)
-
-
-app = receiver(handle, verify=VerifyHmac("whsec_..."))
-"""
+"""Push notifications: at-least-once delivery of the task log to webhooks, and their receivers."""
 
 from __future__ import annotations
 
@@ -16,15 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parley.push.receiving.receiver import Receiver, receiver
-    from parley.push.receiving.request import (
+    from parley.push.receiving import Receiver, receiver
+    from parley.push.verification import (
         DeliveredRequest,
         NotificationRefused,
         PushNotification,
         ReceiverLimits,
         Verified,
-    )
-    from parley.push.receiving.verification import (
         VerifyAccessToken,
         VerifyAll,
         VerifyAny,
@@ -37,21 +25,7 @@ if TYPE_CHECKING:
         WebhookVerification,
     )
 
-_RECEIVING = {
-    "receiver": ("Receiver", "receiver"),
-    "request": (
-        "DeliveredRequest", "NotificationRefused", "PushNotification", "ReceiverLimits", "Verified",
-    ),
-    "verification": (
-        "VerifyAccessToken", "VerifyAll", "VerifyAny", "VerifyApiKey", "VerifyBasic",
-        "VerifyBearer", "VerifyHmac", "VerifyJwt", "VerifyToken", "WebhookVerification",
-    ),
-}  # fmt: skip
-_HOMES = {
-    name: f"parley.push.receiving.{module}"
-    for module, names in _RECEIVING.items()
-    for name in names
-}
+_HOMES = {"Receiver": "receiving", "receiver": "receiving"}
 
 __all__ = [
     "DeliveredRequest",
@@ -76,10 +50,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: sending needs none of them."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'parley.push' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    home = importlib.import_module(f"parley.push.{_HOMES.get(name, 'verification')}")
+    value = getattr(home, name)
     globals()[name] = value
     return value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import get_running_loop
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -21,12 +21,11 @@ from parley.push.http_sender import (
     Challenges,
     DeliveryFailure,
     HttpSender,
-    answer_status,
+    WebhookAnswer,
     notification_id,
 )
-from parley.push.jobs import DeliveryJob, DestinationCaps, FurtherRequests, further_requests
 from parley.push.reader import EventReader, Notification, SignificantReader, TaskReader
-from parley.security.egress import lookup_caller, on_dial
+from parley.push.scheduler import CallRequests, DeliveryJob, PushScheduler
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState
@@ -142,14 +141,15 @@ class WebhookDelivery:
         store: TaskStore,
         sender: HttpSender,
         retry_policy: RetryPolicy,
-        caps: DestinationCaps,
+        scheduler: PushScheduler,
         *,
         challenges: Challenges | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
         self._retry_policy = retry_policy
-        self._caps = caps
+        self._scheduler = scheduler
+        self._caps = scheduler.caps
         self._challenges = challenges
 
     def reader(self, task_id: str, push: PushRecord, default: PushEvents) -> Reader:
@@ -185,7 +185,7 @@ class WebhookDelivery:
         self, job: DeliveryJob, push: PushRecord, body: bytes, notification_id: str
     ) -> Sent:
         """Send a notification, and record how its destination answers."""
-        return await self._send(job, push, self._sender.post(push, body, notification_id))
+        return await self._send(job, push, partial(self._sender.post, push, body, notification_id))
 
     def circuit_wait(self, job: DeliveryJob) -> float:
         """Return how many seconds a job has to wait for the circuit of its destination."""
@@ -200,34 +200,32 @@ class WebhookDelivery:
     async def challenge(self, job: DeliveryJob, push: PushRecord) -> Sent:
         """Ask a receiver for its confirmation."""
         assert self._challenges is not None
-        return await self._send(job, push, self._challenges.ask(job.destination.caller, push))
+        return await self._send(job, push, partial(self._challenges.ask, push))
 
     async def _send(
-        self, job: DeliveryJob, push: PushRecord, sending: Awaitable[DeliveryFailure | None]
+        self,
+        job: DeliveryJob,
+        push: PushRecord,
+        send: Callable[[CallRequests], Awaitable[WebhookAnswer | DeliveryFailure]],
     ) -> Sent:
         loop = get_running_loop()
         begun, at = loop.time(), now_ms()
         destination = job.destination
-        # In this task, which runs one job:
-        lookup_caller.set(destination.caller)
-        on_dial.set(partial(self._caps.dial, job))
-        further_requests.set(FurtherRequests(self._caps, job))
-        answer_status.set(0)
-        job.is_held_back = False
-        failure = await sending
-        status = failure.status if failure is not None and failure.status else answer_status.get()
+        with self._scheduler.calling(job) as requests:
+            answer = await send(requests)
         duration = round((loop.time() - begun) * 1000)
-        if failure is not None and not status and job.is_held_back:
-            job.has_request = True  # which was not made
+        failure = answer if isinstance(answer, DeliveryFailure) else None
+        if failure is not None and failure.is_held_back:
+            self._caps.give_back(job)
             return Sent(None, at, duration, is_held_back=True)
         if failure is None or not failure.is_local:
             is_well = failure is None or failure.is_refusal
             is_quick = loop.time() - begun <= self._retry_policy.quick
             destination.answered(well=is_well and is_quick)
-            if status or not (failure is not None and failure.is_final):
+            if answer.status or not (failure is not None and failure.is_final):
                 answers = failure is None or failure.is_refusal or failure.is_final
                 self._judge(job, push, None if answers else failure)
-        return Sent(failure, at, duration, status)
+        return Sent(failure, at, duration, answer.status)
 
     def _judge(self, job: DeliveryJob, push: PushRecord, failure: DeliveryFailure | None) -> None:
         """Open or close the circuit of a destination, after an answer or none."""
@@ -252,8 +250,8 @@ class WebhookDelivery:
         if not await self._save(webhook):  # a cursor that could not be stored before
             return None
         loop, job = get_running_loop(), webhook.job
-        if webhook.is_blocked and job.destination.circuit.remaining(loop.time()) > 0:
-            return await self._block(webhook, self.circuit_wait(job))
+        if webhook.is_blocked and (wait := self.circuit_wait(job)):
+            return await self._block(webhook, wait)
         notifications = await webhook.reader.after(webhook.push.cursor)
         if not notifications:
             await self._check_ended(webhook)

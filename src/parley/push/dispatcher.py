@@ -30,9 +30,14 @@ from parley.push.http_sender import (
     WebhookTransport,
     quoted,
 )
-from parley.push.jobs import DeliveryJob, Destination, DestinationCap
-from parley.push.proofs.proofs import Proofs
-from parley.push.scheduler import DeliveryLimits, PushScheduler
+from parley.push.proofs import Proofs
+from parley.push.scheduler import (
+    DeliveryJob,
+    DeliveryLimits,
+    Destination,
+    DestinationCap,
+    PushScheduler,
+)
 from parley.security.egress import Egress, origin_of
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent, Scope
@@ -124,7 +129,7 @@ class PushDispatcher:
             self._store,
             self._sender,
             self._retry_policy,
-            self._scheduler.caps,
+            self._scheduler,
             challenges=Challenges(self._sender) if self._challenges else None,
         )
         # The webhooks of each task that has undelivered events; None until they are loaded.

@@ -12,7 +12,6 @@ import json
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
 from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,10 +21,9 @@ from msgspec.structs import replace
 
 from parley.model.backoff import seconds_of
 from parley.model.bounded import Bounded
-from parley.push.jobs import further_requests
-from parley.push.proofs.proof import ProofFailed, WebhookAttempt, WebhookProof
-from parley.push.proofs.proofs import Proofs
-from parley.security.egress import Egress, find_cause, find_forbidden, lookup_caller
+from parley.push.proofs import ProofFailed, Proofs, WebhookAttempt, WebhookProof
+from parley.push.scheduler import CallRequests, DestinationBusy
+from parley.security.egress import Egress, find_cause, find_forbidden
 from parley.security.outbound import guarded_session, read_start
 from parley.security.response_limits import ResponseLimitExceeded
 from parley.store.protocols.webhooks import PushRecord
@@ -74,20 +72,18 @@ class DeliveryFailure(NamedTuple):
 
     ``is_final``: no retry will succeed. ``is_refusal``: the webhook answers, and its operator has
     to change something first. ``is_local``: the fault is here, and nothing was sent.
-    ``retry_after``: the seconds that the webhook asks for, if it does. ``status``: that of the
-    answer, 0 without one.
+    ``is_held_back``: nothing was sent, because the destination gets as many requests as it may.
+    ``retry_after``: the seconds that the webhook asks for, if it does. ``status`` of the answer, 0
+    without one.
     """
 
     reason: str
     is_final: bool = False
     is_refusal: bool = False
     is_local: bool = False
+    is_held_back: bool = False
     retry_after: float | None = None
     status: int = 0
-
-
-answer_status: ContextVar[int] = ContextVar("parley_answer_status", default=0)
-"""The status of the last answer to a notification that this task sent."""
 
 
 class HttpSender:
@@ -114,9 +110,13 @@ class HttpSender:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     async def post(
-        self, push: PushRecord, body: bytes, notification_id: str
-    ) -> DeliveryFailure | None:
-        """Send a body to a webhook. Return ``None`` once it accepts (any 2xx)."""
+        self,
+        push: PushRecord,
+        body: bytes,
+        notification_id: str,
+        requests: CallRequests | None = None,
+    ) -> WebhookAnswer | DeliveryFailure:
+        """Send a body to a webhook. Return its answer once it accepts (any 2xx)."""
         try:
             push = self.opened(push)
         except ProofFailed as error:
@@ -125,14 +125,13 @@ class HttpSender:
         headers = headers_of(push, notification_id, at)
         authentication = push.config.authentication
         if authentication is None:
-            return _outcome(await self._send(push.config.url, headers, body))
+            return _judged(await self._send(push.config.url, headers, body))
         proof = self._proofs.of(authentication)
         attempt = WebhookAttempt(
-            push, body, notification_id, at, task_of(notification_id), lookup_caller.get(),
-            self._session_of,
+            push, body, notification_id, at, task_of(notification_id),
+            "" if requests is None else requests.caller, self._session_of, requests,
         )  # fmt: skip
-        answer = await self._send_proved(proof, attempt, headers)
-        return _outcome(answer)
+        return _judged(await self._send_proved(proof, attempt, headers))
 
     def opened(self, push: PushRecord) -> PushRecord:
         """Return a record with its secrets as their owner gave them. Raises ``ProofFailed``."""
@@ -155,7 +154,7 @@ class HttpSender:
                 isinstance(answer, WebhookAnswer)
                 and answer.status == _UNAUTHORIZED
                 and proof.is_renewed(attempt, proved)
-                and ((further := further_requests.get()) is None or further.repeat())
+                and (attempt.requests is None or attempt.requests.repeat())
             ):
                 return answer
             async with asyncio.timeout(self._timeout):
@@ -207,6 +206,8 @@ class HttpSender:
             forbidden = find_forbidden(error)
             if forbidden is not None:
                 return DeliveryFailure(f"it is {forbidden.where}", is_final=True)
+            if find_cause(error, DestinationBusy) is not None:
+                return DeliveryFailure("it gets as many requests as it may", is_held_back=True)
             if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
                 return DeliveryFailure("this server has no room for a connection", is_local=True)
             if find_cause(error, ResponseLimitExceeded) is not None:
@@ -299,29 +300,26 @@ def task_of(notification_id: str) -> str:
     return unquote(task_id) if is_event else ""
 
 
-def _outcome(answer: WebhookAnswer | DeliveryFailure) -> DeliveryFailure | None:
-    if isinstance(answer, DeliveryFailure):
+def _judged(answer: WebhookAnswer | DeliveryFailure) -> WebhookAnswer | DeliveryFailure:
+    """Return an answer that accepts, or why there is none."""
+    status = answer.status
+    if isinstance(answer, DeliveryFailure) or 200 <= status < 300:
         return answer
-    return _failure_of(answer.status, answer.headers)
-
-
-def _failure_of(status: int, headers: Mapping[str, str]) -> DeliveryFailure | None:
-    answer_status.set(status)
-    reason = f"it answers with HTTP {status}"
-    if 200 <= status < 300:
-        return None
+    failure = DeliveryFailure(f"it answers with HTTP {status}", status=status)
     if 300 <= status < 400:
-        return DeliveryFailure(f"{reason}, and redirects are not followed", is_refusal=True)
+        reason = f"{failure.reason}, and redirects are not followed"
+        return failure._replace(reason=reason, is_refusal=True)
     if status == _GONE:
-        return DeliveryFailure(f"{reason}: it is gone", is_final=True)
-    retry_after = None
-    if status in _WITH_RETRY_AFTER:
-        retry_after = seconds_of(headers.get("Retry-After"))
-    is_refusal = 400 <= status < 500 and status not in _RETRYABLE
-    return DeliveryFailure(reason, is_refusal=is_refusal, retry_after=retry_after)
+        return failure._replace(reason=f"{failure.reason}: it is gone", is_final=True)
+    return failure._replace(
+        is_refusal=400 <= status < 500 and status not in _RETRYABLE,
+        retry_after=seconds_of(answer.headers.get("Retry-After"))
+        if status in _WITH_RETRY_AFTER
+        else None,
+    )
 
 
-# -- challenge --------------------------------------------------------------------------------
+# -- challenges -------------------------------------------------------------------------------
 
 CHALLENGE_HEADER = "A2A-Webhook-Challenge"
 CHALLENGE_VERSION = "v1"
@@ -354,8 +352,10 @@ class Challenges:
             self._confirmed[key] = None
         return key in self._confirmed
 
-    async def ask(self, caller: str, push: PushRecord) -> DeliveryFailure | None:
-        """Challenge a receiver. Return ``None`` once it has confirmed."""
+    async def ask(
+        self, push: PushRecord, requests: CallRequests
+    ) -> WebhookAnswer | DeliveryFailure:
+        """Challenge a receiver. Return its answer once it has confirmed."""
         try:
             token = self._sender.opened(push).config.token
         except ProofFailed as error:
@@ -366,15 +366,14 @@ class Challenges:
         answer = await self._sender.ask(push, headers, body, LONGEST_RESPONSE)
         if isinstance(answer, DeliveryFailure):
             return answer._replace(reason=f"challenge not answered: {answer.reason}")
-        answer_status.set(answer.status)
         given = _response_in(answer.body) if answer.status == 200 else None
         if given is None:
             what = f"it answers with HTTP {answer.status}"
             if answer.status == 200:
                 what = 'the answer is not {"response": "..."}'
         elif hmac.compare_digest(given, response_to(challenge, token).encode()):
-            self._confirmed[_key(caller, push)] = None
-            return None
+            self._confirmed[_key(requests.caller, push)] = None
+            return answer
         else:
             what = "the response is wrong: it is not made with the configuration's token"
         reason = f"challenge not answered: {what}"

@@ -13,8 +13,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from parley import Caller, Task
-from parley.push.proofs.proof import ClientToken
-from parley.push.proofs.proofs import Proofs
+from parley.push.proofs import ClientToken, Proofs
 from parley.security.egress import Egress
 from parley.store.protocols.webhooks import PushState
 from tests.polling import let_time_pass, until
@@ -40,8 +39,8 @@ class Clock:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask a token endpoint again at once."""
-    monkeypatch.setattr("parley.push.proofs.proof.PAUSE", 0.0)
-    monkeypatch.setattr("parley.push.proofs.proof.PAUSE_AFTER_REFUSAL", 0.0)
+    monkeypatch.setattr("parley.push.proofs.PAUSE", 0.0)
+    monkeypatch.setattr("parley.push.proofs.PAUSE_AFTER_REFUSAL", 0.0)
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
@@ -270,8 +269,8 @@ async def test_a_token_endpoint_is_called_through_the_guard(no_pause: None) -> N
 
 
 async def test_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.push.proofs.schemes.MAX_TOKENS", 6)
-    monkeypatch.setattr("parley.push.proofs.schemes.MAX_TOKENS_PER_CALLER", 4)
+    monkeypatch.setattr("parley.push.proofs.MAX_TOKENS", 6)
+    monkeypatch.setattr("parley.push.proofs.MAX_TOKENS_PER_CALLER", 4)
     proofs = Proofs(Egress())
     kept = proofs._client_credentials
     for caller, count in (("ada", 9), ("eve", 1), ("bob", 1), ("cyd", 1)):
@@ -285,7 +284,7 @@ async def test_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _attempt(caller: str, number: int) -> Any:
-    from parley.push.proofs.proof import WebhookAttempt
+    from parley.push.proofs import WebhookAttempt
     from parley.store.protocols.webhooks import PushRecord
 
     credentials = (

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from parley.model.errors import InvalidParamsError
-from parley.push.proofs.proofs import MutualTlsProof, WebhookCertificate
+from parley.push.proofs import MutualTlsProof, WebhookCertificate
 from parley.store.protocols.webhooks import PushState
 from tests.certificates import Authority, trusting
 from tests.push.proofs.receiving import asking

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from parley.model.errors import InvalidParamsError
-from parley.push.proofs.proof import may_be_plain
-from parley.push.proofs.proofs import Proofs, validated
+from parley.push.proofs import Proofs, may_be_plain, validated
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
 from parley.store.memory import MemoryTaskStore

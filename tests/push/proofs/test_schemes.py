@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 
 from parley.model.errors import InvalidParamsError
 from parley.push.http_sender import headers_of
-from parley.push.proofs.proof import WebhookAttempt
-from parley.push.proofs.proofs import Proofs, validated
-from parley.push.proofs.schemes import secrets_in, signature, signed_content
+from parley.push.proofs import (
+    Proofs,
+    WebhookAttempt,
+    secrets_in,
+    signature,
+    signed_content,
+    validated,
+)
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
 from parley.store.protocols.webhooks import PushRecord

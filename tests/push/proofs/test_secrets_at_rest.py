@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from parley.host.store_urls import open_store
 from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import CHALLENGE_HEADER, response_to
-from parley.push.proofs.proof import ProofFailed
-from parley.push.proofs.proofs import WebhookSecrets
+from parley.push.proofs import ProofFailed, WebhookSecrets
 from parley.security.sealing import SealBroken, Sealer
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushState

@@ -11,7 +11,7 @@ import parley
 from parley import Agent, Turn
 from parley.envelope.codec import read_message
 from parley.model.service import Caller
-from parley.push.receiving.request import read_event
+from parley.push.verification import read_event
 from parley.server.http.callbacks import read_content
 from parley.server.run import serving
 from tests.server.raw_http import MESSAGE, ask

@@ -28,8 +28,8 @@ Examples:
   parley auth logout https://bank.example.com"""
 KEPT = """\b
 A login is for one origin (scheme, host and port), and is sent nowhere else. It is kept
-in the system's keyring; without one, in a file that only you can read, encrypted if
-PARLEY_AUTH_PASSPHRASE is set. PARLEY_AUTH_STORAGE=file or =keyring chooses."""
+in the system's keyring; without one, in a file that only you can read.
+PARLEY_AUTH_STORAGE=file or =keyring chooses."""
 SECRETS = """\b
 Secrets are asked for on the terminal, or read from standard input; those of a client
 come from PARLEY_CLIENT_SECRET, a key from A2ACLI_API_KEY, a token from A2ACLI_BEARER."""

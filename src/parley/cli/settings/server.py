@@ -23,7 +23,7 @@ from parley.host.options import ServerOptions, options_of, shown
 from parley.server.settings import Option, Settings
 
 if TYPE_CHECKING:
-    from parley.push.proofs.proofs import WebhookCertificate
+    from parley.push.proofs import WebhookCertificate
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -307,7 +307,7 @@ def _webhook_certificate(
 ) -> WebhookCertificate:
     if not webhook_cert:
         raise UsageFailure("--webhook-key and --webhook-ca go with a certificate: --webhook-cert")
-    from parley.push.proofs.proofs import WebhookCertificate
+    from parley.push.proofs import WebhookCertificate
 
     return WebhookCertificate(webhook_cert, webhook_key or None, webhook_ca or None)
 

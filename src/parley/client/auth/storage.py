@@ -1,13 +1,12 @@
 """Where logins are kept: the system's keyring, else a file that only its owner reads.
 
 Every origin has an entry of its own, so that programs that renew different logins do not disturb
-each other. A file is replaced as a whole. With ``PARLEY_AUTH_PASSPHRASE`` files are encrypted
-(scrypt, AES-256-GCM). ``PARLEY_AUTH_STORAGE`` is ``keyring`` or ``file``, to have only that.
+each other. A file is replaced as a whole. ``PARLEY_AUTH_STORAGE`` is ``keyring`` or ``file``, to
+have only that.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
 import os
@@ -22,75 +21,14 @@ import msgspec
 
 from parley.model.distribution import install_command
 
-# -- sealing ----------------------------------------------------------------------------------
-#
-# Encryption of a text with a passphrase: scrypt (RFC 7914) and AES-256-GCM.
-
-
-# About 100 ms and 32 MiB a guess.
-_N, _R, _P = 2**15, 8, 1
-_MAX_N = 2**20
-
-
-class BadPassphrase(Exception):
-    """The passphrase is another one, or the text was changed."""
-
-
-def seal(text: str, passphrase: str, label: str) -> dict[str, Any]:
-    """Return a text, encrypted under the passphrase, and bound to a label."""
-    salt, nonce = os.urandom(16), os.urandom(12)
-    key = _key(passphrase, salt, _N)
-    data = _aes(key).encrypt(nonce, text.encode(), label.encode())
-    return {
-        "kdf": "scrypt",
-        "n": _N,
-        "salt": _text(salt),
-        "nonce": _text(nonce),
-        "data": _text(data),
-    }
-
-
-def unseal(sealed: Any, passphrase: str, label: str) -> str:
-    """Return the text. Raises ``BadPassphrase``."""
-    from cryptography.exceptions import InvalidTag
-
-    try:
-        n = sealed["n"]
-        if sealed["kdf"] != "scrypt" or not isinstance(n, int) or not 2**14 <= n <= _MAX_N:
-            raise BadPassphrase
-        salt, nonce, data = (base64.b64decode(sealed[name]) for name in ("salt", "nonce", "data"))
-        return str(_aes(_key(passphrase, salt, n)).decrypt(nonce, data, label.encode()), "utf-8")
-    except (InvalidTag, KeyError, TypeError, ValueError):
-        raise BadPassphrase from None
-
-
-def _key(passphrase: str, salt: bytes, n: int) -> bytes:
-    import hashlib
-
-    return hashlib.scrypt(
-        passphrase.encode(), salt=salt, n=n, r=_R, p=_P, maxmem=256 * _R * n, dklen=32
-    )
-
-
-def _aes(key: bytes) -> Any:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    return AESGCM(key)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-# -- storage ----------------------------------------------------------------------------------
-
-
 logger = logging.getLogger(__name__)
 
 SERVICE = "parley"
 _INDEX = "origins"
 MAX_LOGINS = 1000
 PASSPHRASE = "PARLEY_AUTH_PASSPHRASE"
+"""A setting that is refused: until now it encrypted the files."""
+
 STORAGE = "PARLEY_AUTH_STORAGE"
 FOLDER = "PARLEY_AUTH_FOLDER"
 
@@ -118,8 +56,7 @@ class LoginStorage:
         keyring = self._open()
         if keyring is not None:
             return f"the system's keyring ({_name_of(keyring)})"
-        sealed = ", encrypted" if self._passphrase else ""
-        return f"{self.folder} (readable by you only{sealed})"
+        return f"{self.folder} (readable by you only)"
 
     @property
     def is_keyring(self) -> bool:
@@ -211,6 +148,11 @@ class LoginStorage:
                 f"{STORAGE} is keyring, and there is none: this machine has no keyring service, or "
                 f"the library is missing ({install_command('keyring')})"
             )
+        if backend is None and self._environment.get(PASSPHRASE):
+            raise StorageUnusable(
+                f"{PASSPHRASE} is not supported any more: logins are kept in the system's keyring "
+                f"({STORAGE}=keyring), or unencrypted in files that only you can read; unset it"
+            )
         self._keyring, self._chosen = backend, True
         return backend
 
@@ -224,10 +166,6 @@ class LoginStorage:
 
     # -- files ---------------------------------------------------------------------------------
 
-    @property
-    def _passphrase(self) -> str:
-        return self._environment.get(PASSPHRASE, "")
-
     def _file_of(self, origin: str) -> Path:
         return self.folder / f"{hashlib.sha256(origin.encode()).hexdigest()[:32]}.json"
 
@@ -235,9 +173,8 @@ class LoginStorage:
         if not LoginStorage._said:
             LoginStorage._said = True
             logger.warning(
-                "there is no keyring; logins are kept in %s, readable by you only%s",
+                "there is no keyring; logins are kept in %s, readable by you only, not encrypted",
                 self.folder,
-                ", encrypted" if self._passphrase else f", not encrypted (set {PASSPHRASE})",
             )
 
     def _envelope_of(self, file: Path) -> dict[str, Any]:
@@ -266,20 +203,15 @@ class LoginStorage:
         envelope = self._envelope_of(file)
         if envelope["origin"] != origin:
             return None
-        if "sealed" not in envelope:
-            text = envelope.get("login")
-            return text if isinstance(text, str) else None
-        if not self._passphrase:
-            raise StorageUnusable(f"{file} is encrypted; set {PASSPHRASE}")
-        try:
-            return unseal(envelope["sealed"], self._passphrase, origin)
-        except BadPassphrase:
-            raise StorageUnusable(f"{file} is encrypted with another {PASSPHRASE}") from None
+        if "sealed" in envelope:
+            raise StorageUnusable(
+                f"{file} is encrypted, which is not supported any more; delete it, and log in again"
+            )
+        text = envelope.get("login")
+        return text if isinstance(text, str) else None
 
     def _write_file(self, file: Path, origin: str, text: str) -> None:
-        sealed = self._passphrase
-        content = {"sealed": seal(text, sealed, origin)} if sealed else {"login": text}
-        data = msgspec.json.encode({"origin": origin, **content})
+        data = msgspec.json.encode({"origin": origin, "login": text})
         folder = file.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

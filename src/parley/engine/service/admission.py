@@ -40,7 +40,7 @@ from parley.model.ids import new_id
 from parley.model.operations import SendMessageRequest
 from parley.model.parts import Message
 from parley.model.service import ANONYMOUS, CallContext
-from parley.push.proofs.proofs import validated
+from parley.push.proofs import validated
 from parley.security.authorization import Authorization, access_of
 from parley.security.limits.agent_limits import AgentLimits
 from parley.security.limits.counters import AgentNames, StoredNames

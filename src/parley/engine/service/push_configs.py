@@ -41,8 +41,7 @@ from parley.model.operations import (
 )
 from parley.model.service import CallContext
 from parley.model.struct import Timestamp
-from parley.push.proofs.proof import ProofFailed
-from parley.push.proofs.proofs import validated
+from parley.push.proofs import ProofFailed, validated
 from parley.store.events import Scope
 from parley.store.protocols.errors import (
     PushReplaced,

@@ -1,0 +1,1089 @@
+"""How a webhook knows its sender: one proof for each scheme of a configuration, its checks, and the
+encryption of its secrets. The wire format is ``docs/extensions/push-proofs.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import quote_plus, unquote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.model.concurrency import SingleFlight
+from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.model.ids import new_id
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig, server_of
+from parley.push.scheduler import CallRequests, DestinationBusy
+from parley.security.egress import (
+    Egress,
+    ForbiddenAddress,
+    find_cause,
+    find_forbidden,
+    normalize_host,
+)
+from parley.security.outbound import read_start
+from parley.security.response_limits import ResponseLimitExceeded
+from parley.security.sealing import SealBroken, Sealer
+from parley.security.signing.keys import SigningKeys
+from parley.store.protocols.webhooks import PushRecord
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+
+Problem = tuple[str, str]
+"""A field of a configuration, and its right form. Repeats no secret."""
+
+WrongUrl = Callable[[str], str]
+"""Returns the fault of an address that this server shall call, empty for a right address."""
+
+SCHEME, CREDENTIALS = "authentication.scheme", "authentication.credentials"
+
+
+class WebhookAttempt(NamedTuple):
+    """One attempt to deliver a body to a webhook.
+
+    ``id`` is the delivery's, ``at`` the time of this attempt in seconds since 1970.
+    ``task_id`` is empty for a direct reply. ``caller`` owns the configuration. ``session`` returns
+    the guarded connections to a host; ``requests`` counts what the attempt sends.
+    """
+
+    push: PushRecord
+    body: bytes
+    id: str
+    at: int
+    task_id: str
+    caller: str
+    session: Callable[[str], aiohttp.ClientSession]
+    requests: CallRequests | None = None
+
+    @property
+    def credentials(self) -> str:
+        """The credentials of the configuration."""
+        authentication = self.push.config.authentication
+        return "" if authentication is None else authentication.credentials
+
+
+class ProofFailed(Exception):
+    """There is no proof, so nothing is sent. The message says why, and holds no secret.
+
+    ``is_refusal``: somebody has to change something first.
+    """
+
+    def __init__(self, reason: str, *, is_refusal: bool = False) -> None:
+        super().__init__(reason)
+        self.is_refusal = is_refusal
+
+
+class WebhookProof(Protocol):
+    """One way to prove the sender. Has no state of a single delivery.
+
+    ``sends_secret``: whoever reads a delivery could send others, so plain http is refused.
+    """
+
+    sends_secret: bool
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield the faults of the credentials of a configuration, and of its ``url``."""
+        ...
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return the headers that prove the sender. Raises ``ProofFailed``."""
+        ...
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context of the connection; ``None`` for the default.
+
+        Raises ``ProofFailed``.
+        """
+        ...
+
+    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
+        """Note a 401. Return whether headers other than the sent ones may help."""
+        ...
+
+
+class StaticProof:
+    """What most proofs share: the default connection, and no second try after a 401."""
+
+    sends_secret = True
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return ``None``: the connection is as for any webhook."""
+        return None
+
+    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
+        """Return ``False``: the same headers would be sent again."""
+        return False
+
+
+def may_be_plain(host: str, egress: Egress) -> bool:
+    """Return whether secrets may go to a host over plain http: the operator allows this host, by
+    its name or as one of its networks.
+
+    Decided by what the URL says. A public name is never meant by "private networks".
+    """
+    if egress.trusts(host):
+        return True
+    try:
+        egress.check_host(host)
+    except ForbiddenAddress:
+        return False
+    try:
+        Egress().check_host(host)
+    except ForbiddenAddress:
+        return True
+    return False
+
+
+# -- client token -----------------------------------------------------------------------------
+
+
+BASIC, POST = METHODS = ("client_secret_basic", "client_secret_post")
+
+TIMEOUT = 8.0
+MAX_BYTES = 64 * 1024
+MAX_TOKEN = 16 * 1024
+
+RENEWED_BEFORE = 60.0
+"""The seconds before its end that a token is renewed; a fifth of its time, if that is less."""
+
+DEFAULT_LIFETIME = 300.0
+"""The seconds that a token is kept whose endpoint does not say how long it is valid."""
+
+MAX_LIFETIME = 24 * 3600.0
+
+PAUSE, PAUSE_AFTER_REFUSAL = 1.0, 10.0
+"""The seconds that an endpoint is left alone after it failed, or refused."""
+
+_BEARER_TOKEN = re.compile(r"[\x21-\x7e]+")
+_ERROR_CODE = re.compile(r"[a-z0-9_.-]{1,64}")
+
+
+class TokenRequest(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """What to ask of a token endpoint. Shows no secret where it is printed."""
+
+    token_url: str
+    client_id: str
+    client_secret: str
+    scope: str = ""
+    audience: str = ""
+    resource: str = ""
+    auth_method: str = BASIC
+
+    def __repr__(self) -> str:
+        return f"TokenRequest(token_url='{server_of(self.token_url)}/...')"
+
+
+class ClientToken:
+    """A token and how long it is good. One request is under way at a time."""
+
+    def __init__(self, request: TokenRequest, monotonic: Callable[[], float]) -> None:
+        self._request = request
+        self._monotonic = monotonic
+        self._value = ""
+        self._renew_at = self._expires_at = self._next_attempt = 0.0
+        self._failure: ProofFailed | None = None
+        self._attempt: WebhookAttempt
+        self._flight = SingleFlight(self._renew)
+
+    def __repr__(self) -> str:
+        return f"ClientToken({self._request!r})"
+
+    async def get(self, attempt: WebhookAttempt) -> str:
+        """Return a valid token, for an attempt that may ask for one. Raises ``ProofFailed``."""
+        now = self._monotonic()
+        if self._value and now < self._renew_at:
+            return self._value
+        if now >= self._next_attempt:
+            self._attempt = attempt
+            await self._flight.join()
+        if self._value and self._monotonic() < self._expires_at:
+            return self._value
+        failure = self._failure
+        raise ProofFailed(
+            str(failure or "the request for an access token was interrupted"),
+            is_refusal=failure is not None and failure.is_refusal,
+        )
+
+    def drop(self, value: str) -> None:
+        """Forget a token that a webhook refused, unless there is another one by now."""
+        if value and value == self._value:
+            self._value, self._next_attempt = "", 0.0
+
+    async def close(self) -> None:
+        """End the request that is under way."""
+        await self._flight.close()
+
+    async def _renew(self) -> None:
+        try:
+            value, lifetime = await self._obtain()
+        except ProofFailed as failure:
+            log.info("%s", failure)
+            self._failure = failure
+            pause = PAUSE_AFTER_REFUSAL if failure.is_refusal else PAUSE
+            self._next_attempt = self._monotonic() + pause
+            return
+        now = self._monotonic()
+        self._value, self._failure, self._next_attempt = value, None, 0.0
+        self._expires_at = now + lifetime
+        self._renew_at = self._expires_at - min(RENEWED_BEFORE, lifetime / 5)
+
+    async def _obtain(self) -> tuple[str, float]:
+        """Return a new token and the seconds that it is valid. Raises ``ProofFailed``."""
+        import aiohttp
+
+        where = f"the token endpoint at {server_of(self._request.token_url)}"
+        host = urlsplit(self._request.token_url).hostname or ""
+        form, headers = self._form()
+        requests = self._attempt.requests
+        try:
+            with nullcontext() if requests is None else requests.token(host):
+                return _read_answer(where, *await self._post(host, form, headers))
+        except TimeoutError:
+            raise ProofFailed(f"{where} does not answer in {TIMEOUT:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            forbidden = find_forbidden(error)
+            if forbidden is not None:
+                raise ProofFailed(f"{where} is {forbidden.where}", is_refusal=True) from None
+            if find_cause(error, DestinationBusy) is not None:
+                raise ProofFailed(f"{where} gets as many requests as it may") from None
+            if find_cause(error, ResponseLimitExceeded) is not None:
+                raise ProofFailed(f"{where} answers with more than an answer may take") from None
+            reason = type(error).__name__
+            raise ProofFailed(f"{where} cannot be reached ({reason})") from None
+
+    async def _post(
+        self, host: str, form: dict[str, str], headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        """Post a form to the endpoint. Return the status and the body of the answer."""
+        async with (
+            asyncio.timeout(TIMEOUT),
+            self._attempt.session(host).post(
+                self._request.token_url, data=form, headers=headers, allow_redirects=False
+            ) as response,
+        ):
+            body = await read_start(response.content, MAX_BYTES + 1)
+            if len(body) > MAX_BYTES:
+                raise ResponseLimitExceeded
+            return response.status, body
+
+    def _form(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the form and the headers of a request."""
+        asked = self._request
+        form = {"grant_type": "client_credentials"}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        for name in ("scope", "audience", "resource"):
+            if value := getattr(asked, name):
+                form[name] = value
+        if asked.auth_method == POST:
+            form |= {"client_id": asked.client_id, "client_secret": asked.client_secret}
+        else:  # RFC 6749 §2.3.1
+            pair = f"{quote_plus(asked.client_id)}:{quote_plus(asked.client_secret)}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"
+        return form, headers
+
+
+def _read_answer(where: str, status: int, body: bytes) -> tuple[str, float]:
+    try:
+        content: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        content = {}
+    if status != 200:
+        error = content.get("error")
+        reason = f": {error}" if isinstance(error, str) and _ERROR_CODE.fullmatch(error) else ""
+        raise ProofFailed(
+            f"{where} answers with HTTP {status}{reason}",
+            is_refusal=300 <= status < 500 and status not in (408, 425, 429),
+        )
+    value, kind = content.get("access_token"), content.get("token_type")
+    if not isinstance(value, str) or len(value) > MAX_TOKEN or not _BEARER_TOKEN.fullmatch(value):
+        raise ProofFailed(f"{where} answers without an access token")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise ProofFailed(f"{where} answers with a token that is not of the type Bearer")
+    lifetime = content.get("expires_in", DEFAULT_LIFETIME)
+    if isinstance(lifetime, str) and lifetime.isdecimal() and len(lifetime) < 16:
+        lifetime = float(lifetime)
+    if isinstance(lifetime, bool) or not isinstance(lifetime, (int, float)) or lifetime <= 0:
+        lifetime = DEFAULT_LIFETIME
+    return value, min(float(lifetime), MAX_LIFETIME)
+
+
+# -- authorization ----------------------------------------------------------------------------
+
+AUTHORIZATION = "Authorization"
+
+
+class AuthorizationProof(StaticProof):
+    """Any scheme that has no proof of its own: ``<scheme> <credentials>``, if there are some."""
+
+    sends_secret = False
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield nothing: the meaning of the scheme is known to the webhook only."""
+        return iter(())
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return the header of the configuration."""
+        return as_configured(attempt)
+
+
+class BearerProof(StaticProof):
+    """A token that the configuration has; without one, a JWT where the server signs them."""
+
+    def __init__(self, jwt: WebhookProof | None) -> None:
+        self._jwt = jwt
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield nothing: tokens are opaque."""
+        return iter(())
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return the token, or a JWT."""
+        if self._jwt is not None and not attempt.credentials:
+            return await self._jwt.headers(attempt)
+        return as_configured(attempt)
+
+
+class BasicProof(StaticProof):
+    """A user and a password (RFC 7617)."""
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield a violation unless there is a user and a password, plain or in base64."""
+        if not credentials or not (":" in credentials or _is_encoded(credentials)):
+            yield CREDENTIALS, "user:password, or the base64 of it"
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return user and password in base64."""
+        credentials = attempt.credentials
+        if ":" in credentials:
+            credentials = base64.b64encode(credentials.encode()).decode()
+            return {AUTHORIZATION: f"Basic {credentials}"}
+        return as_configured(attempt)
+
+
+def as_configured(attempt: WebhookAttempt) -> Mapping[str, str]:
+    """Return ``<scheme> <credentials>``."""
+    authentication = attempt.push.config.authentication
+    if authentication is None or not authentication.credentials:
+        return {}
+    return {AUTHORIZATION: f"{authentication.scheme} {authentication.credentials}"}
+
+
+def _is_encoded(credentials: str) -> bool:
+    try:
+        return b":" in base64.b64decode(credentials, validate=True)
+    except (ValueError, binascii.Error):
+        return False
+
+
+# -- api key ----------------------------------------------------------------------------------
+
+_NAMED = re.compile(
+    r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)"
+)
+
+# What frames the request, what leads it elsewhere, and what Parley says itself.
+_RESERVED = frozenset(
+    [
+        "accept", "accept-encoding", "age", "allow", "alt-svc", "cache-control", "connection",
+        "cookie", "cookie2", "date", "expect", "forwarded", "host", "http2-settings", "keep-alive",
+        "location", "origin", "range", "referer", "set-cookie", "te", "trailer",
+        "transfer-encoding", "upgrade", "user-agent", "via",
+    ]
+)  # fmt: skip
+_RESERVED_PREFIXES = (
+    "a2a-", "content-", "if-", "proxy-", "sec-", "webhook-", "x-a2a-", "x-forwarded-",
+    "x-http-method", "x-method-", "x-original-", "x-real-", "x-rewrite-",
+)  # fmt: skip
+
+
+class ApiKeyProof(StaticProof):
+    """``<header name>: <key>``."""
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield a violation for credentials that name no header, or one of another meaning."""
+        named = _NAMED.fullmatch(credentials)
+        if named is None:
+            yield CREDENTIALS, "the name of a header and the key, such as X-API-Key: 7f3a"
+        elif is_reserved(named[1]):
+            yield (
+                CREDENTIALS,
+                f"the name of a header that is free for a key, such as X-API-Key; {named[1]} "
+                "has another meaning in the request",
+            )
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return the header of the key."""
+        named = _NAMED.fullmatch(attempt.credentials)
+        if named is None or is_reserved(named[1]):
+            return as_configured(attempt)  # from before keys had names
+        return {named[1]: named[2]}
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a header has a meaning in the request, so that no key goes there."""
+    name = name.lower()
+    return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
+
+
+# -- hmac sha256 ------------------------------------------------------------------------------
+
+SIGNATURE = "webhook-signature"
+PREFIX = "whsec_"
+
+MIN_SECRET_BYTES = 24
+MAX_SECRETS = 5
+
+
+class HmacProof(StaticProof):
+    """HMAC-SHA256 of the id, the time and the body: one signature for each secret."""
+
+    sends_secret = False
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield a violation for secrets that cannot be used."""
+        try:
+            secrets_in(credentials)
+        except ValueError as error:
+            yield CREDENTIALS, str(error)
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return the signatures."""
+        try:
+            secrets = secrets_in(attempt.credentials)
+        except ValueError:
+            raise ProofFailed("its configuration has no secrets to sign with") from None
+        signed = signed_content(attempt.id, attempt.at, attempt.body)
+        return {SIGNATURE: " ".join(f"v1,{signature(secret, signed)}" for secret in secrets)}
+
+
+def signed_content(delivery_id: str, at: int, body: bytes) -> bytes:
+    """Return the bytes that are signed."""
+    return f"{delivery_id}.{at}.".encode("ascii") + body
+
+
+def signature(secret: bytes, signed: bytes) -> str:
+    """Return the signature of bytes in base64."""
+    return base64.b64encode(hmac.digest(secret, signed, "sha256")).decode("ascii")
+
+
+def secrets_in(credentials: str) -> tuple[bytes, ...]:
+    """Return the secrets that credentials have. Raises ``ValueError``, which repeats none."""
+    given = credentials.split(" ")
+    if not credentials or "" in given or len(given) > MAX_SECRETS:
+        raise ValueError(
+            f"a secret, such as whsec_<base64>, or up to {MAX_SECRETS} with one space between them"
+        )
+    secrets = tuple(map(_secret, given))
+    if any(len(secret) < MIN_SECRET_BYTES for secret in secrets):
+        raise ValueError(f"secrets of {MIN_SECRET_BYTES} bytes or more")
+    return secrets
+
+
+def _secret(text: str) -> bytes:
+    if not text.startswith(PREFIX):
+        return text.encode()
+    try:
+        encoded = text.removeprefix(PREFIX)
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (ValueError, binascii.Error):
+        raise ValueError(f"base64 behind {PREFIX}, or a secret without that prefix") from None
+
+
+# -- jwt --------------------------------------------------------------------------------------
+
+LIFETIME = 300
+"""The seconds that a JWT is valid."""
+
+
+class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    audience: str = ""
+
+
+class WebhookClaims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The claims of a delivery."""
+
+    iss: str
+    aud: str
+    iat: int
+    exp: int
+    jti: str
+    task_id: str = msgspec.field(default="", name="taskId")
+    request_body_sha256: str
+
+
+class JwtProof(StaticProof):
+    """``Authorization: Bearer <JWT>``. ``issuer`` is the public address of this server."""
+
+    sends_secret = False
+
+    def __init__(self, keys: SigningKeys | None, issuer: str) -> None:
+        self._keys = keys
+        self._issuer = issuer.rstrip("/")
+
+    @property
+    def missing(self) -> str:
+        """What this server lacks to sign JWTs; empty if it has all."""
+        if self._keys is None:
+            return (
+                "this server has no signing keys; its operator makes them with "
+                "`parley keys generate`, and names the file with signing_keys="
+            )
+        if not self._issuer:
+            return "this server does not know its public address; its operator gives it as url="
+        return ""
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield missing settings of the server, and an audience that is not the webhook's."""
+        if self.missing:
+            yield SCHEME, f"a scheme that this server can prove: {self.missing}"
+        try:
+            _audience(credentials, url)
+        except ValueError as error:
+            yield CREDENTIALS, str(error)
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return a JWT about this attempt."""
+        try:
+            audience = _audience(attempt.credentials, attempt.push.config.url)
+        except ValueError as error:
+            if attempt.credentials.startswith("{"):
+                raise ProofFailed(f"its configuration states no right audience: {error}") from None
+            return as_configured(attempt)  # a token, from before this server signed
+        if self._keys is None or self.missing:
+            raise ProofFailed(self.missing)
+        claims = WebhookClaims(
+            iss=self._issuer,
+            aud=audience,
+            iat=attempt.at,
+            exp=attempt.at + LIFETIME,
+            jti=attempt.id,
+            task_id=attempt.task_id,
+            request_body_sha256=hashlib.sha256(attempt.body).hexdigest(),
+        )
+        token = self._keys.signers[0].jws({"typ": "JWT"}, msgspec.json.encode(claims))
+        return {AUTHORIZATION: f"Bearer {token}"}
+
+
+def default_audience(url: str) -> str:
+    """Return the audience of a webhook that states none: its URL up to the query."""
+    return url.partition("#")[0].partition("?")[0]
+
+
+def _audience(credentials: str, url: str) -> str:
+    """Return the audience of a webhook. Raises ``ValueError``.
+
+    Were any audience accepted, a caller could have a JWT made for somebody else's receiver, at
+    another host or another path, sent to a webhook of its own, and use it there.
+    """
+    if not credentials:
+        return default_audience(url)
+    try:
+        stated = msgspec.json.decode(credentials, type=_Options).audience
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise ValueError(
+            'nothing, or an audience such as {"audience": "https://example.com/notifications"}'
+        ) from None
+    if stated and not _is_leading(stated, url):
+        raise ValueError(
+            "an audience that is the webhook's own url, or its beginning up to the end of the host "
+            "or of a segment of the path"
+        )
+    return stated or default_audience(url)
+
+
+def _is_leading(stated: str, url: str) -> bool:
+    if stated == url:
+        return True
+    address = urlsplit(url)
+    is_whole = stated.endswith("/") or url[len(stated) : len(stated) + 1] in ("/", "?", "#")
+    return (
+        url.startswith(stated)
+        and is_whole
+        and len(stated) >= len(f"{address.scheme}://{address.netloc}")
+        # these are resolved before the call: the beginning may be a path that is not called
+        and not any(unquote(segment) in (".", "..") for segment in address.path.split("/"))
+    )
+
+
+# -- oauth2 -----------------------------------------------------------------------------------
+
+MAX_TOKENS = 4096
+"""How many access tokens are kept; the one unused for longest makes room."""
+
+MAX_TOKENS_PER_CALLER = 256
+
+_TEXT = re.compile(r"[\x20-\x7e]+")
+
+
+class ClientCredentialsProof(StaticProof):
+    """``Authorization: Bearer <access token>``. A token is used for one caller's deliveries only.
+
+    Belongs to the event loop that uses it first.
+    """
+
+    def __init__(self, egress: Egress, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._egress = egress
+        self._monotonic = monotonic
+        self._tokens: dict[str, OrderedDict[bytes, ClientToken]] = {}
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield the faults of a request for a token, member by member."""
+        try:
+            asked = msgspec.json.decode(credentials or "null", type=dict[str, object])
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            yield (
+                CREDENTIALS,
+                'a JSON object with "tokenUrl", "clientId" and "clientSecret", and perhaps '
+                '"scope", "audience", "resource" and "authMethod"',
+            )
+            return
+        for name in ("tokenUrl", "clientId", "clientSecret"):
+            if name not in asked or asked[name] == "":
+                yield f"{CREDENTIALS}.{name}", "a text"
+        for name, value in asked.items():
+            if not value and isinstance(value, str) and name != "authMethod":
+                continue  # a required one was named above
+            if name not in TokenRequest.__struct_encode_fields__:
+                known = ", ".join(TokenRequest.__struct_encode_fields__)
+                yield CREDENTIALS, f"no other members than {known}"
+            elif not isinstance(value, str) or not _TEXT.fullmatch(value):
+                yield f"{CREDENTIALS}.{name}", "a text of printable ASCII characters"
+            elif name == "authMethod" and value not in METHODS:
+                yield f"{CREDENTIALS}.{name}", " or ".join(METHODS)
+            elif name == "tokenUrl" and (problem := self._wrong_endpoint(str(value), wrong_url)):
+                yield f"{CREDENTIALS}.{name}", problem
+
+    def _wrong_endpoint(self, url: str, wrong_url: WrongUrl) -> str:
+        if problem := wrong_url(url):
+            return problem
+        if "#" in url:
+            return "a URL without a fragment"
+        if not self._is_private(url):
+            return "an https URL: the client's secret goes there"
+        return ""
+
+    def _is_private(self, url: str) -> bool:
+        """Return whether a secret may go to an address."""
+        address = urlsplit(url)
+        return address.scheme == "https" or may_be_plain(address.hostname or "", self._egress)
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return a token, from the endpoint if none is at hand. Raises ``ProofFailed``."""
+        if not attempt.credentials.startswith("{"):
+            return as_configured(attempt)  # a token, from before the server obtained them
+        token = self._token(attempt)
+        return {AUTHORIZATION: f"Bearer {await token.get(attempt)}"}
+
+    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
+        """Drop the token that was refused. Return whether another may be had at once."""
+        if not attempt.credentials.startswith("{"):
+            return False
+        self._token(attempt).drop(sent.get(AUTHORIZATION, "").removeprefix("Bearer "))
+        return True
+
+    async def close(self) -> None:
+        """End the requests that are under way."""
+        tokens, self._tokens = self._tokens, {}
+        for each in tokens.values():
+            for token in each.values():
+                await token.close()
+
+    def _token(self, attempt: WebhookAttempt) -> ClientToken:
+        """Return the token of a caller's credentials. Raises ``ProofFailed``."""
+        key = hashlib.sha256(attempt.credentials.encode()).digest()
+        tokens = self._tokens.get(attempt.caller)
+        found = None if tokens is None else tokens.get(key)
+        if found is None:
+            try:
+                asked = msgspec.json.decode(attempt.credentials, type=TokenRequest)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                raise ProofFailed("its configuration does not say how to get a token") from None
+            if not self._is_private(asked.token_url):
+                raise ProofFailed("its token endpoint is not at an https address")
+            found = ClientToken(asked, self._monotonic)
+            self._make_room(attempt.caller)
+        tokens = self._tokens.setdefault(attempt.caller, OrderedDict())
+        tokens[key] = found
+        tokens.move_to_end(key)
+        return found
+
+    def _make_room(self, caller: str) -> None:
+        """Forget the token that its caller did not use for longest."""
+        if len(self._tokens.get(caller, ())) < MAX_TOKENS_PER_CALLER:
+            if sum(map(len, self._tokens.values())) < MAX_TOKENS:
+                return
+            caller = max(self._tokens, key=lambda each: len(self._tokens[each]))
+        self._tokens[caller].popitem(last=False)
+        if not self._tokens[caller]:
+            del self._tokens[caller]
+
+
+# -- mutual tls -------------------------------------------------------------------------------
+
+log = logging.getLogger("parley.push")
+
+CertificateFiles = tuple[str | Path, str | Path] | tuple[str | Path, str | Path, str | Path]
+"""A certificate with its chain, its key, and perhaps authorities of webhooks: PEM files."""
+
+
+class WebhookCertificate(msgspec.Struct, frozen=True):
+    """The certificate that this server shows to webhooks, as PEM files.
+
+    ``cert`` has its chain; ``key`` may be in the same file, and is not encrypted. ``ca`` are the
+    authorities of these webhooks' certificates, in place of the system's.
+    """
+
+    cert: str | Path
+    key: str | Path | None = None
+    ca: str | Path | None = None
+
+    @classmethod
+    def of(cls, given: WebhookCertificate | CertificateFiles) -> WebhookCertificate:
+        """Return a certificate from its files. Raises ``TypeError`` for anything else."""
+        if isinstance(given, WebhookCertificate):
+            return given
+        if isinstance(given, tuple) and len(given) in (2, 3):
+            return cls(*given)
+        raise TypeError(
+            "webhook_certificate= is the files of a certificate and its key, as "
+            '("chain.pem", "key.pem"), and perhaps of the authorities of webhooks'
+        )
+
+    @property
+    def stamp(self) -> object:
+        """The identity of the files' contents; another one after each change."""
+        found = []
+        for path in (self.cert, self.key, self.ca):
+            try:
+                state = None if path is None else Path(path).stat()
+            except OSError:
+                state = None
+            found.append(state and (state.st_ino, state.st_size, state.st_mtime_ns))
+        return found
+
+    def context(self) -> ssl.SSLContext:
+        """Return what connections are made with. Raises ``ValueError`` for unusable files."""
+        import ssl
+
+        try:
+            made = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+        except OSError as error:
+            raise ValueError(
+                f"the authorities in {self.ca} cannot be used: {_reason_of(error)}"
+            ) from None
+        try:
+            # Without a password OpenSSL would ask for one on the terminal.
+            made.load_cert_chain(self.cert, self.key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"the certificate for webhooks {self.cert} with the key {self.key or self.cert} "
+                f"cannot be used: {_reason_of(error)}; give PEM files that belong together, the "
+                "key unencrypted"
+            ) from None
+        return made
+
+
+class MutualTlsProof(StaticProof):
+    """A connection with the certificate. Its files are read again when they change.
+
+    Raises ``ValueError`` for unusable files.
+    """
+
+    sends_secret = False
+
+    def __init__(self, certificate: WebhookCertificate | None) -> None:
+        self._certificate = certificate
+        if certificate is not None:
+            self._stamp = certificate.stamp
+            self._context = certificate.context()
+
+    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
+        """Yield what is missing: the certificate, or TLS."""
+        if self._certificate is None:
+            yield (
+                SCHEME,
+                "a scheme that this server can prove: it has no client certificate; its operator "
+                "names one with webhook_certificate=",
+            )
+        if credentials:
+            yield CREDENTIALS, "nothing: the certificate is that of the server"
+        if urlsplit(url).scheme != "https":
+            yield "url", "an https URL: certificates are part of TLS"
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return no headers: the connection is the proof."""
+        if urlsplit(attempt.push.config.url).scheme != "https":
+            raise ProofFailed("its URL is not https, and certificates are part of TLS")
+        return {}
+
+    def tls(self) -> ssl.SSLContext:
+        """Return the context with the certificate. Raises ``ProofFailed`` without one."""
+        certificate = self._certificate
+        if certificate is None:
+            raise ProofFailed("this server has no client certificate for webhooks")
+        stamp = certificate.stamp
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._context = certificate.context()
+                log.info("the certificate for webhooks was read again")
+            except ValueError as error:
+                log.error("the changed certificate cannot be used, the old one goes on: %s", error)
+        return self._context
+
+
+def _reason_of(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
+
+
+# -- all proofs -------------------------------------------------------------------------------
+
+
+class Proofs:
+    """What this server can prove itself with, and the clock of its attempts.
+
+    ``issuer`` is its public address; without it, or without ``keys``, it signs no JWTs. Raises
+    ``ValueError`` for a certificate that cannot be used. ``secret_key`` encrypts the secrets of
+    stored configurations.
+    """
+
+    def __init__(
+        self,
+        egress: Egress,
+        *,
+        issuer: str = "",
+        keys: SigningKeys | None = None,
+        certificate: WebhookCertificate | None = None,
+        secret_key: bytes | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._egress = egress
+        self.clock = clock
+        self.secrets = WebhookSecrets(secret_key)
+        jwt = JwtProof(keys, issuer)
+        self._client_credentials = ClientCredentialsProof(egress, monotonic)
+        self._other = AuthorizationProof()
+        self._proofs: dict[str, WebhookProof] = {
+            "bearer": BearerProof(None if jwt.missing else jwt),
+            "basic": BasicProof(),
+            "apikey": ApiKeyProof(),
+            "oauth2": self._client_credentials,
+            "hmac-sha256": HmacProof(),
+            "jwt": jwt,
+            "mutualtls": MutualTlsProof(certificate),
+        }
+
+    def of(self, authentication: AuthenticationInfo) -> WebhookProof:
+        """Return the proof of a scheme, whose name has no case."""
+        return self._proofs.get(authentication.scheme.lower(), self._other)
+
+    def problems(
+        self, authentication: AuthenticationInfo, url: str, wrong_url: WrongUrl
+    ) -> list[Problem]:
+        """Return the faults of a configuration, whose ``url`` is right."""
+        proof = self.of(authentication)
+        found = list(proof.problems(authentication.credentials, url, wrong_url))
+        if proof.sends_secret and authentication.credentials and not self._is_private(url):
+            found.append(
+                (
+                    "url",
+                    f"an https URL, as {authentication.scheme} sends a secret; plain http is for "
+                    "hosts that the operator allows",
+                )
+            )
+        return found
+
+    def _is_private(self, url: str) -> bool:
+        address = urlsplit(url)
+        return address.scheme == "https" or may_be_plain(address.hostname or "", self._egress)
+
+    async def close(self) -> None:
+        """End the requests for tokens that are under way."""
+        await self._client_credentials.close()
+
+
+# -- secrets at rest --------------------------------------------------------------------------
+
+MARK = "\u00a7"
+"""The beginning of an encrypted secret. No secret of a caller has it: those are ASCII."""
+
+_TOKEN, _CREDENTIALS = "token of a webhook", "credentials of a webhook"
+
+
+class WebhookSecrets:
+    """Encrypts the ``token`` and the credentials of configurations with the key of the operator.
+
+    Each is encrypted for its URL, so that no writer to the database can have it sent to
+    another. Equal configurations have equal forms: a repeated configuration changes nothing.
+    Without a key secrets are kept as they are.
+    """
+
+    def __init__(self, key: bytes | None) -> None:
+        self._sealer = None if key is None else Sealer(key)
+
+    def sealed(self, config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+        """Return a configuration as it is stored."""
+        if self._sealer is None:
+            return config
+        authentication = config.authentication
+        if config.token:
+            config = replace(config, token=self._seal(_TOKEN, config.token, config.url))
+        if authentication is not None and authentication.credentials:
+            credentials = self._seal(_CREDENTIALS, authentication.credentials, config.url)
+            authentication = replace(authentication, credentials=credentials)
+            config = replace(config, authentication=authentication)
+        return config
+
+    def opened(self, config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+        """Return a stored configuration as its creator gave it. Raises ``ProofFailed``."""
+        authentication = config.authentication
+        if config.token.startswith(MARK):
+            config = replace(config, token=self._open(_TOKEN, config.token, config.url))
+        if authentication is not None and authentication.credentials.startswith(MARK):
+            credentials = self._open(_CREDENTIALS, authentication.credentials, config.url)
+            authentication = replace(authentication, credentials=credentials)
+            config = replace(config, authentication=authentication)
+        return config
+
+    def _seal(self, purpose: str, text: str, url: str) -> str:
+        assert self._sealer is not None
+        return MARK + self._sealer.seal_equally(purpose, text.encode(), url)
+
+    def _open(self, purpose: str, text: str, url: str) -> str:
+        try:
+            if self._sealer is None:
+                raise SealBroken
+            return self._sealer.open(purpose, text.removeprefix(MARK), url).decode()
+        except SealBroken:
+            raise ProofFailed(
+                "its secrets in the store cannot be read with this server's secret key; create "
+                "the configuration again",
+                is_refusal=True,
+            ) from None
+
+
+# -- validation -------------------------------------------------------------------------------
+
+MAX_ID = 256
+MAX_URL = 2048
+MAX_SECRET = 4096
+
+_SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+_HEADER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NOT_IN_URL = re.compile(r"[\s\x00-\x20\x7f-\x9f\\\ud800-\udfff]")
+_IN_BRACKETS = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]*)?")
+
+
+def validated(
+    config: TaskPushNotificationConfig,
+    egress: Egress,
+    *,
+    version: str,
+    at: str = "",
+    proofs: Proofs | None = None,
+) -> PushRecord:
+    """Return the record to store for a configuration.
+
+    ``version`` is the request's; notifications are written in it. ``at`` is the path of the
+    configuration in the request. ``proofs`` are what this server can prove itself with, and
+    encrypt the secrets. Raises ``InvalidParamsError``, which names every violation and repeats no
+    secret.
+    """
+    wrong = _wrong_url(config.url, egress)
+    authentication = config.authentication
+    problems = [
+        ("id", _wrong_id(config.id)),
+        ("url", wrong),
+        ("token", _wrong_secret(config.token)),
+    ]
+    malformed = _wrong_authentication(authentication)
+    problems += malformed
+    proofs = proofs or Proofs(egress)
+    if authentication is not None and not wrong and not malformed:
+        wrong_url = partial(_wrong_url, egress=egress)
+        problems += proofs.problems(authentication, config.url, wrong_url)
+    violations = [FieldViolation(f"{at}{field}", problem) for field, problem in problems if problem]
+    if violations:
+        message = "; ".join(f"{each.field}: {each.description}" for each in violations)
+        raise InvalidParamsError(message, violations=tuple(violations))
+    if authentication is not None and not authentication.scheme:
+        authentication = None  # some clients write "none" so
+    config = replace(config, tenant="", task_id="", authentication=authentication)
+    return PushRecord(config=proofs.secrets.sealed(config), version=version, revision=new_id())
+
+
+def _wrong_id(push_id: str) -> str:
+    if len(push_id) > MAX_ID or _CONTROLS.search(push_id) or push_id in (".", ".."):
+        return f"at most {MAX_ID} characters, none of them a control character"
+    return ""
+
+
+def _wrong_url(url: str, egress: Egress) -> str:
+    if len(url) > MAX_URL:
+        return f"at most {MAX_URL} characters"
+    try:
+        address = urlsplit(url)
+        host, port = address.hostname or "", address.port  # which has to be a number
+    except ValueError:
+        host, port = "", None
+    if not host or address.scheme not in ("http", "https") or _NOT_IN_URL.search(url):
+        return "an absolute http or https URL, such as https://example.com/notifications"
+    if "@" in address.netloc:
+        return "a URL without user and password; give credentials as authentication"
+    if port == 0:
+        return "a URL with a port from 1 to 65535, or without one"
+    try:
+        if "[" in address.netloc and not _IN_BRACKETS.fullmatch(address.netloc):
+            raise ValueError("an IPv6 address in brackets, or a name without them")
+        host = normalize_host(host)
+    except ValueError as error:
+        return f"a URL whose host is {error}"
+    try:
+        egress.check_host(host, port or (443 if address.scheme == "https" else 80))
+    except ForbiddenAddress as error:
+        return f"{error}, to which this server sends nothing"
+    return ""
+
+
+def _wrong_secret(secret: str) -> str:
+    if secret and (len(secret) > MAX_SECRET or not _HEADER.fullmatch(secret)):
+        return (
+            f"at most {MAX_SECRET} printable ASCII characters, not beginning or ending with "
+            "a space, as it is sent in a header"
+        )
+    return ""
+
+
+def _wrong_authentication(given: AuthenticationInfo | None) -> list[tuple[str, str]]:
+    """Return what is malformed."""
+    if given is None or not (given.scheme or given.credentials):
+        return []
+    scheme = "" if _SCHEME.fullmatch(given.scheme) else "an HTTP authentication scheme, as Bearer"
+    found = [
+        ("authentication.scheme", scheme),
+        ("authentication.credentials", _wrong_secret(given.credentials)),
+    ]
+    return [each for each in found if each[1]]

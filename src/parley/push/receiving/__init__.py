@@ -1,1 +1,0 @@
-"""Receivers of push notifications: verified, once, in order, for Starlette and FastAPI."""
