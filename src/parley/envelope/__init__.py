@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parley.envelope.cards import EnvelopeCard
     from parley.envelope.client.answers import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
     from parley.envelope.client.client import EnvelopeClient, EnvelopeStream, HeartbeatAnswer
-    from parley.envelope.client.connecting import SyncEnvelopeClient, connect, connect_sync
+    from parley.envelope.client.connecting import connect
     from parley.envelope.client.identity import EnvelopeTooLarge, IncomingRequest, NotFromAgent
     from parley.envelope.client.settings import LinkSettings
     from parley.envelope.messages import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from parley.envelope.routing.registration import RegistrationSettings
     from parley.envelope.server.directory import MessageContext
     from parley.envelope.server.heartbeats import HeartbeatSettings
-    from parley.envelope.server.measured import EnvelopeCounts, SkillPerformance
+    from parley.envelope.server.measured import EnvelopeCounts
     from parley.envelope.signatures import EnvelopeKey
 
 _HOMES = {
@@ -60,14 +60,11 @@ _HOMES = {
     "ResponsePayload": "parley.envelope.messages",
     "RoutingLimits": "parley.envelope.routing.directory",
     "RoutingStrategy": "parley.envelope.messages",
-    "SkillPerformance": "parley.envelope.server.measured",
     "SocketRefused": "parley.client.bindings.websocket",
     "Status": "parley.envelope.messages",
     "SubType": "parley.envelope.messages",
-    "SyncEnvelopeClient": "parley.envelope.client.connecting",
     "Target": "parley.envelope.messages",
     "connect": "parley.envelope.client.connecting",
-    "connect_sync": "parley.envelope.client.connecting",
 }
 
 __all__ = [
@@ -93,14 +90,11 @@ __all__ = [
     "ResponsePayload",
     "RoutingLimits",
     "RoutingStrategy",
-    "SkillPerformance",
     "SocketRefused",
     "Status",
     "SubType",
-    "SyncEnvelopeClient",
     "Target",
     "connect",
-    "connect_sync",
 ]
 
 

@@ -45,9 +45,9 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
 
     ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
     default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/security.md``);
-    the same for all replicas. ``handlers`` are async functions of a message and its context, by the
-    message type or the action that they are for, and ``fallback`` is one for messages that nothing
-    else handles (``docs/envelope/plugins.md``); a handler ends after ``handler_timeout`` seconds.
+    the same for all replicas. ``handler`` is an async function of a message and its context, for
+    messages that nothing else handles (``docs/envelope/plugins.md``); a call of it ends after
+    ``handler_timeout`` seconds.
     ``heartbeats`` says how connections are watched, ``registration`` who may register over a
     socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``).
 
@@ -58,8 +58,7 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     keys: GivenKeys | None = None
-    handlers: Mapping[str, EnvelopeHandler] = {}
-    fallback: EnvelopeHandler | None = None
+    handler: EnvelopeHandler | None = None
     heartbeats: HeartbeatSettings | None = None
     registration: RegistrationSettings | None = None
     routing: RoutingLimits | None = None
@@ -91,12 +90,7 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
                 "handler_timeout of EnvelopeBinding is a number of seconds above 0, not "
                 f"{timeout!r:.100}"
             )
-        if not isinstance(self.handlers, Mapping):
-            raise TypeError(
-                "handlers of EnvelopeBinding is a mapping of message types and actions to async "
-                f"functions, such as {{'stock.count': count}}, not {self.handlers!r:.200}"
-            )
-        EnvelopeHandlers(self.handlers, self.fallback, timeout=self.handler_timeout)
+        EnvelopeHandlers(self.handler)
         if self.heartbeats or self.registration or self.routing:
             self._check_kinds()
 
@@ -141,7 +135,6 @@ class ServerEnvelope:
         self._services: EnvelopeServices | None = None
         self._registrations: SocketRegistrations | None = None
         self._remote: RegistryAgents | None = None
-        self._skills_checked = not binding.handlers
         self._agents: dict[str, AgentEnvelope] = {}
         self.schema_page = SchemaPage()
         self.requests = RequestQueue(
@@ -173,20 +166,7 @@ class ServerEnvelope:
         self._endpoints = endpoints
 
     async def start(self) -> None:
-        """Prepare to fetch keys that senders publish.
-
-        Raises ``ValueError`` for a handler in the place of a skill.
-        """
-        if not self._skills_checked:
-            self._skills_checked = True
-            skills = {
-                skill.id
-                for endpoint in self._endpoints.values()
-                for each in (endpoint, *endpoint.tenants.values())
-                if each.card is not None
-                for skill in each.card(()).skills
-            }
-            EnvelopeHandlers(self._binding.handlers).check_skills(skills)
+        """Prepare to fetch keys that senders publish."""
         if self._keys is not None:
             resources = self._parts.resources
             self._keys.start(egress=resources.egress, now=resources.now)
@@ -208,11 +188,6 @@ class ServerEnvelope:
         if self._services is None:
             self._services = self._made()
         return self._services
-
-    @property
-    def statistics(self) -> EnvelopeStatistics | None:
-        """What was measured; nothing before the first message."""
-        return None if self._services is None else self._services.statistics
 
     def _made(self) -> EnvelopeServices:
         from parley.envelope.routing.connected import ConnectedAgents
@@ -251,10 +226,7 @@ class ServerEnvelope:
         directory = HostDirectory(lambda: hosted, connected, self._remote, limits=binding.routing)
         return EnvelopeServices(
             handlers=EnvelopeHandlers(
-                binding.handlers,
-                binding.fallback,
-                own=self._registrations.handlers,
-                timeout=binding.handler_timeout,
+                binding.handler, own=self._registrations.handlers, timeout=binding.handler_timeout
             ),
             directory=directory,
             heartbeats=binding.heartbeats or HeartbeatSettings(),

@@ -32,7 +32,6 @@ from parley.wire import versions
 
 if TYPE_CHECKING:
     from parley.envelope.cards import EnvelopeCard
-    from parley.envelope.server.card import MeasuresSkills
     from parley.envelope.server.guard import EnvelopeGuard
 
 # -- resources --------------------------------------------------------------------------------
@@ -77,13 +76,11 @@ class EnvelopeCardPage:
         place: BindingPlace,
         settings: EnvelopeSettings,
         guard: Callable[[], EnvelopeGuard],
-        measures: Callable[[], MeasuresSkills | None],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         assert place.agent.card is not None
         self._guard = guard
-        self._measures = measures
         self._place = place
         self._served = place.served
         self._endpoint = place.agent
@@ -191,14 +188,8 @@ class EnvelopeCardPage:
         return write_card(await self._finished(made))
 
     async def _finished(self, made: EnvelopeCard) -> EnvelopeCard:
-        from parley.envelope.server.card import with_measurements
-
-        guard = self._guard()
-        if guard.times is None:
-            return made
-        made = await guard.times.stamped(made)
-        measures = self._measures()
-        return with_measurements(made, self._endpoint.key, measures, guard.times.now())
+        times = self._guard().times
+        return made if times is None else await times.stamped(made)
 
     async def _extended(self, scope: Scope, caller: Caller) -> AgentCard | None:
         """Return the extended card of a caller, ``None`` if there is none for it."""

@@ -58,19 +58,10 @@ class CardPerformance(A2AStruct, frozen=True, kw_only=True):
     reliability: Share | None = None
 
 
-class MeasuredPerformance(A2AStruct, frozen=True, kw_only=True):
-    """What was measured of a capability, of the last ``requests`` until ``measured_at``."""
-
-    average_response_time: Count | None = None
-    reliability: Share | None = None
-    requests: Count | None = None
-    measured_at: Timestamp | None = None
-
-
 class CardCapability(A2AStruct, frozen=True, kw_only=True):
     """An action that the agent takes, by its ``name``, with the JSON Schemas of both ends.
 
-    ``performance`` is what the author says, ``measured`` what the server has measured.
+    ``performance`` is what the author says.
     """
 
     name: NonEmpty
@@ -79,7 +70,6 @@ class CardCapability(A2AStruct, frozen=True, kw_only=True):
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     performance: CardPerformance | None = None
-    measured: MeasuredPerformance | None = None
 
 
 class CardEndpoints(A2AStruct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from parley.envelope.encodings import ENCODINGS, GZIP, read_parameters, write_parameters
 from parley.envelope.errors import EnvelopeVersionUnknown
 from parley.envelope.messages import (
     Envelope,
@@ -38,6 +37,9 @@ from parley.wire.json.problems import InvalidValue, Problem, expected
 from parley.wire.json.protojson import refuse
 
 S = TypeVar("S", bound=A2AStruct)
+
+UTF_8 = "utf-8"
+"""The encoding of ``parameters``: plain JSON."""
 
 _VERSION = re.compile(r"1(?:\.[0-9]{1,9}){0,2}")
 
@@ -68,14 +70,13 @@ def read_message(
 
     The payload of a REQUEST is a ``RequestPayload``, that of a RESPONSE a ``ResponsePayload``; that
     of an EVENT is one of them if it has an ``action`` or a ``status``. Others stay JSON.
-    ``parameters`` are decompressed, to at most ``max_bytes``.
     """
     members: Any = None
     try:
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogatepass")
         members = parse(data, max_depth=max_depth, max_bytes=max_bytes)
-        return _read(members, max_depth, max_bytes)
+        return _read(members)
     except A2AError as error:
         raise UnreadableEnvelope(error, *_identity(members)) from None
 
@@ -115,9 +116,7 @@ def _plain(value: Any) -> Any:
 def _payload_members(payload: RequestPayload | ResponsePayload | msgspec.Raw) -> Any:
     if isinstance(payload, RequestPayload):
         members = _plain(payload)
-        members["parameters"] = write_parameters(
-            members.get("parameters", {}), payload.metadata.encoding
-        )
+        members.setdefault("parameters", {})
         return members
     if isinstance(payload, ResponsePayload):
         given = _plain(payload)
@@ -162,7 +161,7 @@ def _identity(members: Any) -> tuple[str, str]:
     )
 
 
-def _read(members: Any, max_depth: int, max_bytes: int) -> Envelope:
+def _read(members: Any) -> Envelope:
     if type(members) is not dict:
         raise InvalidRequestError("a message is a JSON object")
     problems: list[Problem] = []
@@ -189,7 +188,7 @@ def _read(members: Any, max_depth: int, max_bytes: int) -> Envelope:
     if members.get("security") is not None:
         security = read("security", _security)
     kind = info.type if info is not None else ""
-    payload = read("payload", lambda value: _payload(value, kind, max_depth, max_bytes))
+    payload = read("payload", lambda value: _payload(value, kind))
     if kind == MessageType.REQUEST:
         _check_choices(info, target, problems)
     if problems:
@@ -308,19 +307,17 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def _payload(
-    value: Any, kind: str, max_depth: int, max_bytes: int
-) -> RequestPayload | ResponsePayload | msgspec.Raw:
+def _payload(value: Any, kind: str) -> RequestPayload | ResponsePayload | msgspec.Raw:
     members = object_of(value)
     is_event = kind == MessageType.EVENT
     if kind == MessageType.RESPONSE or (is_event and "status" in members):
         return read_struct(ResponsePayload, members)
     if kind == MessageType.REQUEST or (is_event and "action" in members):
-        return _request_payload(members, max_depth, max_bytes)
+        return _request_payload(members)
     return msgspec.Raw(encode(members))
 
 
-def _request_payload(members: dict[str, Any], max_depth: int, max_bytes: int) -> RequestPayload:
+def _request_payload(members: dict[str, Any]) -> RequestPayload:
     payload = _with_names(read_struct(RequestPayload, members), "action")
     metadata = payload.metadata
     problems = [
@@ -328,18 +325,10 @@ def _request_payload(members: dict[str, Any], max_depth: int, max_bytes: int) ->
         for name, id in (("contextId", metadata.context_id), ("taskId", metadata.task_id))
         if not may_be_id(id)
     ]
-    if metadata.encoding not in ENCODINGS:
-        known = " or ".join(ENCODINGS)
-        problems.append(("metadata.encoding", f"expected {known}; got {metadata.encoding[:40]!r}"))
+    if metadata.encoding != UTF_8:
+        words = f"expected {UTF_8}; got {metadata.encoding[:40]!r}: send the parameters as JSON"
+        problems.append(("metadata.encoding", words))
     if problems:
         raise InvalidValue(problems)
-    if metadata.encoding != GZIP:
-        given = payload.parameters
-        return payload if given is not None else msgspec.structs.replace(payload, parameters={})
-    try:
-        parameters = read_parameters(
-            payload.parameters, metadata.encoding, max_depth=max_depth, max_bytes=max_bytes
-        )
-    except InvalidValue as wrong:
-        raise InvalidValue(wrong.under("parameters")) from None
-    return msgspec.structs.replace(payload, parameters=parameters)
+    given = payload.parameters
+    return payload if given is not None else msgspec.structs.replace(payload, parameters={})

@@ -55,7 +55,7 @@ class MaintenanceWindow(A2AStruct, frozen=True, kw_only=True):
 
 
 class DeclaredPerformance(A2AStruct, frozen=True, kw_only=True):
-    """What an author says about a skill. Cards show it beside what was measured.
+    """What an author says about a skill. Cards show it.
 
     ``average_response_time`` is in ms; more than ``max_concurrent_requests`` at once are refused by
     each process; ``reliability`` is from 0 to 1.

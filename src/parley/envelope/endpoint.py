@@ -29,7 +29,6 @@ from parley.server.websocket.socket import ServerSocket
 if TYPE_CHECKING:
     from parley.envelope.server.answering import Answering
     from parley.envelope.server.guard import EnvelopeGuard
-    from parley.envelope.server.measured import EnvelopeStatistics
     from parley.envelope.server.plugins import EnvelopeServices
 
 _HINT = (
@@ -47,11 +46,6 @@ class SharesEnvelope(Protocol):
     @property
     def services(self) -> EnvelopeServices:
         """What plug-ins, routing and measurements there are."""
-        ...
-
-    @property
-    def statistics(self) -> EnvelopeStatistics | None:
-        """What was measured; nothing before the first message."""
         ...
 
     def guard_of(self, agent: AgentDescription, settings: EnvelopeSettings) -> EnvelopeGuard:
@@ -83,9 +77,7 @@ class AgentEnvelope:
 
     def pages(self, place: BindingPlace) -> Mapping[str, ASGIApp]:
         """Return the envelope card, and the schema of messages."""
-        card = EnvelopeCardPage(
-            place, self.settings, lambda: self.guard, lambda: self.server.statistics
-        )
+        card = EnvelopeCardPage(place, self.settings, lambda: self.guard)
         return {"/card": place.restricted("card", card), "/schema.json": self.server.schema_page}
 
     @property

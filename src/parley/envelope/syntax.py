@@ -12,7 +12,7 @@ from parley.wire.json.limits import check_limits
 from parley.wire.json.syntax import without_bom
 
 MAX_BYTES = 10 * 1024 * 1024
-"""The size of a message, and of its parameters when they are decompressed."""
+"""The size of a message."""
 
 MAX_DEPTH = 100
 

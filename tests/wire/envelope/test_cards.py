@@ -67,12 +67,6 @@ CARD: dict[str, Any] = {
                 "maxConcurrentRequests": 100,
                 "reliability": 0.99,
             },
-            "measured": {
-                "averageResponseTime": 180,
-                "reliability": 1,
-                "requests": 12,
-                "measuredAt": "2026-01-15T10:30:00.000Z",
-            },
         }
     ],
     "endpoints": {

@@ -29,7 +29,6 @@ DEFINED: dict[str, type[Any]] = {
     "agentInfo": cards.CardAgentInfo,
     "capability": cards.CardCapability,
     "performance": cards.CardPerformance,
-    "measured": cards.MeasuredPerformance,
     "endpoints": cards.CardEndpoints,
     "cardSecurity": cards.CardSecurity,
     "constraints": cards.CardConstraints,

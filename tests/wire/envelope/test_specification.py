@@ -10,10 +10,9 @@ import jsonschema
 import msgspec
 import pytest
 
-from parley.envelope import cards, messages, syntax
+from parley.envelope import cards, codec, messages, syntax
 from parley.envelope.card_page import schema, vectors
 from parley.envelope.codec import members_of, read_message
-from parley.envelope.encodings import ENCODINGS
 from parley.envelope.errors import ENVELOPE_ERRORS, TASK_ERRORS
 from parley.model.errors import ERRORS, PeerError
 from parley.model.ids import LONGEST_ID
@@ -56,7 +55,7 @@ def test_an_error_is_in_the_table_with_its_status(error: Any) -> None:
 def test_the_page_names_every_member_and_choice() -> None:
     codes = {*TASK_ERRORS.values(), PeerError.reason}
     choices = [*messages.MessageType, *messages.SubType, *messages.Priority, *messages.Status]
-    named = {*codes, *choices, *messages.RoutingStrategy, *ENCODINGS}
+    named = {*codes, *choices, *messages.RoutingStrategy, codec.UTF_8}
     kinds = [
         value
         for module in (messages, cards)

@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -45,9 +44,6 @@ MAX_UNCLAIMED = 1000
 MAX_UNCLAIMED_SIZE = 16 * 1024 * 1024
 """How many messages that answer nothing, and characters of them, wait for ``messages``. Then the
 oldest is dropped."""
-
-MAX_NUMBERED = 256
-"""The EVENTs of how many agents are numbered in one broadcast."""
 
 # A request that gets one of these was not processed, and may be sent to another address.
 _NOTHING_THERE = frozenset({404, 405, 410, 426, 501})
@@ -400,8 +396,7 @@ class _RequestInFlight:
         assert isinstance(payload, RequestPayload)
         self._payload = payload
         self.is_broadcast = is_broadcast(request)
-        # Of a broadcast, each agent numbers its own EVENTs.
-        self._numbers = {"": EventNumbers(payload.metadata.after)}
+        self._numbers = EventNumbers(payload.metadata.after)
         self._times = payload.metadata.retry_count
         self._failures = 0
         self._has_begun = False
@@ -415,7 +410,7 @@ class _RequestInFlight:
         metadata: dict[str, Any] = {"retry_count": self._times}
         if self._deadline is not None:
             metadata["timeout"] = max(int((self._deadline - self._clock()) * 1000), 1)
-        after = self._numbers[""].after
+        after = self._numbers.after
         if self._has_begun and after is not None:
             metadata["after"] = after
         replace = msgspec.structs.replace
@@ -441,21 +436,14 @@ class _RequestInFlight:
         number = payload.metadata.sequence
         if answer.message.type == MessageType.EVENT and number is not None:
             self._has_begun = True
-            return self._numbers_of(payload.metadata.agent_id).is_new(number)
+            if not self.is_broadcast:  # of which each agent has numbers of its own
+                return self._numbers.is_new(number)
         if answer.message.type == MessageType.EVENT:
             self._is_unnumbered = True
         elif payload.status == Status.ACCEPTED:
             was_accepted, self._is_accepted = self._is_accepted, True
             return not was_accepted
         return True
-
-    def _numbers_of(self, agent_id: str) -> EventNumbers:
-        key = f"agent {agent_id}" if self.is_broadcast else ""
-        if key not in self._numbers:
-            if len(self._numbers) > MAX_NUMBERED:
-                del self._numbers[next(islice(self._numbers, 1, None))]
-            self._numbers[key] = EventNumbers(self._payload.metadata.after)
-        return self._numbers[key]
 
     def may_repeat(self, error: Exception, retries: int) -> bool:
         """Return whether the request is sent again after an error."""

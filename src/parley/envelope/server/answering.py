@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -30,6 +30,7 @@ from parley.envelope.messages import (
     Envelope,
     EnvelopeError,
     MessageType,
+    RequestPayload,
     ResponseMetadata,
     ResponsePayload,
     Source,
@@ -37,7 +38,7 @@ from parley.envelope.messages import (
 )
 from parley.envelope.server.calls import Calls, Exchanged, in_terms_of_messages
 from parley.envelope.server.directory import MessageContext
-from parley.envelope.server.plugins import EnvelopeHandler, EnvelopeServices
+from parley.envelope.server.plugins import EnvelopeHandler, EnvelopeServices, NotHandled
 from parley.model.errors import A2AError
 from parley.model.operations import (
     GetTaskRequest,
@@ -380,17 +381,11 @@ class Answering:
         self.source = source
         self._services = services
 
-    def is_own(self, request: Envelope, context: MessageContext) -> bool:
-        """Return whether the agent at the address is asked, and nobody else."""
-        directory = self._services.directory
-        try:
-            return directory is None or not directory.is_for_others(request, context)
-        except A2AError:
-            return False
-
-    def has_handler(self, message: Envelope) -> bool:
-        """Return whether the operator gave a handler for a message, besides the one for all."""
-        return self._services.handlers.find(message, is_known=True) is not None
+    def is_for_hook(self, message: Envelope) -> bool:
+        """Return whether an EVENT says something to the operator's handler, if there is one."""
+        is_event = message.message.type == MessageType.EVENT
+        hook = self._services.handlers.hook
+        return is_event and isinstance(message.payload, RequestPayload) and hook is not None
 
     def is_quick(self, request: Envelope) -> bool:
         """Return whether a REQUEST waits for no turn, and has no EVENTs."""
@@ -431,13 +426,14 @@ class Answering:
 
         Raises ``A2AError``.
         """
-        handler = self._services.handlers.find(message, is_known=False)
-        if handler is None:
-            known = ", ".join(MessageType)
-            raise UnknownMessageType(
-                f"there is no message type {message.message.type[:60]!r}; there are {known}"
-            )
-        return await self._handled(handler, message, context)
+        handler = self._services.handlers.hook
+        if handler is not None:
+            with suppress(NotHandled):
+                return await self._handled(handler, message, context)
+        known = ", ".join(MessageType)
+        raise UnknownMessageType(
+            f"there is no message type {message.message.type[:60]!r}; there are {known}"
+        )
 
     async def tried(
         self,
@@ -459,7 +455,7 @@ class Answering:
                 async for answer in routed:
                     yield answer
             return
-        handler = handlers.find(request, is_known=True)
+        handler = handlers.of_server(request)
         if handler is None:
             try:
                 own = self._own(request, context, on_call)
@@ -467,10 +463,17 @@ class Answering:
                     async for answer in own:
                         yield answer
                 return
-            except UnknownAction:
-                handler = handlers.find(request, is_known=False)
-                if handler is None:
+            except UnknownAction as error:
+                if (handler := handlers.hook) is None:
                     raise
+                self._check_rights(request, context)
+                try:  # the call has counted against the rates of its caller
+                    payload = await handlers.answer(handler, request, context)
+                except NotHandled:
+                    raise error from None
+                if payload is not None:
+                    yield response(request, payload, source=self.source)
+                return
         handled = await self._handled(handler, request, context)
         if handled is not None:
             yield handled

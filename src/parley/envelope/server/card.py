@@ -24,7 +24,6 @@ from parley.envelope.cards import (
     CardRateLimits,
     CardSecurity,
     EnvelopeCard,
-    MeasuredPerformance,
     auth_method_of,
     envelope_card_of,
     write_card,
@@ -48,33 +47,6 @@ NONE = "none"
 _KEPT = round(timedelta(days=3650).total_seconds() * 1000)
 
 
-class SkillMeasurements(Protocol):
-    """What was measured of one skill. Times are in ms; ``None`` without an answer lately."""
-
-    @property
-    def average_response_time(self) -> int | None:
-        """The mean time of an answer."""
-        ...
-
-    @property
-    def reliability(self) -> float | None:
-        """The part of requests that were answered without a fault of the agent."""
-        ...
-
-    @property
-    def requests(self) -> int:
-        """The number of requests."""
-        ...
-
-
-class MeasuresSkills(Protocol):
-    """Knows what was measured of skills."""
-
-    def measured(self, agent: str, skill: str) -> SkillMeasurements:
-        """Return what was measured of a skill of the agent with this key."""
-        ...
-
-
 class CardAddresses(msgspec.Struct, frozen=True):
     """The address of an agent, and that of its server, without a slash at the end."""
 
@@ -94,7 +66,7 @@ def make_card(
 ) -> EnvelopeCard:
     """Return the card that says what an A2A card does, and what the settings declare.
 
-    It has no times, and nothing measured.
+    It has no times.
     """
     own = addresses.agent + PATH
     made = envelope_card_of(card, agent_id=key)
@@ -130,37 +102,16 @@ def make_card(
     )
 
 
-def with_measurements(
-    card: EnvelopeCard, key: str, measures: MeasuresSkills | None, at: Timestamp
-) -> EnvelopeCard:
-    """Return a card with what was measured of each capability beside what is declared."""
-    if measures is None:
-        return card
-    capabilities = []
-    for each in card.capabilities:
-        found = measures.measured(key, each.name)
-        if found.requests:
-            measured = MeasuredPerformance(
-                average_response_time=found.average_response_time,
-                reliability=found.reliability,
-                requests=found.requests,
-                measured_at=at,
-            )
-            each = replace(each, measured=measured)
-        capabilities.append(each)
-    return replace(card, capabilities=tuple(capabilities))
-
-
 def _with_performance(capability: CardCapability, settings: EnvelopeSettings) -> CardCapability:
     declared = settings.performance.get(capability.name)
     if declared is None:
-        return replace(capability, performance=None, measured=None)
+        return replace(capability, performance=None)
     performance = CardPerformance(
         average_response_time=declared.average_response_time,
         max_concurrent_requests=declared.max_concurrent_requests,
         reliability=declared.reliability,
     )
-    return replace(capability, performance=performance, measured=None)
+    return replace(capability, performance=performance)
 
 
 def _methods(card: AgentCard, authorization: Authorization | None) -> tuple[str, ...]:
@@ -207,10 +158,6 @@ class CardTimes:
     def __init__(self, store: TimesStore) -> None:
         self._store = store
         self._known: dict[str, tuple[Timestamp, Timestamp]] = {}
-
-    def now(self) -> Timestamp:
-        """Return the time of the store."""
-        return Timestamp.from_milliseconds(self._store.now())
 
     async def stamped(self, card: EnvelopeCard) -> EnvelopeCard:
         """Return a card with its times; without, if the store cannot tell them now."""

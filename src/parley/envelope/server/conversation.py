@@ -283,9 +283,7 @@ class Conversation:
         """Begin to answer a message."""
         self._heartbeats.heard()
         kind = message.message.type
-        measurement = self._services.statistics.begin(
-            message, agent=self._context.agent, size=size, is_skill=self._is_skill(message)
-        )
+        measurement = self._services.statistics.begin(message, agent=self._context.agent, size=size)
         try:
             context = await self._admitted(message)
             if kind == MessageType.REQUEST:
@@ -296,7 +294,7 @@ class Conversation:
             elif is_stop(message):
                 self._stop(message.message.correlation_id)
             elif kind not in (MessageType.RESPONSE, MessageType.EVENT) or (
-                not self.deliver(message, size) and self._answering.has_handler(message)
+                not self.deliver(message, size) and self._answering.is_for_hook(message)
             ):
                 self._start(message, context, measurement, size)
                 return
@@ -328,11 +326,6 @@ class Conversation:
         self._is_draining = True
 
     # -- the way of one message ----------------------------------------------------------------
-
-    def _is_skill(self, message: Envelope) -> bool:
-        if getattr(message.payload, "action", None) not in self._answering.calls.skills:
-            return False
-        return self._answering.is_own(message, self._context)
 
     async def _admitted(self, message: Envelope) -> MessageContext:
         """Return the context of a message. Raises ``A2AError`` for one that is refused."""

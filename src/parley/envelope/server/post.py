@@ -90,13 +90,7 @@ class EnvelopePost:
     async def _handle(self, receive: Receive, send: Send) -> None:
         message, size = await self._read(receive)
         kind = message.message.type
-        measured = self._services.statistics.begin(
-            message,
-            agent=self._context.agent,
-            size=size,
-            is_skill=getattr(message.payload, "action", None) in self._answering.calls.skills
-            and self._answering.is_own(message, self._context),
-        )
+        measured = self._services.statistics.begin(message, agent=self._context.agent, size=size)
         try:
             context = await self._admitted(message)
             if kind == MessageType.REQUEST:
@@ -110,7 +104,7 @@ class EnvelopePost:
             elif kind in (
                 MessageType.RESPONSE,
                 MessageType.EVENT,
-            ) and not self._answering.has_handler(message):
+            ) and not self._answering.is_for_hook(message):
                 raise InvalidRequestError(
                     f"{an(kind)} answers a REQUEST over the socket that it came by: nobody waits "
                     "for one by POST"
