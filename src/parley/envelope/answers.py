@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from parley.envelope.errors import UnknownAction, envelope_error
 from parley.envelope.messages import (
     OPERATION_PREFIX,
     VERSION,
@@ -22,6 +21,8 @@ from parley.envelope.messages import (
     Status,
     SubType,
     Target,
+    UnknownAction,
+    envelope_error,
 )
 from parley.model.errors import A2AError
 from parley.model.ids import new_id
@@ -31,11 +32,6 @@ from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
 from parley.model.tasks import Event, Task, TaskState
 from parley.wire.v1_0.json import Json, read_params
-
-# -- results ----------------------------------------------------------------------------------
-#
-# What a task or a direct reply says, as the results of a RESPONSE.
-
 
 _STATUSES = {
     TaskState.COMPLETED: Status.SUCCESS,
@@ -95,11 +91,6 @@ def _each(parts: Sequence[Part]) -> list[Any]:
     return [*found, {"text": "".join(chunks)}] if chunks else found
 
 
-# -- operations -------------------------------------------------------------------------------
-#
-# Operations of A2A as actions (``a2a.GetTask``): the JSON of version 1.0 in both directions.
-
-
 _json = Json()
 
 
@@ -153,9 +144,6 @@ def write_stream_event(item: StreamItem) -> Any:
 def read_stream_event(result: Any) -> Event:
     """Return the event of a stream, read tolerantly. Raises ``InvalidAgentResponseError``."""
     return _json.read_event(encode(result))
-
-
-# -- answers ----------------------------------------------------------------------------------
 
 
 Payload = RequestPayload | ResponsePayload | msgspec.Raw

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta, to_builtins
 from msgspec.structs import replace
 
+from parley.envelope.codec import MAX_DEPTH, parse
 from parley.envelope.declared import MAX_WINDOWS, MaintenanceWindow, check_window, window_of
 from parley.envelope.messages import BINDING, Count
-from parley.envelope.syntax import MAX_DEPTH, parse
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -211,14 +211,6 @@ def _refuse(field: str, description: str) -> None:
     violation = FieldViolation(field, description)
     error: A2AError = InvalidParamsError(f"{field}: {description}", violations=(violation,))
     raise error
-
-
-# -- agent cards ------------------------------------------------------------------------------
-#
-# Cards of the envelope protocol from cards of A2A, and back.
-#
-# An A2A card has no place for some members. They stand in the params of the extension
-# ``urn:parley:envelope-card:v1``, so that nothing is lost on the way there and back.
 
 
 PROTOCOL_VERSION = "1.0"

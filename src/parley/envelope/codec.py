@@ -7,16 +7,20 @@ every version ``1.x`` is read, and members that 1.0 does not have are kept or ig
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
-from parley.envelope.errors import EnvelopeVersionUnknown
 from parley.envelope.messages import (
     Envelope,
+    EnvelopeVersionUnknown,
     MessageInfo,
     MessageType,
     Priority,
@@ -28,13 +32,185 @@ from parley.envelope.messages import (
     SubType,
     Target,
 )
-from parley.envelope.structs import object_of, read_struct
-from parley.envelope.syntax import MAX_BYTES, MAX_DEPTH, parse
-from parley.model.errors import A2AError, FieldViolation, InvalidRequestError
+from parley.model.errors import A2AError, FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
 from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
-from parley.wire.json.problems import InvalidValue, Problem, expected
+from parley.wire.json import protojson
+from parley.wire.json.limits import check_limits
+from parley.wire.json.problems import InvalidValue, Problem, expected, read_items, read_members
 from parley.wire.json.protojson import refuse
+from parley.wire.json.syntax import without_bom
+
+MAX_BYTES = 10 * 1024 * 1024
+"""The size of a message."""
+
+MAX_DEPTH = 100
+
+
+def parse(
+    data: bytes,
+    *,
+    max_depth: int = MAX_DEPTH,
+    max_bytes: int = MAX_BYTES,
+    what: str = "the message",
+) -> Any:
+    """Return the value that JSON stands for. It stands for one value to every parser.
+
+    Raises ``JSONParseError`` for what is no JSON in UTF-8 (NaN is none), and
+    ``InvalidRequestError`` for too many bytes, too many levels, a number that cannot be kept, and
+    a member that an object has twice.
+    """
+    if len(data) > max_bytes:
+        raise InvalidRequestError(f"{what} has {len(data):,} bytes; at most {max_bytes:,} are read")
+    try:
+        check_limits(data, max_depth, max_parts=len(data))
+        data = without_bom(data)
+        value = protojson.parse(data)
+    except InvalidParamsError as error:
+        message = error.message.replace("the body", what)
+        raise InvalidRequestError(message, violations=error.violations) from None
+    # What was read has as many members as the text, unless one stands there twice.
+    if _members(data) != _members(protojson.encode(value)):
+        _refuse_twice(data)
+    return value
+
+
+def outside_strings(data: bytes) -> bytes:
+    """Return JSON without its strings, at the speed of memory."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Without escapes, every other piece between quotation marks is the inside of a string.
+    return b"".join(data.split(b'"')[::2])
+
+
+def _members(data: bytes) -> int:
+    """Return the number of members of all objects: their colons."""
+    return outside_strings(data).count(b":")
+
+
+def _refuse_twice(data: bytes) -> None:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            for name, _ in pairs:
+                if name in seen:
+                    violation = FieldViolation(name[:60], "at most once in one object")
+                    raise InvalidRequestError(
+                        f"the member {name[:60]!r} stands twice in one object",
+                        violations=(violation,),
+                    )
+                seen.add(name)
+        return found
+
+    with suppress(RecursionError):
+        json.loads(data, object_pairs_hook=unique)
+    raise InvalidRequestError("a member stands twice in one object")
+
+
+T = TypeVar("T")
+
+Read = Callable[[Any], Any]
+
+
+def read_struct(kind: type[T], value: Any) -> T:
+    """Return the ``kind`` that a JSON value stands for. Raises ``InvalidValue``."""
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except (msgspec.ValidationError, RecursionError):
+        return _reader(kind)(value)  # type: ignore[no-any-return, arg-type]
+
+
+@cache
+def _reader(kind: type) -> Read:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return _struct(info)
+
+
+def _read_of(info: inspect.Type) -> Read:
+    match info:
+        case inspect.StructType(cls=cls):
+            return lambda value: _reader(cls)(value)
+        case inspect.UnionType(types=types):
+            (inner,) = [each for each in types if not isinstance(each, inspect.NoneType)]
+            return _read_of(inner)
+        case inspect.StrType(min_length=min_length):
+            return lambda value: _text_of(value, min_length or 0)
+        case inspect.IntType(ge=lowest, le=highest):
+            return lambda value: _integer(value, lowest or 0, highest or 0)
+        case inspect.BoolType():
+            return _boolean
+        case inspect.AnyType():
+            return lambda value: value
+        case inspect.VarTupleType(item_type=item):
+            read_item = _read_of(item)
+            return lambda value: tuple(read_items(enumerate(_list(value)), read_item))
+        case inspect.DictType(value_type=item):
+            read_value = _read_of(item)
+            return lambda value: read_members(object_of(value), read_value)
+    raise TypeError(f"messages have no members like {info!r}")
+
+
+def _struct(info: inspect.StructType) -> Read:
+    fields = {each.encode_name: (each, _read_of(each.type)) for each in info.fields}
+
+    def read(value: Any) -> Any:
+        members = object_of(value)
+        given: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for name, (field, read_field) in fields.items():
+            item = members.get(name)
+            if item is None:
+                if field.required:
+                    problems.append((name, "required, but missing"))
+                continue
+            try:
+                given[field.name] = read_field(item)
+            except InvalidValue as wrong:
+                problems += wrong.under(name)
+        if problems:
+            raise InvalidValue(problems)
+        return info.cls(**given)
+
+    return read
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """Return a value that is an object. Raises ``InvalidValue`` for others."""
+    if type(value) is not dict:
+        raise expected("an object", value)
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise expected("an array", value)
+    return value
+
+
+def _text_of(value: Any, min_length: int) -> str:
+    if type(value) is not str:
+        raise expected("a string", value)
+    if len(value) < min_length:
+        raise InvalidValue([("", "must not be empty")])
+    return value
+
+
+def _integer(value: Any, lowest: int, highest: int) -> int:
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not lowest <= value <= highest:
+        what = f"an integer from {lowest} to {highest}"
+        raise InvalidValue([("", f"expected {what}, got {str(value)[:40]}")])
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise expected("true or false", value)
+    return value
+
 
 S = TypeVar("S", bound=A2AStruct)
 
@@ -144,9 +320,6 @@ def _refuse_no_numbers(value: Any, path: str) -> None:
         items = enumerate(value)
     for name, item in items:
         _refuse_no_numbers(item, f"{path}.{name}" if path else str(name))
-
-
-# -- reading --------------------------------------------------------------------------------------
 
 
 def _identity(members: Any) -> tuple[str, str]:

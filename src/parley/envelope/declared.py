@@ -291,11 +291,6 @@ def _check_texts(name: str, values: tuple[Any, ...]) -> None:
         _check_text(name, value)
 
 
-# -- gates ------------------------------------------------------------------------------------
-#
-# What refuses new work of an agent: maintenance windows, and skills whose slots are taken.
-
-
 _MOST_JOINED = 64
 """How many windows, one after another, count as one."""
 
@@ -322,7 +317,7 @@ class MaintenanceGate:
         end = self.end_at(now)
         if end is None:
             return
-        from parley.envelope.errors import UnderMaintenance
+        from parley.envelope.messages import UnderMaintenance
 
         until = datetime.fromtimestamp(end / 1000, UTC).isoformat(timespec="seconds")
         raise UnderMaintenance(

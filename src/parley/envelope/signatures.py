@@ -18,23 +18,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from parley.envelope.codec import members_of
-from parley.envelope.errors import SignatureInvalid
-from parley.envelope.messages import Envelope, MessageSecurity
-from parley.envelope.syntax import outside_strings
+from parley.envelope.codec import members_of, outside_strings
+from parley.envelope.messages import Envelope, MessageSecurity, SignatureInvalid
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.struct import Timestamp
 from parley.security.signing.canonical import NotCanonical, canonical
 from parley.security.signing.keys import decode, encode
 from parley.wire.json.tolerance import decode_base64
-
-# -- canonical form ---------------------------------------------------------------------------
-#
-# The canonical form of messages: RFC 8785, at the speed of msgspec where that writes the same.
-#
-# Both write the same for JSON without fractions, exponents, large integers, and characters beyond
-# the Basic Multilingual Plane, which RFC 8785 sorts in another way.
-
 
 MOST_VALUES = 100_000
 """How many values a message may have whose canonical form takes time: anybody can send one."""
@@ -67,9 +57,6 @@ def canonical_form(value: Any) -> bytes:
             f"them, at most {MOST_VALUES:,}"
         )
     return canonical(value)
-
-
-# -- signatures -------------------------------------------------------------------------------
 
 
 HMAC_SHA256 = "HMAC-SHA256"
@@ -216,11 +203,6 @@ def _private(key: EnvelopeKey) -> Any:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(key.material)
-
-
-# -- jwks -------------------------------------------------------------------------------------
-#
-# Keys of messages as JWKs (RFC 7517), with the ``owner`` whose messages they sign.
 
 
 _ALGORITHMS = (None, "EdDSA", ED25519)

@@ -16,8 +16,8 @@ from parley.envelope.messages import (
     Source,
     Status,
 )
-from parley.envelope.server import measured
-from parley.envelope.server.measured import EnvelopeStatistics
+from parley.envelope.server import services as measured
+from parley.envelope.server.services import EnvelopeStatistics
 from tests.examples.serving import listening
 from tests.host.envelope.talking import post, request, searching
 
@@ -46,9 +46,10 @@ def test_memory_is_bounded_whatever_senders_name() -> None:
 def test_a_message_is_one_line_of_the_log_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     statistics = EnvelopeStatistics()
     forged = "x\r\n2026-11-23 INFO type=REQUEST action=admin status=success \x1b[31m"
-    with caplog.at_level(logging.DEBUG, logger=measured.log.name):
+    with caplog.at_level(logging.DEBUG, logger=measured.message_log.name):
         running = statistics.begin(asked(forged, retry_count=2), agent="shop", size=10)
-        running.end(forged, error=forged, size=99)
+        running.size = 99
+        running.end(forged, error=forged)
         statistics.begin(asked(), agent="shop").end()
         statistics.begin(asked(), agent="shop").end(Status.ERROR, error="INTERNAL_ERROR")
     first, second, _ = (record.getMessage() for record in caplog.records)

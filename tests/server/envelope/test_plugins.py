@@ -12,10 +12,9 @@ import parley
 from parley import Rights
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.messages import Envelope, RequestPayload
-from parley.envelope.routing.directory import RoutingLimits
-from parley.envelope.routing.registration import RegistrationSettings
-from parley.envelope.server.directory import MessageContext
-from parley.envelope.server.plugins import EnvelopeHandlers
+from parley.envelope.registration import RegistrationSettings
+from parley.envelope.routing import RoutingLimits
+from parley.envelope.server.services import EnvelopeHandlers, MessageContext
 from parley.model.errors import PermissionDeniedError
 from parley.model.service import Caller
 from parley.security import ApiKey, anonymous

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.envelope.card_page import schema
 from parley.envelope.cards import (
     EnvelopeCard,
     agent_card_of,
@@ -23,6 +22,7 @@ from parley.envelope.cards import (
 )
 from parley.envelope.declared import MaintenanceWindow
 from parley.envelope.messages import BINDING
+from parley.envelope.server.card import schema
 from parley.extensions.declared import schemas_on
 from parley.model.cards import (
     AgentCard,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.envelope.card_page import schema
 from parley.envelope.codec import UnreadableEnvelope, members_of, read_message, write_message
 from parley.envelope.messages import Envelope, RequestPayload, ResponsePayload
+from parley.envelope.server.card import schema
 from parley.model.struct import Timestamp
 from tests.wire.envelope.messages import REQUEST, envelopes, request
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from parley.envelope import cards, messages
-from parley.envelope.card_page import schema
 from parley.envelope.declared import MaintenanceWindow
+from parley.envelope.server.card import schema
 
 SCHEMA = json.loads(schema())
 DEFINED: dict[str, type[Any]] = {

@@ -23,23 +23,22 @@ from parley.envelope.cards import (
     read_card,
     windows_of,
 )
-from parley.envelope.errors import AgentUnavailable
 from parley.envelope.messages import (
+    AgentUnavailable,
     Envelope,
     RequestPayload,
     ResponseMetadata,
     ResponsePayload,
     Status,
 )
-from parley.envelope.routing.connected import (
+from parley.envelope.routing import (
     SHARING_SCOPE,
     UNPROVED,
     ConnectedAgent,
     ConnectedAgents,
     ConnectedCard,
 )
-from parley.envelope.server.directory import MessageContext, SocketPeer
-from parley.envelope.server.plugins import EnvelopeHandler
+from parley.envelope.server.services import EnvelopeHandler, MessageContext, SocketPeer
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     A2AError,
@@ -58,9 +57,6 @@ from parley.registry.served.registration import AgentRegistrar
 from parley.store.protocols.errors import StoreUnavailable
 from parley.wire.json.protojson import read_answer
 
-# -- registration -----------------------------------------------------------------------------
-
-
 log = logging.getLogger("parley.envelope")
 
 REGISTER, DEREGISTER, HEARTBEAT = "registry.register", "registry.deregister", "registry.heartbeat"
@@ -68,7 +64,7 @@ REGISTER, DEREGISTER, HEARTBEAT = "registry.register", "registry.deregister", "r
 MAX_CARD_BYTES = 256 * 1024
 MAX_PER_SOCKET = 16
 BEAT_SECONDS = 30.0
-AT_ONCE = 64
+BEAT_CONCURRENCY = 64
 _OPTIONS = frozenset({"card", "identifier", "acceptsRequests", "audience"})
 
 
@@ -316,7 +312,7 @@ class SocketRegistrations:
     def _beat(self, peer: SocketPeer) -> None:
         """Pass a HEARTBEAT on to the registry, as often as that wants them."""
         registrar = self._registrar
-        if registrar is None or len(self._beats) >= AT_ONCE:
+        if registrar is None or len(self._beats) >= BEAT_CONCURRENCY:
             return
         now = asyncio.get_running_loop().time()
         due = [
@@ -440,7 +436,7 @@ def _limits(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
         skills=frozenset(each.name for each in card.capabilities),
         permissions=frozenset(card.security.required_permissions),
         classification=classification,
-        at_once=min(max(sum(most), 1), AT_ONCE) if most else AT_ONCE,
+        at_once=min(max(sum(most), 1), BEAT_CONCURRENCY) if most else BEAT_CONCURRENCY,
         windows=availability.maintenance_windows if availability is not None else (),
     )
 
