@@ -1,6 +1,6 @@
-"""The envelope protocol as a binding of a server: what an operator says, and what is made of it.
+"""The envelope protocol as a binding of a server: its options and its parts.
 
-The protocol itself is loaded with the first message: a server that nobody speaks it to does
+The protocol itself is loaded with the first message: a server without such messages does
 without.
 """
 
@@ -229,15 +229,15 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     """The envelope protocol of a server: ``parley.asgi(agent, bindings=[EnvelopeBinding(...)])``.
 
     ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
-    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/security.md``);
+    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/operate.md``);
     the same for all replicas. ``handler`` is an async function of a message and its context, for
-    messages that nothing else handles (``docs/envelope/plugins.md``); a call of it ends after
+    messages that nothing else handles (``docs/envelope/operate.md``); a call of it ends after
     ``handler_timeout`` seconds.
     ``heartbeats`` says how connections are watched, ``registration`` who may register over a
     socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``).
 
     ``max_requests`` bounds the requests that are answered at once, ``max_requests_per_socket``
-    those of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
+    the requests of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
 
     Raises ``ValueError`` and ``TypeError`` for values that make no sense.
     """
@@ -339,7 +339,7 @@ class ServerEnvelope:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """What the audit says about it: the owners of keys."""
+        """The facts for the audit: the owners of keys."""
         return {"envelope_keys": [] if self._keys is None else sorted(self._keys.owners)}
 
     def of(self, agent: AgentDescription) -> AgentEnvelope | None:
@@ -358,7 +358,7 @@ class ServerEnvelope:
             self._keys.start(egress=resources.egress, now=resources.now)
 
     async def close(self) -> None:
-        """End what is under way, and log what was counted."""
+        """End the work under way, and log the counters."""
         if self._services is not None:
             if self._registrations is not None:
                 await self._registrations.aclose()
@@ -426,7 +426,7 @@ class ServerEnvelope:
 
     @cached_property
     def _shared_guards(self) -> tuple[KnownCallers, Nonces]:
-        """What the guards of all agents share."""
+        """The state that the guards of all agents share."""
         from parley.envelope.server.guard import KnownCallers, Nonces
 
         return KnownCallers(self._is_registered), Nonces(self.store)
@@ -468,7 +468,7 @@ class ServerEnvelope:
 
 
 def settings_of(agent: AgentDescription) -> EnvelopeSettings | None:
-    """Return the settings of an agent, ``None`` for one that does not speak the protocol."""
+    """Return the settings of an agent, ``None`` for an agent without the protocol."""
     if isinstance(agent.envelope, EnvelopeSettings):
         return agent.envelope
     return EnvelopeSettings() if agent.envelope is True else None

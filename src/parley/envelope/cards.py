@@ -1,4 +1,4 @@
-"""Cards of the envelope protocol: who an agent is, what it can do, where, and under what limits."""
+"""Cards of the envelope protocol: an agent's names, capabilities, addresses and limits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CardPerformance(A2AStruct, frozen=True, kw_only=True):
 class CardCapability(A2AStruct, frozen=True, kw_only=True):
     """An action that the agent takes, by its ``name``, with the JSON Schemas of both ends.
 
-    ``performance`` is what the author says.
+    ``performance`` is declared by the author.
     """
 
     name: NonEmpty
@@ -73,7 +73,7 @@ class CardCapability(A2AStruct, frozen=True, kw_only=True):
 
 
 class CardEndpoints(A2AStruct, frozen=True, kw_only=True):
-    """Where the agent is: a WebSocket, an address for POST, and one that says whether it lives."""
+    """Where the agent is: a WebSocket, an address for POST, and an address of its health."""
 
     primary: str = ""
     backup: str = ""
@@ -141,7 +141,7 @@ def read_card(
 ) -> EnvelopeCard:
     """Read a card tolerantly: members that are unknown or wrong are left out, and logged.
 
-    Raises ``A2AError`` that names what is wrong for what has no ``agentInfo.id``, and for what is
+    Raises ``A2AError`` with the reason for a card without ``agentInfo.id``, and for JSON that is
     too large or ambiguous.
     """
     if isinstance(data, Mapping):
@@ -203,7 +203,7 @@ def windows_of(members: Mapping[str, Any]) -> tuple[MaintenanceWindow, ...]:
 
 
 def write_card(card: EnvelopeCard) -> bytes:
-    """Return a card as JSON. What has its default is left out."""
+    """Return a card as JSON. Defaults are left out."""
     return encode(card)
 
 
@@ -258,7 +258,7 @@ def agent_card_of(card: EnvelopeCard) -> AgentCard:
 def envelope_card_of(card: AgentCard, *, agent_id: str = "") -> EnvelopeCard:
     """Return the envelope card that says the same as an A2A card.
 
-    The agent's id is ``agent_id``, else the one that the card declares for the protocol, else its
+    The agent's id is ``agent_id``, else the id that the card declares for the protocol, else its
     name.
     """
     declared = _declared(card)
@@ -324,7 +324,7 @@ def _params(card: AgentCard, uri: str) -> dict[str, Any]:
 
 
 def _declared(card: AgentCard) -> EnvelopeCard | None:
-    """Return what a card declares for the protocol, ``None`` where that is nothing or wrong."""
+    """Return the card in an extension's params, ``None`` without a readable one."""
     members = _params(card, ENVELOPE_CARD)
     try:
         return read_card(members) if members else None
@@ -356,7 +356,7 @@ def _schemes(
 ) -> tuple[dict[str, SecurityScheme], tuple[SecurityRequirement, ...]]:
     """Return the schemes for the methods that A2A can name without more than the method.
 
-    One of them is enough, with the required permissions as its scopes.
+    Any of them is enough, with the required permissions as its scopes.
     """
     known = {
         BEARER: SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer")),

@@ -1,6 +1,6 @@
 """Messages of the envelope protocol as JSON, and back.
 
-Reading is strict about what a message means: what is required is there and of its type, ids are
+Reading is strict about what a message means: required members are there and of their types, ids are
 within the limits of ``model.ids``, no member stands there twice. It is tolerant of the future:
 every version ``1.x`` is read, and members that 1.0 does not have are kept or ignored.
 """
@@ -56,7 +56,7 @@ def parse(
 ) -> Any:
     """Return the value that JSON stands for. It stands for one value to every parser.
 
-    Raises ``JSONParseError`` for what is no JSON in UTF-8 (NaN is none), and
+    Raises ``JSONParseError`` for bytes that are no JSON in UTF-8 (NaN is none), and
     ``InvalidRequestError`` for too many bytes, too many levels, a number that cannot be kept, and
     a member that an object has twice.
     """
@@ -69,7 +69,7 @@ def parse(
     except InvalidParamsError as error:
         message = error.message.replace("the body", what)
         raise InvalidRequestError(message, violations=error.violations) from None
-    # What was read has as many members as the text, unless one stands there twice.
+    # The value has as many members as the text, unless one stands there twice.
     if _members(data) != _members(protojson.encode(value)):
         _refuse_twice(data)
     return value
@@ -228,8 +228,8 @@ _KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(Envelop
 class UnreadableEnvelope(Exception):
     """Bytes are no message. ``error`` says why.
 
-    ``message_id`` and ``agent_id`` are those of the message, as far as they could be read, else
-    empty: an answer needs them.
+    ``message_id`` and ``agent_id`` are the ids of the message and its sender, for an answer. Ids
+    that could not be read are empty.
     """
 
     def __init__(self, error: A2AError, message_id: str = "", agent_id: str = "") -> None:
@@ -268,7 +268,7 @@ def write_message(message: Envelope) -> bytes:
 def members_of(message: Envelope) -> dict[str, Any]:
     """Return the members of a message as they are written.
 
-    What has its default is left out; a REQUEST always has ``parameters``, an answer ``results`` and
+    Defaults are left out; a REQUEST always has ``parameters``, an answer ``results`` and
     ``metadata``.
     """
     members: dict[str, Any] = dict(message.further)
@@ -388,7 +388,7 @@ def _refuse(problems: list[Problem]) -> None:
 
 
 def _check_choices(info: MessageInfo, target: Target, problems: list[Problem]) -> None:
-    """Add what a REQUEST asks for that this version does not have."""
+    """Add the choices of a REQUEST that this version does not have."""
     for path, value, known in (
         ("message.subType", info.sub_type, _SUB_TYPES),
         ("message.priority", info.priority, _PRIORITIES),

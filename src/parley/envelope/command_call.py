@@ -137,7 +137,7 @@ class EnvelopeCall(AgentCall):
 
 
 class EnvelopeReport:
-    """Writes what an agent answers in the chosen format."""
+    """Writes the answers of an agent in the chosen format."""
 
     def __init__(self, call: EnvelopeCall) -> None:
         self._call = call

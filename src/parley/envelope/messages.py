@@ -1,7 +1,7 @@
 """The messages of the envelope protocol, version 1 (``docs/envelope/specification.md``).
 
 ``wire.envelope`` reads and writes them. Members that a message may leave out have their default
-here. Sizes of ids are those of ``model.ids``.
+here. ``model.ids`` bounds the sizes of ids.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STOP = "stop"
 """The action of an EVENT by which a requester says that it wants no more answers.
 
 Its ``correlation_id`` is the id of the REQUEST, which came over the same connection. A task of that
-goes on.
+continues.
 """
 
 
@@ -66,7 +66,7 @@ class MessageType(StrEnum):
 
 
 class SubType(StrEnum):
-    """What the sender of a REQUEST expects.
+    """The answers that the sender of a REQUEST expects.
 
     ``QUERY``: one RESPONSE, when the result is there. ``COMMAND``: a RESPONSE ``accepted`` as soon
     as the task is durable, then EVENTs until its end. ``NOTIFICATION``: nothing.
@@ -78,7 +78,7 @@ class SubType(StrEnum):
 
 
 class Priority(StrEnum):
-    """The order of one caller's own requests that wait. It moves nobody before another caller."""
+    """The order of one caller's own requests that wait. It moves no caller before another."""
 
     LOW = "low"
     NORMAL = "normal"
@@ -127,7 +127,7 @@ class Target(A2AStruct, frozen=True, kw_only=True):
 
 
 class MessageInfo(A2AStruct, frozen=True, kw_only=True):
-    """The kind of a message. ``correlation_id`` is the ``message_id`` of what it answers."""
+    """The kind of a message. ``correlation_id`` is the ``message_id`` of its question."""
 
     type: NonEmpty
     sub_type: str = SubType.QUERY
@@ -152,8 +152,8 @@ class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
     """How a request is to be handled.
 
     ``timeout`` is in ms from the arrival of the message; ``retry_count`` is how often its sender
-    has sent it before, with the same ``message_id``. ``encoding`` is that of ``parameters``.
-    ``stream``: EVENTs come before the RESPONSE of a query. ``context_id`` and ``task_id`` go on
+    has sent it before, with the same ``message_id``. ``encoding`` is ``utf-8``.
+    ``stream``: EVENTs come before the RESPONSE of a query. ``context_id`` and ``task_id`` continue
     with a conversation or a task, ``after`` with the EVENTs after a number. ``service_parameters``
     are those of A2A (specification §3.2.6), such as ``A2A-Extensions``.
     """
@@ -169,7 +169,7 @@ class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
 
 
 class RequestPayload(A2AStruct, frozen=True, kw_only=True):
-    """What a REQUEST asks for: a skill's id, or an operation (``a2a.GetTask``)."""
+    """The action of a REQUEST: a skill's id, or an operation (``a2a.GetTask``)."""
 
     action: NonEmpty
     parameters: Any = {}
@@ -187,7 +187,7 @@ class EnvelopeError(A2AStruct, frozen=True, kw_only=True):
     """Why a request has no result. ``retry_after`` is in ms.
 
     ``details`` are typed details as the other bindings carry them (specification §3.3.2): an
-    ErrorInfo where the error has metadata, and what another agent sent.
+    ErrorInfo where the error has metadata, and the details of another agent.
     """
 
     code: NonEmpty
@@ -281,7 +281,7 @@ class SignatureRequired(UnauthenticatedError):
 
 
 class SignatureInvalid(UnauthenticatedError):
-    """The signature is not that of the message."""
+    """The signature does not fit the message."""
 
     reason = "SIGNATURE_INVALID"
 

@@ -71,8 +71,8 @@ _OPTIONS = frozenset({"card", "identifier", "acceptsRequests", "audience"})
 class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who may register over a socket.
 
-    All authenticated callers may, or with ``scopes`` those that have all of them. ``anonymous``:
-    others may too, under an id that nobody else has. ``enabled=False``: nobody. Raises
+    All authenticated callers may, or with ``scopes`` the callers with all of them. ``anonymous``:
+    others may too, under an id of their own. ``enabled=False``: no caller may. Raises
     ``ValueError`` for a value of another kind.
     """
 
@@ -106,7 +106,7 @@ class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Raise what a registrar raises as ``A2AError``, which says when to try again."""
+    """Raise the errors of a registrar as ``A2AError``, which says when to try again."""
     try:
         yield
     except TooManyRequestsError as error:
@@ -134,7 +134,7 @@ def _refusal(error: RegistryRefused) -> A2AError:
 
 
 class _Registered(msgspec.Struct):
-    """What an agent registered on one socket. ``identifier`` is empty if it is in no registry."""
+    """A registration on one socket. ``identifier`` is empty if it is in no registry."""
 
     agent_id: str
     identifier: str
@@ -144,7 +144,7 @@ class _Registered(msgspec.Struct):
 
 
 class SocketRegistrations:
-    """The registrations of all sockets of a process. ``own_ids`` are those of its own agents."""
+    """The registrations of all sockets of a process. ``own_ids`` are the ids of its own agents."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class SocketRegistrations:
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a REQUEST to register asks for. ``a2a`` is the A2A card, if that was given."""
+    """The parameters of a REQUEST to register. ``a2a`` is the A2A card, if that was given."""
 
     card: EnvelopeCard
     a2a: Mapping[str, Any] | None

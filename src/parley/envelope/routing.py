@@ -13,11 +13,11 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.envelope.answers import (
+    Answers,
     error_response,
     event,
     message,
@@ -77,6 +78,7 @@ from parley.envelope.server.services import (
     with_deadline,
 )
 from parley.extensions.call_chain import CallChain, Chain
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentInterface
 from parley.model.errors import (
     A2AError,
@@ -113,7 +115,7 @@ HIDDEN_CODES = frozenset(
     }
 )
 """Errors of agents that a caller may not call: in the answers of several, these are left out, so
-that nobody learns who is there.
+that they do not reveal who is there.
 """
 
 
@@ -126,7 +128,7 @@ class NotForCaller(Exception):
 
 
 class AgentCandidate(Protocol):
-    """An agent that may be asked. ``id`` and ``type`` are those of its card."""
+    """An agent that may be asked. ``id`` and ``type`` stand on its card."""
 
     @property
     def id(self) -> str:
@@ -138,7 +140,7 @@ class AgentCandidate(Protocol):
         """How many requests were passed on to it, and are not answered."""
         ...
 
-    def ask(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+    def ask(self, request: Envelope, context: MessageContext) -> Answers:
         """Yield its answers.
 
         Raises ``NotSent`` and ``NotForCaller`` before the first, and ``A2AError``.
@@ -169,29 +171,26 @@ SUMMARY_BYTES = 4 * 1024 * 1024
 """How many bytes of results the summary of a broadcast repeats; EVENTs had all of them."""
 
 MARGIN = 0.25
-"""How many seconds before the deadline a broadcast says what it has."""
+"""How many seconds before the deadline a broadcast sends its summary."""
 
 MAX_TURNS = 10_000
 
 
 class Turns:
-    """Remembers which agents had a turn last, so that those with equally much to do take turns."""
+    """Remembers which agents had a turn last, so that equally busy ones take turns."""
 
     def __init__(self) -> None:
-        self._last: dict[str, int] = {}
+        self._last: Bounded[str, int] = Bounded(MAX_TURNS)
         self._count = 0
 
     def order(self, candidates: Sequence[AgentCandidate]) -> list[AgentCandidate]:
-        """Return candidates: the one with the least to do first, then whose turn is longest ago."""
+        """Return candidates: the least busy first, then by the time since the last turn."""
         return sorted(candidates, key=lambda each: (each.in_flight, self._last.get(each.id, 0)))
 
     def took(self, candidate: AgentCandidate) -> None:
         """Note that it is a candidate's turn."""
         self._count += 1
-        self._last.pop(candidate.id, None)
         self._last[candidate.id] = self._count
-        if len(self._last) > MAX_TURNS:
-            del self._last[next(iter(self._last))]
 
 
 async def ask_one(
@@ -200,7 +199,7 @@ async def ask_one(
     context: MessageContext,
     *,
     turns: Turns,
-) -> AsyncIterator[Envelope]:
+) -> Answers:
     """Yield the answers of the first candidate that takes the request: that with the least to do,
     and of several such each in turn. Raises ``A2AError``.
     """
@@ -243,7 +242,7 @@ async def ask_all(
     context: MessageContext,
     *,
     source: Source,
-) -> AsyncIterator[Envelope]:
+) -> Answers:
     """Yield what each candidate answers as EVENTs, and a RESPONSE with the outcome of each.
 
     The RESPONSE of a query comes when all have answered, or the deadline is near; that of a
@@ -251,13 +250,13 @@ async def ask_all(
     ``success`` if one of them did, ``error`` if none did. Raises ``A2AError`` if there is nobody.
     """
     broadcast = _Broadcast(candidates, request, context, source)
-    async with aclosing(cast("AsyncGenerator[Envelope, None]", broadcast.run())) as answers:
+    async with aclosing(broadcast.run()) as answers:
         async for answer in answers:
             yield answer
 
 
 def no_agent(request: Envelope) -> TargetNotFound:
-    """Return the error of a target that nobody is, or nobody whom the caller may ask."""
+    """Return the error of a target without an agent that the caller may ask."""
     target = request.target
     sought = [
         *([f"the id {target.agent_id[:100]!r}"] if target.agent_id else []),
@@ -282,10 +281,9 @@ def named(answer: Envelope, agent: str) -> Envelope:
 
 async def _answers_in_time(
     candidate: AgentCandidate, request: Envelope, context: MessageContext
-) -> AsyncGenerator[Envelope, None]:
+) -> Answers:
     """Yield the answers of a candidate until the deadline. Raises ``DeadlineExceeded``."""
-    asked = cast("AsyncGenerator[Envelope, None]", candidate.ask(request, context))
-    async with aclosing(asked) as answers:
+    async with aclosing(candidate.ask(request, context)) as answers:
         while True:
             try:
                 async with asyncio.timeout_at(context.deadline):
@@ -336,7 +334,7 @@ class _Broadcast:
         self._outcomes: dict[int, dict[str, Any] | None] = {}
         self._room = SUMMARY_BYTES
 
-    async def run(self) -> AsyncIterator[Envelope]:
+    async def run(self) -> Answers:
         tasks = [asyncio.create_task(self._ask(n)) for n in range(len(self._candidates))]
         known: set[int] = set()
         running = len(tasks)
@@ -412,7 +410,7 @@ class _Broadcast:
         return outcome
 
     def _summary(self) -> Envelope:
-        """Return the RESPONSE. Raises ``TargetNotFound`` if nobody may be asked."""
+        """Return the RESPONSE. Raises ``TargetNotFound`` if no agent may be asked."""
         found = [
             {"agentId": self._candidates[number].id, **outcome}
             for number, outcome in sorted(self._outcomes.items())
@@ -462,11 +460,11 @@ UNPROVED = "\0"
 socket follows."""
 
 SHARING_SCOPE = "agents:serve"
-"""With this scope an agent is chosen beside those of this server, for their skills and types."""
+"""With this scope an agent is chosen beside agents of this server, for their skills and types."""
 
 
 class ConnectedCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connected agent says of itself, as far as it decides who asks it."""
+    """The members of a connected agent's card that decide who asks it."""
 
     id: str
     type: str = "agent"
@@ -514,7 +512,7 @@ class ConnectedAgent:
             return False
         return card.classification != "restricted" or context.is_signed
 
-    async def ask(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+    async def ask(self, request: Envelope, context: MessageContext) -> Answers:
         """Send the request over the socket and yield the answers (``AgentCandidate``)."""
         if not self.is_open_to(context):
             raise NotForCaller
@@ -531,7 +529,7 @@ class ConnectedAgent:
         sent = self._request(request, context)
         is_command = request.message.sub_type == SubType.COMMAND
         asked = self.peer.ask(sent, awaits_events=is_command)
-        async with aclosing(cast("Any", asked)) as answers:
+        async with aclosing(asked) as answers:
             while True:
                 try:
                     async with asyncio.timeout(MAX_SILENCE):
@@ -609,7 +607,7 @@ class ConnectedAgents:
         self._agents.pop(key, None)
 
     def remove(self, peer: SocketPeer, id: str = "") -> tuple[str, ...]:
-        """Remove the agents of a socket, or the one with this id; return their ids."""
+        """Remove the agents of a socket, or its agent of an id; return their ids."""
         gone = [key for key in self._agents if key[0] is peer and (not id or key[1] == id)]
         for key in gone:
             del self._agents[key]
@@ -712,7 +710,7 @@ class HostedAgent:
         return card is not None and any(each.id == action for each in card(()).skills)
 
     def is_open_to(self, caller: Caller) -> bool:
-        """Return whether what a caller has proved already, without a signature, is enough here.
+        """Return whether a caller's proof, without a signature, is enough here.
 
         Credentials that the agent does not know are not tried on it: they would count as refused.
         """
@@ -735,7 +733,7 @@ class HostedAgent:
             return True
         return rules.security.is_open or rules.security.is_met(caller)
 
-    async def ask(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+    async def ask(self, request: Envelope, context: MessageContext) -> Answers:
         """Yield the answers (``AgentCandidate``). Closing it closes the connection."""
         self.in_flight += 1
         exchange = _Exchange(_scope(self.path, context), _body(request))
@@ -817,7 +815,7 @@ class _Exchange:
         if not self._left.is_set():
             await self._pieces.put(message)
 
-    async def answers(self) -> AsyncIterator[Envelope]:
+    async def answers(self) -> Answers:
         """Yield the messages of the answer. Raises ``NotForCaller``, ``InternalError``."""
         status, media_type = 0, b""
         parser, body = SseParser(), bytearray()
@@ -879,23 +877,21 @@ class RegistryAgents:
         self._connections = connections
         self._own = own.rstrip("/")
         self._chain_id = chain_id
-        self._found: dict[tuple[str, str, str], tuple[float, tuple[RegisteredAgent, ...]]] = {}
+        self._found: Bounded[tuple[str, str, str], tuple[float, tuple[RegisteredAgent, ...]]]
+        self._found = Bounded(MAX_SEARCHES)
         self._in_flight: dict[str, int] = {}
         self._searches = asyncio.Semaphore(4)
 
     async def find(self, *, type: str, action: str, id: str) -> Sequence[AgentCandidate]:
-        """Return what the registry has (``FindsAgents``)."""
+        """Return the agents in the registry (``FindsAgents``)."""
         key = type, action, id
         now = asyncio.get_running_loop().time()
         known = self._found.get(key)
         if known is None or known[0] < now:
             found = await self._search(type, action, id)
-            if found is None:  # it is away: what was known counts a little longer
+            if found is None:  # it is away: the last answer counts a little longer
                 found = () if known is None else known[1]
-            self._found.pop(key, None)
             self._found[key] = known = now + FRESH_SECONDS, found
-            while len(self._found) > MAX_SEARCHES:
-                del self._found[next(iter(self._found))]
         return known[1]
 
     async def _search(self, type: str, action: str, id: str) -> tuple[RegisteredAgent, ...] | None:
@@ -951,7 +947,7 @@ class RegisteredAgent:
         """How many requests this process waits for."""
         return self._agents._in_flight.get(self.id, 0)
 
-    async def ask(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+    async def ask(self, request: Envelope, context: MessageContext) -> Answers:
         """Call the agent and yield its answers (``AgentCandidate``)."""
         payload = request.payload
         assert isinstance(payload, RequestPayload)
@@ -1004,7 +1000,7 @@ class RegisteredAgent:
         request: Envelope,
         payload: RequestPayload,
         context: MessageContext,
-    ) -> AsyncIterator[Envelope]:
+    ) -> Answers:
         source = Source(agent_id=self.id)
         parameters = payload.parameters
         is_text = isinstance(parameters, str)
@@ -1091,10 +1087,10 @@ def _payload_of(answer: Task | Message) -> ResponsePayload:
 
 
 class RoutingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one message may spread. Beyond it, the message is refused, and nobody is asked.
+    """How far one message may spread. Beyond it, the message is refused, and no agent is asked.
 
     ``agents`` may be asked by one broadcast; ``broadcasts_per_caller`` and ``broadcasts`` are how
-    many may be under way. Raises ``ValueError`` for what is no whole number from 1.
+    many may be under way. Raises ``ValueError`` for a value below 1.
     """
 
     agents: int = 32
@@ -1165,7 +1161,7 @@ class HostDirectory:
         is_elsewhere = self._remote is not None and agent_id.startswith("urn:air:")
         return is_elsewhere or self._connected.owner_of(agent_id) is not None
 
-    async def route(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+    async def route(self, request: Envelope, context: MessageContext) -> Answers:
         """Yield the answers of others (``AgentDirectory``)."""
         context = with_deadline(request, context)
         candidates = await self._candidates(request, context)
@@ -1173,7 +1169,7 @@ class HostDirectory:
             raise no_agent(request)
         if request.target.routing_strategy != RoutingStrategy.BROADCAST:
             one = ask_one(candidates, request, context, turns=self._turns)
-            async with aclosing(cast("AsyncGenerator[Envelope, None]", one)) as answers:
+            async with aclosing(one) as answers:
                 async for answer in answers:
                     yield answer
             return
@@ -1187,7 +1183,7 @@ class HostDirectory:
         self._begin(caller)
         try:
             everyone = ask_all(candidates, request, context, source=self._source(context))
-            async with aclosing(cast("AsyncGenerator[Envelope, None]", everyone)) as answers:
+            async with aclosing(everyone) as answers:
                 async for answer in answers:
                     yield answer
         finally:

@@ -1,7 +1,7 @@
 """Signatures of messages: HMAC-SHA256 and Ed25519 over the canonical form.
 
-The canonical form is that of RFC 8785 of the whole message, as its sender wrote it, without
-``security.signature``. So every member is signed: those that nobody here knows, and the time, the
+The canonical form is the RFC 8785 form of the whole message, as its sender wrote it, without
+``security.signature``. So every member is signed: unknown members too, and the time, the
 nonce, the key's id and the algorithm.
 """
 
@@ -65,7 +65,7 @@ ED25519 = "Ed25519"
 SignatureAlgorithm = Literal["HMAC-SHA256", "Ed25519"]
 
 SHORTEST_SECRET = 32
-"""In bytes: those of the hash (RFC 2104 §3)."""
+"""In bytes: as many as the hash has (RFC 2104 §3)."""
 
 
 class EnvelopeKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ def verify_signature(message: Envelope, key: EnvelopeKey) -> None:
 
 
 def signed_form(members: dict[str, Any]) -> bytes:
-    """Return what the signature of a message is over. Raises ``NotCanonical``."""
+    """Return the bytes that the signature of a message covers. Raises ``NotCanonical``."""
     security = members.get("security")
     if isinstance(security, dict):
         kept = {name: value for name, value in security.items() if name != "signature"}

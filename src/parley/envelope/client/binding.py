@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -30,6 +30,7 @@ from parley.client.errors import (
 )
 from parley.client.retry import LONGEST_WAIT, TRANSIENT_STATUSES
 from parley.envelope.answers import (
+    Answers,
     heartbeat,
     message,
     read_operation_result,
@@ -75,7 +76,7 @@ MAX_UNCLAIMED_SIZE = 16 * 1024 * 1024
 """How many messages that answer nothing, and characters of them, wait for ``messages``. Then the
 oldest is dropped."""
 
-# A request that gets one of these was not processed, and may be sent to another address.
+# A request with such a status was not processed, and may be sent to another address.
 _NOTHING_THERE = frozenset({404, 405, 410, 426, 501})
 
 
@@ -84,7 +85,7 @@ class EnvelopeConnection:
 
     Opening a WebSocket is tried first, then HTTP, at each endpoint in turn; a way that fails rests.
     Endpoints that the server refuses for other reasons than credentials are passed over. ``close``
-    ends it; what is under way then fails with ``ConnectionClosed``.
+    ends it; requests under way then fail with ``ConnectionClosed``.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class EnvelopeConnection:
         raise _combined(refusals)
 
     def _in_order(self) -> Iterator[Way]:
-        """Yield the way of the open session, then those that work as far as is known, then others.
+        """Yield the way of the open session, then ways without a failure, then others.
 
         After an endpoint that cannot be reached by WebSocket, HTTP is not tried there.
         """
@@ -216,13 +217,13 @@ class EnvelopeConnection:
 
     async def ask(
         self, request: Envelope, *, deadline: float | None = None, repeats: bool = True
-    ) -> AsyncGenerator[Envelope]:
+    ) -> Answers:
         """Send a request and yield its answers, each once; the last one ends it.
 
-        ``deadline`` is a time of the event loop: the timeout in the message is what is left of it.
-        ``repeats``: an unanswered request is sent again after the connection broke, and one that
-        was refused until a time is sent again then; without it, ``Disconnected`` is raised for a
-        request that may have been processed.
+        ``deadline`` is a time of the event loop: the message has the time until then.
+        ``repeats``: an unanswered request is sent again after the connection broke, and a refused
+        one at its ``retryAfter``. Without it, ``Disconnected`` is raised for a request that may
+        have been processed.
         """
         async with self._slots:
             task = _RequestInFlight(request, deadline, is_patient=repeats)
@@ -254,7 +255,7 @@ class EnvelopeConnection:
                     cut = error
                 await asyncio.sleep(task.pause(cut, self.settings))
 
-    async def _attempt(self, task: _RequestInFlight) -> AsyncGenerator[Envelope]:
+    async def _attempt(self, task: _RequestInFlight) -> Answers:
         """Send a request once, by the first way that takes it, and yield the answers."""
         refusals: list[ClientError] = []
         unreachable: set[LinkEndpoint] = set()
@@ -310,7 +311,7 @@ class EnvelopeConnection:
         return task.takes_source(self.identity, a2a_error(payload.error).metadata.get("agentId"))
 
     async def heartbeat(self, payload: dict[str, Any] | None = None) -> Envelope | None:
-        """Send a HEARTBEAT; return the one that answers it, ``None`` if HTTP brings none."""
+        """Send a HEARTBEAT; return its answer, ``None`` if HTTP brings none."""
         refusals: list[ClientError] = []
         for way in self._in_order():
             try:
@@ -409,7 +410,7 @@ class EnvelopeConnection:
 
 
 class _RequestInFlight:
-    """One request: how often it was sent, and what came of it."""
+    """One request: how often it was sent, and its answers."""
 
     def __init__(self, request: Envelope, deadline: float | None, *, is_patient: bool) -> None:
         self._request = request
@@ -430,7 +431,7 @@ class _RequestInFlight:
         self.passing: Exception | None = None
 
     def next_message(self) -> Envelope:
-        """Return the message to send now: of now, with what is left of its time."""
+        """Return the message to send now: of now, with the rest of its time."""
         metadata: dict[str, Any] = {"retry_count": self._times}
         if self._deadline is not None:
             metadata["timeout"] = max(int((self._deadline - self._clock()) * 1000), 1)
@@ -460,7 +461,7 @@ class _RequestInFlight:
         number = payload.metadata.sequence
         if answer.message.type == MessageType.EVENT and number is not None:
             self._has_begun = True
-            if not self.is_broadcast:  # of which each agent has numbers of its own
+            if not self.is_broadcast:  # each agent has numbers of its own
                 return self._numbers.is_new(number)
         if answer.message.type == MessageType.EVENT:
             self._is_unnumbered = True
@@ -473,7 +474,7 @@ class _RequestInFlight:
         """Return whether the request is sent again after an error."""
         if self._failures >= retries or isinstance(error, Untrusted | ConnectionClosed):
             return False
-        if self._is_unnumbered:  # the events would come again, and nobody could tell
+        if self._is_unnumbered:  # the events would come again, without a number to tell
             return False
         self._failures += 1
         if isinstance(error, UnexpectedStatus):
@@ -512,7 +513,7 @@ class _RequestInFlight:
 
 
 def _combined(refusals: Sequence[ClientError]) -> ClientError:
-    """Return one error for those of all ways: what a server said before that none was reached."""
+    """Return one error for all ways: a server's words before an unreachable address."""
     said = [error for error in refusals if isinstance(error, UnexpectedStatus)]
     by_http = [error for error in said if not isinstance(error, SocketRefused)]
     unreachable = [error for error in refusals if isinstance(error, Unreachable)]
@@ -590,9 +591,7 @@ class EnvelopeClientBinding:
         if self._connection is not None:
             await self._connection.close()
 
-    def _ask(
-        self, operation: Operation, request: A2AStruct, context: CallContext
-    ) -> AsyncGenerator[Envelope]:
+    def _ask(self, operation: Operation, request: A2AStruct, context: CallContext) -> Answers:
         if self._is_closed or self._http.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
         if self._connection is None:

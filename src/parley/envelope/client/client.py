@@ -1,19 +1,11 @@
-"""``EnvelopeClient``: what a user does with an agent by the envelope protocol."""
+"""The client of the envelope protocol: ``connect``, and ``EnvelopeClient``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -34,7 +26,7 @@ from parley.client.errors import (
     timeout_error,
 )
 from parley.client.origin import Origin, http_address
-from parley.envelope.answers import message
+from parley.envelope.answers import Answers, message
 from parley.envelope.cards import EnvelopeCard, read_card, write_card
 from parley.envelope.client.binding import EnvelopeConnection
 from parley.envelope.client.session import (
@@ -91,7 +83,7 @@ REGISTER = "registry.register"
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The HEARTBEAT that answered one: what it says, and how long it took, in seconds."""
+    """The answer to a HEARTBEAT: its payload, and how long it took, in seconds."""
 
     payload: dict[str, Any]
     round_trip: float
@@ -103,9 +95,7 @@ class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
     ``task_id`` and ``context_id`` are known from the first event on that has them.
     """
 
-    def __init__(
-        self, answers: AsyncGenerator[Envelope], request: Envelope, timeout: float | None
-    ) -> None:
+    def __init__(self, answers: Answers, request: Envelope, timeout: float | None) -> None:
         self._answers = answers
         self._end = AnswerEnd(request)
         self._is_broadcast = is_broadcast(request)
@@ -134,7 +124,7 @@ class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
         return event_of(answer, is_final=self._end.is_last(answer), of_one=of_one)
 
     async def aclose(self) -> None:
-        """Stop reading; the task goes on. Idempotent."""
+        """Stop reading; the task continues. Idempotent."""
         await self._answers.aclose()
 
     async def __aenter__(self) -> Self:
@@ -148,7 +138,7 @@ class EnvelopeClient:
     """An open connection to an agent by the envelope protocol (``parley.envelope.connect``).
 
     Requests survive connections: an unanswered one is sent again, with the same ``messageId``, and
-    a stream goes on after its last event.
+    a stream continues after its last event.
     """
 
     def __init__(
@@ -195,8 +185,8 @@ class EnvelopeClient:
         """Send a REQUEST and return its RESPONSE: the results of a query, or that a command began.
 
         ``action`` is the id of a skill, or an operation of A2A (``a2a.GetTask``). ``timeout`` is in
-        seconds, for all of it: the agent is told what is left. ``task_id`` and ``context_id`` go on
-        with a task or a conversation. ``target`` is the id of another agent that the server knows,
+        seconds, for all of it: the agent gets the rest. ``task_id`` and ``context_id`` continue
+        a task or a conversation. ``target`` is the id of another agent that the server knows,
         or a ``Target``. The same ``message_id`` again gets the same task.
 
         Raises ``EnvelopeFailed`` for an error of the agent, ``Timeout``, and ``ClientError``.
@@ -246,8 +236,8 @@ class EnvelopeClient:
         """Send a REQUEST and return its EVENTs as they come, the last one is final.
 
         The final event of a query is its RESPONSE, with all results; a command begins with one
-        that says ``accepted``. ``after`` goes on after an event with this number, of the same
-        ``message_id``. The other options are those of ``request``.
+        that says ``accepted``. ``after`` continues after an event with this number, of the same
+        ``message_id``. The other options are as in ``request``.
         """
         _check_sub_type(sub_type, SubType.QUERY, SubType.COMMAND)
         given = self._request(
@@ -279,7 +269,7 @@ class EnvelopeClient:
         target: str | Target = "",
         message_id: str = "",
     ) -> None:
-        """Send a REQUEST that nobody answers. Raises ``ClientError`` if it could not be sent."""
+        """Send a REQUEST without an answer. Raises ``ClientError`` if it could not be sent."""
         given = self._request(
             action,
             parameters,
@@ -294,7 +284,7 @@ class EnvelopeClient:
                 answer_of(answer)
 
     async def heartbeat(self, payload: Mapping[str, Any] | None = None) -> HeartbeatAnswer:
-        """Send a HEARTBEAT and return the one that answers it. Raises ``ClientError``."""
+        """Send a HEARTBEAT and return its answer. Raises ``ClientError``."""
         clock = asyncio.get_running_loop().time
         began = clock()
         answer = await self.connection.heartbeat(dict(payload or {}))
@@ -325,7 +315,7 @@ class EnvelopeClient:
         """Answer the REQUESTs that come over this connection; usable as a decorator.
 
         The handler is a function of an ``IncomingRequest``. It returns results (a list, or one JSON
-        value), and raises ``A2AError`` for a refusal; an async generator sends what it yields as
+        value), and raises ``A2AError`` for a refusal; an async generator sends its items as
         EVENTs. A REQUEST that comes again gets its first answer, unless that was a failure. At most
         64 are handled at a time. The WebSocket is kept open.
         """
@@ -334,7 +324,7 @@ class EnvelopeClient:
         return handler
 
     def messages(self) -> AsyncIterator[Envelope]:
-        """Return what comes by itself: EVENTs that answer nothing, HEARTBEATs, REQUESTs.
+        """Return unasked messages: EVENTs that answer nothing, HEARTBEATs, REQUESTs.
 
         The WebSocket is kept open. Of more than 1,000 unread messages, or 16 MiB, the oldest are
         dropped.
@@ -343,7 +333,7 @@ class EnvelopeClient:
         return self.connection.messages()
 
     async def aclose(self) -> None:
-        """Close the connection; what is under way fails with ``ConnectionClosed``. Idempotent."""
+        """Close the connection; requests under way fail with ``ConnectionClosed``. Idempotent."""
         on_close, self._on_close = self._on_close, None
         try:
             await self.connection.close()
@@ -351,7 +341,7 @@ class EnvelopeClient:
             if on_close is not None:
                 await on_close()
 
-    async def _ask(self, request: Envelope, deadline: float | None) -> AsyncGenerator[Envelope]:
+    async def _ask(self, request: Envelope, deadline: float | None) -> Answers:
         answers = self.connection.ask(request, deadline=deadline, repeats=may_repeat(request))
         async with aclosing(answers):
             try:
@@ -402,7 +392,7 @@ class EnvelopeClient:
 def may_repeat(request: Envelope) -> bool:
     """Return whether a request may be sent again though it may have been processed.
 
-    The same message to a skill gets the same task. Of operations, those that change nothing and
+    The same message to a skill gets the same task. Operations that change nothing and
     messages are repeated.
     """
     action = request_in(request).action
@@ -554,7 +544,7 @@ class EnvelopeOpening(Connection):
             found.append(self._endpoint(url, stand_in))
         if not found:
             raise self._auth.credentials.refusal(stand_in.name, [first])
-        # What was encrypted is not taken up again in the clear.
+        # An encrypted connection is never followed by one in the clear.
         if found[0].url.startswith("https:"):
             found = [each for each in found if each.url.startswith("https:")]
         return found
@@ -695,7 +685,7 @@ def connect(
     ``agent`` is the address of an agent (its A2A card names the interface), an address that ends
     with ``/envelope`` or begins with ``ws://`` or ``wss://`` (the interface itself), the address of
     an envelope card (``.../envelope/card``), such a card, an A2A card, an ``Agent`` or an ASGI app
-    of this process, or one that ``parley.find`` returned. Of an envelope card the primary endpoint
+    of this process, or a result of ``parley.find``. Of an envelope card the primary endpoint
     is used, then the backup.
 
     ``agent_id`` is who this side says to be. It has to be what the credentials or the ``key`` are
@@ -706,7 +696,7 @@ def connect(
     one only); a WebSocket is tried again later. ``heartbeat`` is the interval of HEARTBEATs in
     seconds; ``settings`` has this and more: limits, pauses, how often a request is sent again.
 
-    ``timeout`` bounds fetching cards. The other options are those of ``parley.connect``.
+    ``timeout`` bounds fetching cards. The other options are as in ``parley.connect``.
 
     Opening raises what ``parley.connect`` raises, and ``SocketRefused`` where only a WebSocket is
     allowed and none is opened. Raises ``ValueError`` for settings that contradict each other.

@@ -6,16 +6,8 @@ import asyncio
 import inspect
 import logging
 import math
-from collections import OrderedDict, deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +27,7 @@ from parley.client.errors import (
 )
 from parley.client.origin import http_address
 from parley.envelope import answers
-from parley.envelope.answers import heartbeat
+from parley.envelope.answers import Answers, WaitingAnswers, WaitingBytes, heartbeat
 from parley.envelope.answers import message as message_of
 from parley.envelope.codec import UnreadableEnvelope, read_message
 from parley.envelope.messages import (
@@ -57,6 +49,7 @@ from parley.envelope.messages import (
     a2a_error,
 )
 from parley.model.backoff import Backoff, seconds_of
+from parley.model.bounded import Bounded
 from parley.model.errors import (
     A2AError,
     InternalError,
@@ -80,13 +73,13 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an envelope connection. Times are in seconds.
 
     ``heartbeat`` is the interval of HEARTBEATs: after ``tolerance`` of them without any message the
-    connection counts as dead. ``ping`` is that of WebSocket pings. ``handshake``
+    connection counts as dead. ``ping`` is the interval of WebSocket pings. ``handshake``
     is how long a server has to open a WebSocket, after connecting. ``retries`` is how often in a
-    row a request is sent again; pauses are those of ``backoff``. ``idle`` bounds the silence in a
+    row a request is sent again; ``backoff`` has the pauses. ``idle`` bounds the silence in a
     stream over HTTP. ``socket_again`` is how long HTTP is used before a WebSocket is tried again,
     twice as long after each failure, up to ten times. ``max_message`` is the largest message in
     bytes, in both directions; at most ``max_in_flight`` requests are under way, others wait; a
-    stream whose reader is ``max_waiting`` messages behind is taken up again later.
+    stream whose reader is ``max_waiting`` messages behind is fetched again later.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -139,9 +132,9 @@ LONGEST_REST = 10
 class LinkEndpoint:
     """One address of an agent.
 
-    ``url`` is that for HTTP, which is that of the WebSocket too. ``headers`` go with the upgrade
-    and with every POST, and so does what ``auth`` says: it is asked once more after a refusal (401,
-    403). ``has_socket`` and ``has_http`` say what is tried there.
+    ``url`` has the scheme of HTTP; the WebSocket has the same address. ``headers`` and the
+    credentials of ``auth`` go with the upgrade and with every POST; after a refusal (401, 403)
+    ``auth`` is asked again. ``has_socket`` and ``has_http`` choose the transports.
     """
 
     def __init__(
@@ -217,7 +210,7 @@ class LinkEndpoint:
                 return
 
     async def renew(self, refusal: Refusal) -> bool:
-        """Return whether there are other credentials now than those that were refused."""
+        """Return whether there are other credentials now than the refused ones."""
         return self._auth is not None and await self._auth.answer(refusal, None, self._sent)
 
     def refused(self, refusal: Refusal) -> AuthenticationRequired:
@@ -235,7 +228,7 @@ class LinkEndpoint:
         )
 
     def _with_advice(self, said: A2AError, error: AuthenticationRequired) -> A2AError:
-        """Return what the agent says of the credentials, with what would help."""
+        """Return the agent's words about the credentials, with advice."""
         if isinstance(said, UnauthenticatedError):
             said.message = self._and_advice(said.message, error)
             said.args = (said.message,)
@@ -344,7 +337,7 @@ class EnvelopeIdentity:
     ) -> EnvelopeIdentity:
         """Return an identity; the owner of the key is its id, else one by chance.
 
-        Raises ``ValueError`` for an id that is not the owner of the key, and for what is no id.
+        Raises ``ValueError`` for an id that is not the owner of the key, and for other texts.
         """
         if key is not None and agent_id not in ("", key.owner):
             raise ValueError(
@@ -420,7 +413,7 @@ MAX_KEPT = 256
 
 RequestHandler = Callable[["IncomingRequest"], Any]
 """Answers a REQUEST: with a list of results, one JSON value, or ``None`` for no result. An async
-generator sends what it yields as EVENTs, and ends with success."""
+generator sends its items as EVENTs, and ends with success."""
 
 Send = Callable[[Envelope], Awaitable[None]]
 
@@ -447,7 +440,7 @@ class InboundRequests:
     def __init__(self, identity: EnvelopeIdentity) -> None:
         self._identity = identity
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._kept: OrderedDict[str, Envelope] = OrderedDict()
+        self._kept: Bounded[str, Envelope] = Bounded(MAX_KEPT)
         self._send: Send | None = None
         self.handler: RequestHandler | None = None
 
@@ -545,8 +538,6 @@ class InboundRequests:
             answer = answers.error_response(request, answer, source=self._identity.source)
         else:
             self._kept[request.message_id] = answer
-            if len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
         try:
             await self._transmit(answer)
         except ClientError as error:
@@ -557,7 +548,7 @@ class InboundRequests:
         await self._send(message)
 
     async def close(self) -> None:
-        """End what is under way. Idempotent."""
+        """End the work under way. Idempotent."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -584,7 +575,7 @@ class PostLink:
         self._identity = identity
         self._settings = settings
 
-    async def exchange(self, request: Envelope) -> AsyncGenerator[Envelope]:
+    async def exchange(self, request: Envelope) -> Answers:
         """Send a message and yield its answers. Raises ``Disconnected`` if the last is missing."""
         body = self._identity.write(request, self._settings.max_message)
         logger.debug("> POST %s %.4000r", self._endpoint, body)
@@ -608,7 +599,7 @@ class PostLink:
                 )
             yield self._answer(response, body)
 
-    async def _events(self, response: OpenResponse) -> AsyncGenerator[Envelope]:
+    async def _events(self, response: OpenResponse) -> Answers:
         parser, seen = SseParser(self._settings.max_message), SeenIds()
         async for chunk in response.chunks():
             for _, _, data in parser.feed(chunk):
@@ -619,7 +610,7 @@ class PostLink:
                         yield answer
 
     def _answer(self, response: OpenResponse, body: bytes) -> Envelope:
-        """Return the message of a response. Raises what a response without one means."""
+        """Return the message of a response. Raises the error of a response without a message."""
         refusal = refusal_in(response.status, response.headers)
         try:
             return self._read(body)
@@ -661,49 +652,11 @@ MAX_UNREADABLE = 16
 
 
 class StreamOverrun(Disconnected):
-    """The reader of a stream is too far behind. What was received is read first."""
-
-
-class _Waiting:
-    """The answers to one request that were not read yet."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._answers: deque[tuple[Envelope, int]] = deque()
-        self._size = 0
-        self._has_news = asyncio.Event()
-        self.is_over = asyncio.Event()
-        self.failure: Exception | None = None
-
-    def put(self, answer: Envelope, size: int) -> bool:
-        """Add an answer; return whether there was room."""
-        if self.failure is not None:
-            return False
-        self._size += size
-        if len(self._answers) >= self._limit or self._size > max(MAX_WAITING_BYTES, size):
-            self.fail(StreamOverrun("events came faster than they were read"))
-            return False
-        self._answers.append((answer, size))
-        self._has_news.set()
-        return True
-
-    def fail(self, error: Exception) -> None:
-        self.failure = self.failure or error
-        self._has_news.set()
-
-    async def next(self) -> Envelope:
-        while not self._answers:
-            if self.failure is not None:
-                raise self.failure
-            self._has_news.clear()
-            await self._has_news.wait()
-        answer, size = self._answers.popleft()
-        self._size -= size
-        return answer
+    """The reader of a stream is too far behind. Received events are read first."""
 
 
 class SocketSession:
-    """An open socket and what is under way over it. ``run`` reads it until it ends.
+    """An open socket and the requests under way over it. ``run`` reads it until it ends.
 
     ``on_message`` gets what answers no request, with its size: REQUESTs, EVENTs of others,
     HEARTBEATs, unknown types; it does not block.
@@ -720,7 +673,7 @@ class SocketSession:
         self._identity = identity
         self._settings = settings
         self._on_message = on_message
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, WaitingAnswers] = {}
         self._seen = SeenIds()
         self._clock = asyncio.get_running_loop().time
         self._heard_at = self._clock()
@@ -767,17 +720,18 @@ class SocketSession:
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("> %.4000s", text)
 
-    async def exchange(self, request: Envelope) -> AsyncGenerator[Envelope]:
+    async def exchange(self, request: Envelope) -> Answers:
         """Send a request and yield its answers, in the order in which they come.
 
-        One with the id of another that is under way waits for its end. Raises ``Disconnected`` when
+        A request with the id of another under way waits for its end. Raises ``Disconnected`` when
         the socket ends, ``StreamOverrun``, ``NotFromAgent``.
         """
         id, is_over = request.message_id, request.message.sub_type == SubType.NOTIFICATION
         while (other := self._waiting.get(id)) is not None:  # answers name no more than the id
             await other.is_over.wait()
         end = AnswerEnd(request)
-        waiting = self._waiting[id] = _Waiting(self._settings.max_waiting)
+        room = WaitingBytes(MAX_WAITING_BYTES)
+        waiting = self._waiting[id] = WaitingAnswers(room, self._settings.max_waiting)
         try:
             await self.send(request)
             while not is_over:
@@ -792,7 +746,7 @@ class SocketSession:
             waiting.is_over.set()
 
     def _stop(self, id: str) -> None:
-        """Tell the agent that nobody reads its answers to a request any more."""
+        """Tell the agent that its answers to a request are read no more."""
         stop = message_of(
             MessageType.EVENT,
             RequestPayload(action=STOP),
@@ -813,7 +767,7 @@ class SocketSession:
             logger.debug("not sent: %s", error)
 
     async def heartbeat(self, payload: dict[str, Any] | None = None) -> Envelope:
-        """Send a HEARTBEAT and return the one that answers it. Raises ``Disconnected``."""
+        """Send a HEARTBEAT and return its answer. Raises ``Disconnected``."""
         message = heartbeat(self._identity.source, payload=payload)
         if self.failure is not None:
             raise self.failure
@@ -865,7 +819,7 @@ class SocketSession:
             self._abandon(error)
         except ClientError as error:
             self.end(error)
-        finally:  # nobody waits for what is not read any more
+        finally:  # no request waits for an unread socket
             self.end(Disconnected("the socket is not read any more"))
 
     def _take(self, text: str) -> None:
@@ -894,6 +848,7 @@ class SocketSession:
             self._on_message(message, len(text))
         elif waiting is not None and message.message.type in _ANSWERS:
             if not waiting.put(message, len(text)):
+                waiting.fail(StreamOverrun("events came faster than they were read"))
                 self._seen.forget(message.message_id)
                 self._waiting.pop(asked, None)
         else:
@@ -926,12 +881,12 @@ class SocketSession:
         for beat in self._beats.values():
             if not beat.done():
                 beat.set_exception(error)
-                beat.exception()  # somebody may wait for it, or nobody
+                beat.exception()  # retrieved: it may have no waiter
         self.ended.set()
         self._socket.abort()
 
     async def close(self, reason: str = "") -> None:
-        """Close the socket properly; what is under way fails with ``ConnectionClosed``."""
+        """Close the socket properly; requests under way fail with ``ConnectionClosed``."""
         if self.failure is None:
             self.failure = ConnectionClosed("the connection was closed during the call")
             for waiting in self._waiting.values():
@@ -955,7 +910,7 @@ _ANSWERS = frozenset({MessageType.RESPONSE, MessageType.EVENT})
 
 
 def correlation_in(text: str | bytes) -> str:
-    """Return the id of what a message answers that cannot be read itself; empty if unknown."""
+    """Return the correlation id of an unreadable message; empty if unknown."""
     try:
         read = msgspec.json.decode(text, type=_Correlated)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -975,33 +930,28 @@ MAX_IDS = 4096
 MAX_NUMBERS = 1024
 
 
-class SeenIds:
+class SeenIds(Bounded[str, None]):
     """The last ids of messages that were taken, so that each is taken once."""
 
     def __init__(self, limit: int = MAX_IDS) -> None:
-        self._limit = limit
-        self._ids: OrderedDict[str, None] = OrderedDict()
+        super().__init__(limit)
 
     def is_new(self, id: str) -> bool:
         """Note an id; return whether it was not known."""
-        if id in self._ids:
-            self._ids.move_to_end(id)
-            return False
-        self._ids[id] = None
-        if len(self._ids) > self._limit:
-            self._ids.popitem(last=False)
-        return True
+        is_known = id in self
+        self[id] = None
+        return not is_known
 
     def forget(self, id: str) -> None:
         """Take an id as new again."""
-        self._ids.pop(id, None)
+        self.pop(id, None)
 
 
 class EventNumbers:
     """The numbers of the EVENTs of one stream that were taken.
 
-    Each EVENT is taken once, also one that another overtook. ``after`` is the number up to which
-    there is no gap, where a cut stream goes on: nothing behind it was missed. Of more than
+    Each EVENT is taken once, also after another overtook it. ``after`` is the number up to which
+    there is no gap, where a cut stream continues: no event before it is missing. Of more than
     ``limit`` numbers beyond a gap, the gap is given up.
     """
 
@@ -1043,7 +993,7 @@ MORE_TO_COME = frozenset({Status.PARTIAL, Status.ACCEPTED})
 
 
 class EnvelopeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a REQUEST.
+    """The outcome of a REQUEST.
 
     ``status`` is ``success``, ``accepted``, ``input-required`` or ``auth-required``; to answer a
     question, send a further request with ``task_id``. ``message`` is the whole message.
@@ -1153,7 +1103,7 @@ class AnswerEnd:
 
 
 MAX_AGENTS = 1024
-"""How many agents of one broadcast are told apart."""
+"""How many agents of one broadcast are distinguished."""
 
 
 def is_broadcast(request: Envelope) -> bool:
@@ -1194,7 +1144,7 @@ def answer_of(answer: Envelope) -> EnvelopeAnswer:
 def event_of(answer: Envelope, *, is_final: bool, of_one: bool = False) -> EnvelopeEvent:
     """Return a message of a stream for its caller.
 
-    Raises ``EnvelopeFailed`` for an error, but not for that of one agent of a broadcast.
+    Raises ``EnvelopeFailed`` for an error, but not for the error of a single agent in a broadcast.
     """
     payload = answer.payload
     if not (of_one and isinstance(payload, ResponsePayload)):

@@ -13,6 +13,7 @@ import msgspec
 from starlette.types import Scope
 
 from parley.envelope.answers import (
+    Answers,
     event,
     operation_of,
     read_operation,
@@ -151,7 +152,7 @@ class Calls:
         payload = payload_of(request)
         action = payload.action
         if not action.startswith(OPERATION_PREFIX):
-            # A command is answered while the turn goes on, so it needs the events.
+            # A command is answered while the turn runs, so it needs the events.
             streams = payload.metadata.stream or request.message.sub_type == SubType.COMMAND
             is_silent = request.message.sub_type == SubType.NOTIFICATION
             return (_STREAM if streams and not is_silent else _SEND), True
@@ -382,7 +383,7 @@ class Replies:
         self._state: TaskState | None = None
         self._is_accepted = False
 
-    async def all(self) -> AsyncGenerator[Envelope, None]:
+    async def all(self) -> Answers:
         """Yield the answers. Raises ``A2AError`` for what fails before the first."""
         begun = False
         answers = self._streamed() if self._call.operation.streaming else self._single()
@@ -407,7 +408,7 @@ class Replies:
     def _is_skill(self) -> bool:
         return self._asked.is_skill
 
-    async def _single(self) -> AsyncGenerator[Envelope, None]:
+    async def _single(self) -> Answers:
         call = self._call
         sends = call.operation.request is SendMessageRequest
         if sends:  # it waits no longer than its ``reply_timeout``
@@ -462,7 +463,7 @@ class Replies:
                 if state is not None and (state.is_terminal or state.is_interrupted):
                     return
 
-    async def _streamed(self) -> AsyncGenerator[Envelope, None]:
+    async def _streamed(self) -> Answers:
         asked = self._asked
         is_over = False
         items = self._items()
@@ -491,7 +492,7 @@ class Replies:
             payload = msgspec.structs.replace(payload, results=())
             yield event(asked.request, payload, source=self._source)
 
-    async def _direct(self, item: StreamItem) -> AsyncGenerator[Envelope, None]:
+    async def _direct(self, item: StreamItem) -> Answers:
         """Yield the answers that are a direct reply: it has no task, and so no further EVENTs."""
         assert isinstance(item.event, Message)
         self._context_id = item.event.context_id
@@ -532,7 +533,7 @@ class Replies:
                 self._see(first.event)
                 joined = bool(self._call.request.message.task_id)
                 if first.seq > after and joined:
-                    # What came until the task was as it is now.
+                    # The events until the task was as it is now.
                     async for item in self._between(after, first.seq):
                         yield item
                 elif first.seq > after:
@@ -555,7 +556,7 @@ class Replies:
     def _ends(self, happened: Event) -> bool:
         """Return whether an event is the last of the exchange.
 
-        A stream of an operation may go on after a question; that of a skill does not.
+        A stream of an operation may continue after a question; a skill's does not.
         """
         state = _state_of(happened)
         if state is None:
@@ -691,7 +692,7 @@ class Answering:
         return not (is_skill or operation.streaming or operation.name == "SendMessage")
 
     def limits_in(self, error: A2AError) -> ResponseMetadata:
-        """Return what an error says of the limits of its caller."""
+        """Return the limits of the caller that an error names."""
         return ResponseMetadata(rate_limits=dict(fields_of(standings_of(error))))
 
     async def _of_unknown_type(self, message: Envelope, context: MessageContext) -> Envelope | None:
@@ -713,7 +714,7 @@ class Answering:
         request: Envelope,
         context: MessageContext,
         on_call: Callable[[ServiceCall], None] | None = None,
-    ) -> AsyncGenerator[Envelope, None]:
+    ) -> Answers:
         """Yield the answers to a message; ``on_call`` gets the call of the agent, if it is one.
 
         Raises ``A2AError`` for what fails before the first.
@@ -725,8 +726,7 @@ class Answering:
         directory, handlers = self._services.directory, self._services.handlers
         if directory.is_for_others(request, context):
             self._check_rights(request, context)
-            routed = cast("AsyncGenerator[Envelope, None]", directory.route(request, context))
-            async with aclosing(routed):
+            async with aclosing(directory.route(request, context)) as routed:
                 async for answer in routed:
                     yield answer
             return
@@ -758,7 +758,7 @@ class Answering:
         request: Envelope,
         context: MessageContext,
         on_call: Callable[[ServiceCall], None] | None,
-    ) -> AsyncGenerator[Envelope, None]:
+    ) -> Answers:
         try:
             exchanged = self.calls.begin(request, context)
         except A2AError as error:

@@ -34,6 +34,7 @@ from parley.envelope.cards import (
 )
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import PATH
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError, ExtendedAgentCardNotConfiguredError, PermissionDeniedError
 from parley.model.operations import BY_NAME, GetExtendedAgentCardRequest
@@ -69,7 +70,7 @@ _KEPT = round(timedelta(days=3650).total_seconds() * 1000)
 
 
 class CardAddresses(msgspec.Struct, frozen=True):
-    """The address of an agent, and that of its server, without a slash at the end."""
+    """The address of an agent, and the address of its server, without a slash at the end."""
 
     agent: str
     server: str
@@ -85,7 +86,7 @@ def make_card(
     limits: Iterable[object] = (),
     has_docs: bool = False,
 ) -> EnvelopeCard:
-    """Return the card that says what an A2A card does, and what the settings declare.
+    """Return the envelope card of an A2A card and the settings.
 
     It has no times.
     """
@@ -158,7 +159,7 @@ def _per_minute(settings: EnvelopeSettings, limits: Iterable[object]) -> int | N
 
 
 class TimesStore(Protocol):
-    """What the times of cards need of a store."""
+    """The part of a store that the times of cards need."""
 
     def now(self) -> int:
         """Return the time in ms."""
@@ -178,12 +179,12 @@ class CardTimes:
 
     def __init__(self, store: TimesStore) -> None:
         self._store = store
-        self._known: dict[str, tuple[Timestamp, Timestamp]] = {}
+        self._known: Bounded[str, tuple[Timestamp, Timestamp]] = Bounded(1000)
 
     async def stamped(self, card: EnvelopeCard) -> EnvelopeCard:
         """Return a card with its times; without, if the store cannot tell them now."""
         key = card.agent_info.id
-        # Addresses are those of a request: they are no content.
+        # Addresses come from a request: they are no content.
         bare = replace(card.metadata, documentation="")
         content = write_card(replace(card, endpoints=CardEndpoints(), metadata=bare))
         digest = hashlib.sha256(content).hexdigest()
@@ -194,8 +195,6 @@ class CardTimes:
             except StoreError as error:
                 log.warning("the times of a card are not known: %s", error)
                 return card
-            if len(self._known) > 1000:
-                self._known.clear()
             self._known[f"{key} {digest}"] = times
         created, updated = times
         metadata = replace(card.metadata, created_at=created, updated_at=updated)
@@ -221,7 +220,7 @@ class CardTimes:
 
 @cache
 def schema() -> bytes:
-    """Return the JSON Schema (2020-12) of messages; ``#/$defs/card`` is that of cards."""
+    """Return the JSON Schema (2020-12) of messages; ``#/$defs/card`` is the schema of cards."""
     return _read("schema.json")
 
 
@@ -244,8 +243,8 @@ class EnvelopeCardPage:
 
     ``dataClassification`` decides who may see it: of a public agent all, else callers who prove who
     they are, with the permissions that all callers need. Callers who get an extended card over A2A
-    see its skills here too. The card of one caller is kept for nobody else: where cards may differ,
-    caches are told so.
+    see its skills here too. The card of one caller is kept for no other: where cards may differ,
+    responses are private.
     """
 
     def __init__(
@@ -266,7 +265,7 @@ class EnvelopeCardPage:
         self._tenant = place.tenant
         self._path = place.below
         self._clock = clock
-        self._files: dict[str, CardFile] = {}
+        self._files: Bounded[str, CardFile] = Bounded(_MAX_FILES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
@@ -314,7 +313,7 @@ class EnvelopeCardPage:
         return [(b"vary", b", ".join(names))] if names else []
 
     async def _caller(self, scope: Scope) -> Caller:
-        """Return the caller, if that matters. Raises ``A2AError`` for one who may not see it."""
+        """Return the caller, if that matters. Raises ``A2AError`` for others."""
         if not self._differs:
             return ANONYMOUS
         served, authorization = self._served, self._endpoint.authorization
@@ -334,12 +333,10 @@ class EnvelopeCardPage:
         if caller.authenticated and self._has_extended:
             return card_file(await self._written(scope, caller), self._clock(), None)
         now = self._clock()
-        file = self._files.pop(address, None)
+        file = self._files.get(address)
         if file is None or now - file.made >= self._served.settings.card_max_age:
             file = card_file(await self._written(scope, caller), now, file)
         self._files[address] = file
-        if len(self._files) > _MAX_FILES:
-            del self._files[next(iter(self._files))]
         return file
 
     async def _written(self, scope: Scope, caller: Caller) -> bytes:

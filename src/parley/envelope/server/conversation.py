@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
 from typing import Any, cast
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from parley.envelope.answers import error_response
+from parley.envelope.answers import Answers, error_response
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
 from parley.envelope.messages import (
     STOP,
@@ -113,7 +113,7 @@ class Exchanges:
         slot: Slot | None,
         measured: Measurement,
         on_call: Callable[[ServiceCall], None] | None = None,
-    ) -> AsyncGenerator[Envelope, None]:
+    ) -> Answers:
         """Yield the answers to an admitted message, in its turn; a stream gives its turn back.
 
         Raises ``A2AError``, for whatever fails before the first answer.
@@ -246,7 +246,7 @@ class Outbox:
             await asyncio.wait({self._sending})
 
     def close(self) -> None:
-        """Drop what waits; whoever waits for it is told."""
+        """Drop the messages that wait; their senders get ``OutboxClosed``."""
         self.is_closed = True
         for waiting in (*self._urgent, *self._events):
             _give_up(waiting[1])
@@ -308,7 +308,7 @@ class Outbox:
 def _give_up(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_exception(OutboxClosed())
-        waiter.exception()  # whoever waits may have been cancelled
+        waiter.exception()  # the waiting task may have been cancelled
 
 
 MAX_BAD_MESSAGES = 32
@@ -323,7 +323,7 @@ class Conversation:
 
     REQUESTs are answered at the same time, within the limits of the queue; each answer names its
     REQUEST. When the connection ends, answers under way are dropped: tasks continue, and so do
-    notifications that were read. ``context`` is what is known of all messages.
+    notifications that were read. ``context`` holds for all messages.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ class Conversation:
         self._is_draining = True
 
     async def _leave(self) -> None:
-        """End what is under way, and say so: the grace period of the server is over."""
+        """End the work under way, and say so: the grace period of the server is over."""
         self._is_draining = True
         with self._socket.answering(), suppress(TimeoutError):
             await self._end(self._waiting, self._silent)
@@ -437,7 +437,7 @@ class Conversation:
                 await self._count_bad()
 
     async def _admitted(self, message: Envelope) -> MessageContext:
-        """Return the context of a message. Raises ``A2AError`` for one that is refused."""
+        """Return the context of a message. Raises ``A2AError`` for a refused message."""
         if self._refusal is not None:
             raise self._refusal
         if self._credentials is not None:
@@ -483,7 +483,7 @@ class Conversation:
             )
 
     def _enter(self, message: Envelope, size: int) -> Slot:
-        """Return a slot; while it waits, the bytes of its message count as those of its address."""
+        """Return a slot; while it waits, the bytes of its message count for its address."""
         address, held = self._context.address, self._request_bytes
         held.reserve(address, size)
         try:
@@ -733,12 +733,7 @@ class EnvelopePost:
     _call: ServiceCall | None = None
 
     async def _stream(
-        self,
-        first: Envelope,
-        rest: AsyncGenerator[Envelope, None],
-        context: MessageContext,
-        receive: Receive,
-        send: Send,
+        self, first: Envelope, rest: Answers, context: MessageContext, receive: Receive, send: Send
     ) -> None:
         async def items() -> AsyncIterator[StreamItem]:
             yield _item(first)
@@ -806,7 +801,7 @@ def _item(answer: Envelope) -> StreamItem:
 
 
 def _resuming(request: Envelope, scope: Scope) -> Envelope:
-    """Return a REQUEST with the number in ``Last-Event-ID``, unless it has one of its own."""
+    """Return a REQUEST with the number in ``Last-Event-ID``, unless it has its own."""
     payload = request.payload
     if not isinstance(payload, RequestPayload) or payload.metadata.after is not None:
         return request

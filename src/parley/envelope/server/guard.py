@@ -37,6 +37,7 @@ from parley.envelope.signatures import (
     signed_form,
     verify_signature,
 )
+from parley.model.bounded import Bounded
 from parley.model.errors import (
     FieldViolation,
     OverloadedError,
@@ -101,7 +102,7 @@ class _Entries:
 class EnvelopeKeys:
     """Keys by their owners. A file is read again when it changes.
 
-    A changed file that cannot be used is logged, and the keys of before go on.
+    A changed file that cannot be used is logged, and the keys of before stay.
     """
 
     def __init__(self, given: Iterable[EnvelopeKey | Mapping[str, Any]] = ()) -> None:
@@ -158,7 +159,7 @@ class EnvelopeKeys:
         self._now = now
 
     async def close(self) -> None:
-        """Close connections to those who publish keys."""
+        """Close connections to publishers of keys."""
         sources, self._sources = self._sources, {}
         for source in sources.values():
             await source.close()
@@ -320,30 +321,27 @@ class MessageSender(msgspec.Struct):
 class KnownCallers:
     """Ids of authenticated callers, of whom the last 10,000 are known here.
 
-    ``is_registered`` knows more of them: those that have credentials with this server.
+    ``is_registered`` knows more of them: callers with credentials at this server.
     """
 
     def __init__(self, is_registered: Callable[[str], Awaitable[bool]] | None = None) -> None:
-        self._ids: dict[str, None] = {}
+        self._ids: Bounded[str, None] = Bounded(MOST_KNOWN)
         self._is_registered = is_registered
 
     def note(self, caller: Caller) -> None:
         """Remember the ids of an authenticated caller."""
         for id in ids_of(caller):
-            self._ids.pop(id, None)
             self._ids[id] = None
-        while len(self._ids) > MOST_KNOWN:
-            del self._ids[next(iter(self._ids))]
 
     async def has(self, id: str) -> bool:
-        """Return whether an id is that of a caller who can prove it."""
+        """Return whether a caller can prove an id."""
         if id in self._ids:
             return True
         return self._is_registered is not None and await self._is_registered(id)
 
 
 def ids_of(caller: Caller) -> tuple[str, ...]:
-    """Return what an authenticated caller may name itself: its id, and that of its application."""
+    """Return the names of an authenticated caller: its id, and its application's id."""
     if not caller.authenticated:
         return ()
     return tuple(dict.fromkeys(filter(None, (caller.id, caller.client))))
@@ -354,7 +352,7 @@ async def check_source(
 ) -> None:
     """Refuse a source that is not the sender's.
 
-    Whoever signed has proved to be the source. Raises ``SourceMismatch``.
+    A signer has proved to be the source. Raises ``SourceMismatch``.
     """
     named = message.source.agent_id
     own = ids_of(sender.caller)
@@ -467,7 +465,7 @@ class SignedMessages:
     async def verify(self, message: Envelope, security: MessageSecurity) -> int:
         """Check the time and the signature of a message; return until when (ms) it is in time.
 
-        The key is one of ``source.agentId``, so nobody signs for another. Raises
+        The key is one of ``source.agentId``, so no sender signs for another. Raises
         ``SignatureInvalid``, ``MessageOutdated``, and ``OverloadedError``.
         """
         if self._keys is None:
@@ -562,7 +560,7 @@ class EnvelopeGuard:
         self._sockets: dict[str, int] = {}
 
     def sender(self, caller: Caller, address: str) -> MessageSender:
-        """Return the sender of one POST. Raises ``A2AError`` for one who may send nothing."""
+        """Return the sender of one POST. Raises ``A2AError`` for a caller who may send nothing."""
         proved = ids_of(caller)
         caller = self._own_caller(caller)
         self._check_may_connect(caller)
@@ -640,7 +638,7 @@ class EnvelopeGuard:
             if not sender.nonce_is_used:
                 await self._signed.use(message, security, until)
             sender.has_signed = True
-        # Not before: whoever sends what another signed has the connection of nobody.
+        # Not before: a message that another sender signed binds no connection.
         sender.agent_id = named
         return caller
 
@@ -659,7 +657,7 @@ class EnvelopeGuard:
     def _check_target(self, message: Envelope, *, is_signed: bool) -> None:
         """Refuse a message for another agent. A signed one names its target.
 
-        Else whoever got it could pass it on to another agent that knows the key. Answers and
+        Else its receiver could pass it on to another agent that knows the key. Answers and
         HEARTBEATs need none: they count only on their connection. Other types are never passed on.
         Raises ``TargetNotFound``.
         """
@@ -689,7 +687,7 @@ class EnvelopeGuard:
     def sign(self, answer: Envelope, request: Envelope | None) -> Envelope:
         """Return an answer as it is sent: signed if the request was, and the server has a key.
 
-        The key is one of Ed25519 among those that sign cards; it is published with them.
+        The key is an Ed25519 key among the keys that sign cards; it is published with them.
         """
         if request is None or request.security is None:
             return answer

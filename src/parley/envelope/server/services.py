@@ -1,28 +1,22 @@
-"""What the bindings of a server share: contexts, sockets, order, HEARTBEATs and counters."""
+"""Parts that the bindings of a server share: contexts, sockets, order, HEARTBEATs, counters."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import heapq
 import inspect
 import logging
 import math
 import time
-from collections import Counter, deque
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Hashable,
-    Iterator,
-    Mapping,
-)
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
 from itertools import count
 from typing import Any, Protocol
 
 import msgspec
 
+from parley.envelope.answers import Answers, WaitingAnswers, WaitingBytes
 from parley.envelope.messages import (
     VERSION,
     AgentUnavailable,
@@ -38,6 +32,7 @@ from parley.envelope.messages import (
     Status,
     SubType,
 )
+from parley.model.bounded import Bounded
 from parley.model.errors import A2AError, InternalError, OverloadedError, TooManyRequestsError
 from parley.model.ids import new_id
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
@@ -68,10 +63,10 @@ class SocketPeer:
     def __init__(self, send: Send, *, max_calls: int = MAX_CALLS) -> None:
         self._send = send
         self._max_calls = max_calls
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, WaitingAnswers] = {}
         self._on_close: list[Callable[[], None]] = []
         self._on_beat: list[Callable[[], None]] = []
-        self._waiting = WaitingBytes()
+        self._waiting = WaitingBytes(MAX_WAITING_BYTES)
         self.is_open = True
 
     @property
@@ -95,9 +90,7 @@ class SocketPeer:
         for callback in self._on_beat:
             callback()
 
-    async def ask(
-        self, request: Envelope, *, awaits_events: bool = False
-    ) -> AsyncIterator[Envelope]:
+    async def ask(self, request: Envelope, *, awaits_events: bool = False) -> Answers:
         """Send a REQUEST and yield its answers.
 
         The RESPONSE is the last, or with ``awaits_events`` (a command) the EVENT with a status that
@@ -105,7 +98,7 @@ class SocketPeer:
         much is under way.
         """
         if not self.is_open:
-            raise AgentUnavailable(GONE, retry_after=RETRY_SECONDS)
+            raise _unavailable(GONE)
         if len(self._calls) >= self._max_calls or request.message_id in self._calls:
             raise OverloadedError(
                 "the agent has too many requests to answer; try again later",
@@ -114,7 +107,7 @@ class SocketPeer:
         if request.message.sub_type == SubType.NOTIFICATION:
             await self._send(request)
             return
-        call = self._calls[request.message_id] = _Call(self._waiting)
+        call = self._calls[request.message_id] = WaitingAnswers(self._waiting, MAX_WAITING)
         try:
             await self._send(request)
             is_over = False
@@ -131,7 +124,8 @@ class SocketPeer:
         call = self._calls.get(answer.message.correlation_id)
         if call is None or answer.message.type not in (MessageType.RESPONSE, MessageType.EVENT):
             return False
-        call.put(answer, size)
+        if not call.put(answer, size):
+            call.fail(_unavailable("the answers of the agent came faster than they were read"))
         return True
 
     def close(self) -> None:
@@ -141,10 +135,14 @@ class SocketPeer:
         self.is_open = False
         self._on_beat.clear()
         for call in self._calls.values():
-            call.fail(GONE)
+            call.fail(_unavailable(GONE))
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             callback()
+
+
+def _unavailable(words: str) -> AgentUnavailable:
+    return AgentUnavailable(words, retry_after=RETRY_SECONDS)
 
 
 def _ends(answer: Envelope, *, awaits_events: bool) -> bool:
@@ -154,50 +152,6 @@ def _ends(answer: Envelope, *, awaits_events: bool) -> bool:
     if answer.message.type == MessageType.RESPONSE:
         return not (awaits_events and payload.status == Status.ACCEPTED)
     return awaits_events and payload.status not in (Status.PARTIAL, Status.ACCEPTED)
-
-
-class WaitingBytes:
-    """How many bytes wait in the calls of one peer."""
-
-    held = 0
-
-
-class _Call:
-    """The answers to one REQUEST that were not read yet."""
-
-    def __init__(self, waiting: WaitingBytes) -> None:
-        self._answers: deque[tuple[Envelope, int]] = deque()
-        self._waiting = waiting
-        self._has_news = asyncio.Event()
-        self._failure = ""
-
-    def put(self, answer: Envelope, size: int) -> None:
-        is_full = self._waiting.held + size > MAX_WAITING_BYTES and self._waiting.held
-        if is_full or len(self._answers) >= MAX_WAITING:
-            self.fail("the answers of the agent came faster than they were read")
-            return
-        self._answers.append((answer, size))
-        self._waiting.held += size
-        self._has_news.set()
-
-    def fail(self, words: str) -> None:
-        self._failure = self._failure or words
-        self._has_news.set()
-
-    async def next(self) -> Envelope:
-        while not self._answers:
-            if self._failure:
-                raise AgentUnavailable(self._failure, retry_after=RETRY_SECONDS)
-            self._has_news.clear()
-            await self._has_news.wait()
-        answer, size = self._answers.popleft()
-        self._waiting.held -= size
-        return answer
-
-    def drop(self) -> None:
-        """Drop what nobody reads any more."""
-        self._waiting.held -= sum(size for _, size in self._answers)
-        self._answers.clear()
 
 
 LONGEST_TIMEOUT = 366 * 86_400.0
@@ -210,7 +164,7 @@ admitted, and passes on. Its value is a ``PassedOnMessage``. Nothing of the netw
 
 
 class PassedOnMessage(msgspec.Struct, frozen=True):
-    """What is known of a message that the binding of another agent passes on.
+    """A message that the binding of another agent passes on.
 
     ``nonce_is_used``: its signature was verified there, so that its nonce is no replay here.
     ``peer`` is the socket that it came by.
@@ -273,11 +227,11 @@ class AgentDirectory(Protocol):
         """Return whether messages may name an agent that is not at their address."""
         ...
 
-    def route(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+    def route(self, request: Envelope, context: MessageContext) -> Answers:
         """Yield the answers to a REQUEST that was admitted: a RESPONSE, and the EVENTs.
 
         They have the correlation id of the request, and name who answered
-        (``metadata.agentId``). Closing it ends what is under way. Raises ``A2AError``.
+        (``metadata.agentId``). Closing it ends the calls under way. Raises ``A2AError``.
         """
         ...
 
@@ -318,7 +272,7 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatPayload(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a HEARTBEAT of the server says.
+    """The payload of a HEARTBEAT of the server.
 
     ``load`` is from 0 (idle) to 1 (no room), ``draining`` says that the server takes no new work,
     ``time`` is its clock, ``interval`` the ms to its next HEARTBEAT.
@@ -364,7 +318,7 @@ class SocketHeartbeats:
         self._peer = peer
         self._clock = clock or asyncio.get_running_loop().time
         self._heard_at = self._clock()
-        self._sent: dict[str, float] = {}
+        self._sent: Bounded[str, float] = Bounded(self._settings.tolerance)
         self._taken: deque[float] | None = None  # until one comes: it costs 700 bytes
         self._is_beating = False
         self.round_trip: float | None = None
@@ -411,8 +365,6 @@ class SocketHeartbeats:
             await self._close(MISSED, f"no message for {self.missed} heartbeats")
             return
         message = self._message()
-        while len(self._sent) >= settings.tolerance:
-            del self._sent[next(iter(self._sent))]
         self._sent[message.message_id] = self._clock()
         await self._send(message)
 
@@ -455,9 +407,10 @@ _FAULTS = frozenset({"INTERNAL_ERROR", "OVERLOADED", "INVALID_AGENT_RESPONSE"})
 """Errors that are not the caller's."""
 
 
-class EnvelopeCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a server counted since its start. ``by_type`` and ``by_status`` count messages that came
-    and answers that went; ``slowest_ms`` is the longest answer.
+class EnvelopeCounts(msgspec.Struct, kw_only=True, rename="camel"):
+    """The counters of a server since its start.
+
+    ``by_type`` counts messages, ``by_status`` answers; ``slowest_ms`` is the longest answer.
     """
 
     messages: int = 0
@@ -468,112 +421,81 @@ class EnvelopeCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retries: int = 0
     heartbeats: int = 0
     slowest_ms: int = 0
-    by_type: Mapping[str, int] = {}
-    by_status: Mapping[str, int] = {}
-    by_error: Mapping[str, int] = {}
+    by_type: dict[str, int] = {}
+    by_status: dict[str, int] = {}
+    by_error: dict[str, int] = {}
 
 
 class Measurement:
-    """One message under way. ``end`` is called once; calling it again changes nothing."""
+    """One message under way. ``end`` is called once; calling it again changes nothing.
 
-    __slots__ = ("_began", "_end", "_is_over", "agent", "request", "size")
+    ``size`` is the bytes of its answers.
+    """
 
-    def __init__(
-        self,
-        end: Callable[[Measurement, float, str, str, int], None],
-        agent: str,
-        request: Envelope,
-    ) -> None:
-        self._end = end
+    __slots__ = ("_agent", "_began", "_counts", "_is_over", "_message", "size")
+
+    def __init__(self, counts: EnvelopeCounts, agent: str, message: Envelope) -> None:
+        self._counts = counts
+        self._agent = agent
+        self._message = message
         self._is_over = False
         self._began = time.perf_counter()
-        self.agent = agent
-        self.request = request
-        self.size = 0  # the bytes of its answers
+        self.size = 0
 
     def end(self, status: str = Status.SUCCESS, *, error: str = "") -> None:
         """Note the last answer: its status, and its error code."""
-        if not self._is_over:
-            self._is_over = True
-            self._end(self, time.perf_counter() - self._began, status, error, self.size)
+        if self._is_over:
+            return
+        self._is_over = True
+        took = round((time.perf_counter() - self._began) * 1000)
+        counts, message = self._counts, self._message
+        payload = message.payload if isinstance(message.payload, RequestPayload) else None
+        counts.answers += 1
+        counts.bytes_out += self.size
+        counts.slowest_ms = max(counts.slowest_ms, took)
+        _count(counts.by_status, status)
+        if error:
+            _count(counts.by_error, error)
+        if payload is not None:
+            counts.in_flight -= 1
+        level = logging.INFO if error in _FAULTS else logging.DEBUG
+        if message_log.isEnabledFor(level):
+            message_log.log(
+                level,
+                "type=%s action=%s agent=%s status=%s error=%s ms=%d bytes=%d priority=%s retry=%d",
+                shown(message.message.type),
+                "-" if payload is None else shown(payload.action),
+                shown(self._agent) or "-",
+                shown(status) or "-",
+                shown(error) or "-",
+                took,
+                self.size,
+                "-" if payload is None else shown(message.message.priority),
+                0 if payload is None else payload.metadata.retry_count,
+            )
 
 
 class EnvelopeStatistics:
     """Counts messages, and logs a line for each. Kinds beyond a number count as ``(others)``."""
 
     def __init__(self) -> None:
-        self._types: Counter[str] = Counter()
-        self._statuses: Counter[str] = Counter()
-        self._errors: Counter[str] = Counter()
-        self._messages = self._answers = self._bytes_in = self._bytes_out = 0
-        self._in_flight = self._retries = self._heartbeats = 0
-        self._slowest = 0.0
+        self._counts = EnvelopeCounts()
 
     def begin(self, message: Envelope, *, agent: str, size: int = 0) -> Measurement:
         """Note a message that has arrived."""
-        self._messages += 1
-        self._bytes_in += size
-        _count(self._types, message.message.type)
-        if message.message.type == MessageType.HEARTBEAT:
-            self._heartbeats += 1
-        payload = message.payload
-        measurement = Measurement(self._ended, agent, message)
+        counts, payload = self._counts, message.payload
+        counts.messages += 1
+        counts.bytes_in += size
+        _count(counts.by_type, message.message.type)
+        counts.heartbeats += message.message.type == MessageType.HEARTBEAT
         if isinstance(payload, RequestPayload):
-            self._retries += payload.metadata.retry_count > 0
-            self._in_flight += 1
-        return measurement
+            counts.retries += payload.metadata.retry_count > 0
+            counts.in_flight += 1
+        return Measurement(counts, agent, message)
 
     def counts(self) -> EnvelopeCounts:
         """Return the counters since the start."""
-        return EnvelopeCounts(
-            messages=self._messages,
-            answers=self._answers,
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
-            in_flight=self._in_flight,
-            retries=self._retries,
-            heartbeats=self._heartbeats,
-            slowest_ms=round(self._slowest * 1000),
-            by_type=dict(self._types),
-            by_status=dict(self._statuses),
-            by_error=dict(self._errors),
-        )
-
-    def _ended(
-        self, measurement: Measurement, took: float, status: str, error: str, size: int
-    ) -> None:
-        message = measurement.request
-        payload = message.payload
-        self._answers += 1
-        self._bytes_out += size
-        _count(self._statuses, status)
-        if error:
-            _count(self._errors, error)
-        self._slowest = max(self._slowest, took)
-        if isinstance(payload, RequestPayload):
-            self._in_flight -= 1
-        level = logging.INFO if error in _FAULTS else logging.DEBUG
-        if message_log.isEnabledFor(level):
-            self._log(level, measurement, took, status, error, size)
-
-    def _log(
-        self, level: int, measurement: Measurement, took: float, status: str, error: str, size: int
-    ) -> None:
-        message, payload = measurement.request, measurement.request.payload
-        is_request = isinstance(payload, RequestPayload)
-        message_log.log(
-            level,
-            "type=%s action=%s agent=%s status=%s error=%s ms=%d bytes=%d priority=%s retry=%d",
-            shown(message.message.type),
-            shown(payload.action) if is_request else "-",  # type: ignore[union-attr]
-            shown(measurement.agent) or "-",
-            shown(status) or "-",
-            shown(error) or "-",
-            round(took * 1000),
-            size,
-            shown(message.message.priority) if is_request else "-",
-            payload.metadata.retry_count if is_request else 0,  # type: ignore[union-attr]
-        )
+        return copy.deepcopy(self._counts)
 
 
 def shown(text: str) -> str:
@@ -586,11 +508,11 @@ def shown(text: str) -> str:
     )
 
 
-def _count(counter: Counter[str], name: str) -> None:
-    """Count a kind that a sender names: at most ``MAX_KINDS`` are told apart."""
+def _count(counter: dict[str, int], name: str) -> None:
+    """Count a kind that a sender names: at most ``MAX_KINDS`` are distinguished."""
     if name not in counter and len(counter) >= MAX_KINDS:
         name = OTHERS
-    counter[name[:80]] += 1
+    counter[name[:80]] = counter.get(name[:80], 0) + 1
 
 
 log = logging.getLogger("parley.envelope")
@@ -615,8 +537,7 @@ class EnvelopeHandlers:
     """The handlers of a server: ``hook`` of the operator, and the server's own, by their actions.
 
     Each call ends after ``timeout`` seconds; at most ``at_once`` run at a time, and further ones
-    are refused with ``retryAfter``. Raises ``TypeError`` for what is no async function of the
-    message and its context.
+    are refused with ``retryAfter``. Raises ``TypeError`` for a hook that is no async function.
     """
 
     def __init__(
@@ -650,7 +571,7 @@ class EnvelopeHandlers:
     ) -> ResponsePayload | None:
         """Return the payload of the RESPONSE, ``None`` where none is sent.
 
-        Raises ``A2AError``, and ``NotHandled`` for what the handler leaves alone.
+        Raises ``A2AError``, and ``NotHandled`` for a message that the handler leaves alone.
         """
         if self._running >= self._at_once:
             raise OverloadedError("too many messages of this kind are under way", retry_after=1)
@@ -692,7 +613,7 @@ class EnvelopeHandlers:
                 results=results,
                 metadata=ResponseMetadata(total_results=len(results)),
             )
-        size = len(msgspec.json.encode(payload))  # raises TypeError for what is no JSON
+        size = len(msgspec.json.encode(payload))  # raises TypeError for a value that is no JSON
         if size > MAX_RESULT_BYTES:
             raise ValueError(f"the answer has {size:,} bytes, more than {MAX_RESULT_BYTES:,}")
         return payload
@@ -711,9 +632,9 @@ def _named(message: Envelope) -> str:
 
 
 class EnvelopeServices(msgspec.Struct, kw_only=True):
-    """What the envelope bindings of a server share.
+    """The parts that the envelope bindings of a server share.
 
-    ``handlers`` are those of the operator, with the server's own (``registry.register``).
+    ``handlers`` are the operator's hook and the server's own (``registry.register``).
     """
 
     handlers: EnvelopeHandlers = msgspec.field(default_factory=EnvelopeHandlers)
@@ -728,7 +649,7 @@ class EnvelopeServices(msgspec.Struct, kw_only=True):
 
 
 RANKS = {Priority.URGENT: 0, Priority.HIGH: 1, Priority.NORMAL: 2, Priority.LOW: 3}
-"""The order of priorities. One that version 1.0 does not have counts as normal."""
+"""The order of priorities. An unknown priority counts as normal."""
 
 _Waiting = tuple[int, int, "Slot"]
 
@@ -760,7 +681,7 @@ class Slot:
         self.granted: asyncio.Future[None] | None = None
 
     def release(self) -> None:
-        """Let the next one run; one that still waits leaves the queue. Idempotent."""
+        """Let the next one run; a waiting REQUEST leaves the queue. Idempotent."""
         if self.is_running:
             self.is_running = False
             self._queue.ended(self._lane, self)
@@ -812,10 +733,10 @@ class RequestQueue:
         self._running = 0
         self._arrivals = count()
         self._callers: dict[Hashable, _Caller] = {}
-        self._turns: dict[_Caller, None] = {}  # those who wait, the next one first
+        self._turns: dict[_Caller, None] = {}  # waiting callers, the next one first
 
     def open(self, caller: Hashable) -> RequestLane:
-        """Return the lane of a new connection. ``caller`` is ``None`` for one that is unknown."""
+        """Return the lane of a new connection. ``caller`` is ``None`` for an unknown caller."""
         key = object() if caller is None else caller
         known = self._callers.get(key)
         if known is None:
@@ -917,7 +838,7 @@ class RequestQueue:
                 self._turns[caller] = None  # behind the others
 
     def _grant_one(self, caller: _Caller) -> bool:
-        """Let one REQUEST of a caller run; return whether there was one that may.
+        """Let one REQUEST of a caller run; return whether one may.
 
         If there is none, the caller waits for the end of one of its own, and has no turn until
         then.
