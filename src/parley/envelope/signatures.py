@@ -7,12 +7,11 @@ nonce, the key's id and the algorithm.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -126,17 +125,31 @@ def sign_message(
     """
     if key.is_public:
         raise ValueError(f"the key {key.id!r} is a public one: it verifies, and signs nothing")
+    return signed_with(
+        message, key.id, key.algorithm, lambda data: _sign(key, data), now=now, nonce=nonce
+    )
+
+
+def signed_with(
+    message: Envelope,
+    key_id: str,
+    algorithm: str,
+    sign: Callable[[bytes], bytes],
+    *,
+    now: Timestamp | None = None,
+    nonce: str = "",
+) -> Envelope:
+    """Return a message with the signature that ``sign`` makes of its canonical form."""
     security = MessageSecurity(
         signature="-",
         timestamp=str(now or Timestamp.now()),
         nonce=nonce or secrets.token_urlsafe(16),
-        key_id=key.id,
-        algorithm=key.algorithm,
+        key_id=key_id,
+        algorithm=algorithm,
     )
     unsigned = replace(message, security=security, received=None)
-    signature = _sign(key, signed_form(members_of(unsigned)))
-    text = base64.urlsafe_b64encode(signature).rstrip(b"=").decode("ascii")
-    return replace(unsigned, security=replace(security, signature=text))
+    signature = encode(sign(signed_form(members_of(unsigned))))
+    return replace(unsigned, security=replace(security, signature=signature))
 
 
 def verify_signature(message: Envelope, key: EnvelopeKey) -> None:

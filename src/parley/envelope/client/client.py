@@ -191,7 +191,7 @@ class EnvelopeClient:
 
         Raises ``EnvelopeFailed`` for an error of the agent, ``Timeout``, and ``ClientError``.
         """
-        _check_sub_type(sub_type, SubType.QUERY, SubType.COMMAND)
+        _check_sub_type(sub_type)
         given = self._request(
             action,
             parameters,
@@ -239,7 +239,7 @@ class EnvelopeClient:
         that says ``accepted``. ``after`` continues after an event with this number, of the same
         ``message_id``. The other options are as in ``request``.
         """
-        _check_sub_type(sub_type, SubType.QUERY, SubType.COMMAND)
+        _check_sub_type(sub_type)
         given = self._request(
             action,
             parameters,
@@ -412,10 +412,10 @@ def _with_extension(metadata: RequestMetadata, uri: str) -> RequestMetadata:
     return msgspec.structs.replace(metadata, service_parameters=given)
 
 
-def _check_sub_type(sub_type: str, *known: str) -> None:
-    if sub_type not in known:
+def _check_sub_type(sub_type: str) -> None:
+    if sub_type not in (SubType.QUERY, SubType.COMMAND):
         raise ValueError(
-            f"sub_type is {' or '.join(known)} here, not {sub_type!r:.60}; notifications are sent "
+            f"sub_type is query or command here, not {sub_type!r:.60}; notifications are sent "
             "with notify"
         )
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Scope
@@ -456,7 +456,7 @@ class Replies:
     async def _turn_end(self, task_id: str) -> None:
         request = SubscribeToTaskRequest(tenant=self._call.context.tenant, id=task_id)
         context = msgspec.structs.replace(self._call.context, last_event_id=None)
-        items = _closable(self._service.subscribe_to_task(request, context))
+        items = self._service.subscribe_to_task(request, context)
         async with aclosing(items):
             async for item in items:
                 state = _state_of(item.event)
@@ -516,13 +516,13 @@ class Replies:
 
     def _items(self) -> AsyncGenerator[StreamItem, None]:
         after = self._asked.payload.metadata.after
+        items: Any = self._call.stream()
         if after is None or self._call.operation.request is not SendMessageRequest:
-            return _closable(self._call.stream())
-        return self._resumed(after)
+            return items  # type: ignore[no-any-return]
+        return self._resumed(items, after)
 
-    async def _resumed(self, after: int) -> AsyncGenerator[StreamItem, None]:
+    async def _resumed(self, items: Any, after: int) -> AsyncGenerator[StreamItem, None]:
         """Yield the events of a message that was sent before, after a number."""
-        items = _closable(self._call.stream())
         async with aclosing(items):
             first = await anext(items, None)
             if first is None:
@@ -546,7 +546,7 @@ class Replies:
 
     async def _between(self, after: int, last: int) -> AsyncGenerator[StreamItem, None]:
         request = SubscribeToTaskRequest(tenant=self._call.context.tenant, id=self._task_id)
-        events = _closable(self._service.subscribe_to_task(request, self._call.context))
+        events = self._service.subscribe_to_task(request, self._call.context)
         async with aclosing(events):
             async for item in events:
                 yield item
@@ -660,10 +660,6 @@ def _state_of(happened: Event) -> TaskState | None:
     if isinstance(happened, Task | TaskStatusUpdateEvent):
         return happened.status.state
     return None
-
-
-def _closable(items: Any) -> AsyncGenerator[StreamItem, None]:
-    return cast("AsyncGenerator[StreamItem, None]", items)
 
 
 class Answering:

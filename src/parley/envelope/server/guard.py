@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -13,9 +12,7 @@ from pathlib import Path
 from typing import Any, Self, Union
 
 import msgspec
-from msgspec.structs import replace
 
-from parley.envelope.codec import members_of
 from parley.envelope.declared import KEYS_VARIABLE, EnvelopeSettings
 from parley.envelope.messages import (
     Envelope,
@@ -34,7 +31,7 @@ from parley.envelope.signatures import (
     EnvelopeKey,
     owner_of,
     read_key,
-    signed_form,
+    signed_with,
     verify_signature,
 )
 from parley.model.bounded import Bounded
@@ -62,7 +59,6 @@ from parley.security.signing.keys import (
     SigningKey,
     SigningKeys,
     decode,
-    encode,
     read_private,
     stamp_of,
 )
@@ -513,16 +509,7 @@ def answer_key(keys: SigningKeys | None) -> SigningKey | None:
 
 def sign_answer(answer: Envelope, key: SigningKey) -> Envelope:
     """Return an answer with a signature by a key of the server, which it publishes."""
-    security = MessageSecurity(
-        signature="-",
-        timestamp=str(Timestamp.now()),
-        nonce=secrets.token_urlsafe(16),
-        key_id=key.kid,
-        algorithm=ED25519,
-    )
-    unsigned = replace(answer, security=security, received=None)
-    signature = key.sign(signed_form(members_of(unsigned)))
-    return replace(unsigned, security=replace(security, signature=encode(signature)))
+    return signed_with(answer, key.kid, ED25519, key.sign)
 
 
 _SCHEME = "envelope signature"
